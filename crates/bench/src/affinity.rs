@@ -1,9 +1,9 @@
 //! Which processors a thread runs on.
 //!
 //! *Halves* keep two parties from taking time from each other: the thread that patches and the
-//! thread that runs the patched code, or a service and its clients. Left to itself the scheduler
-//! puts both on one processor whenever the rest of the machine is busy; then nothing runs at the
-//! same time, and there is no other processor to interrupt.
+//! thread that runs the patched code, or a service and its clients. By itself the scheduler puts
+//! both on one processor whenever the rest of the machine is busy; then nothing runs at the same
+//! time, and there is no other processor to interrupt.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -52,7 +52,7 @@ impl Halves {
         self.on(&self.all[self.all.len().saturating_sub(1)..], work)
     }
 
-    /// Runs `work` on all processors but the last, and tells it the number of that one.
+    /// Runs `work` on all processors but the last, and passes it the number of that one.
     pub(crate) fn sparing_one<T>(&self, work: impl FnOnce(usize) -> T) -> Result<T, Failure> {
         match self.all[..] {
             [ref rest @ .., spared] if !rest.is_empty() => self.on(rest, || work(spared)),

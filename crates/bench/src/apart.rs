@@ -1,11 +1,11 @@
-//! Work in a forked child, whose threads, descriptors and handlers of signals are its own; and
-//! threads that sleep.
+//! Work in a forked child, with its own threads, descriptors and signal handlers; and threads that
+//! sleep.
 //!
 //! # Safety
 //!
-//! The unsafe code is the fork, calls with numbers alone, and the end of the child. The child
+//! The unsafe code is the fork, calls with plain numbers, and the end of the child. The child
 //! allocates and starts threads, which the C library supports after a fork; the bench itself has no
-//! other thread at work that could leave it a lock.
+//! other working thread that could hold a lock.
 #![allow(unsafe_code)]
 
 use std::io::{self, PipeReader, Read, Write, pipe};
@@ -37,7 +37,7 @@ impl Child {
         Self::lasting(PATIENCE, work)
     }
 
-    /// One that the kernel ends after so many seconds.
+    /// Runs work in a child that the kernel ends after the given number of seconds.
     pub(crate) fn lasting(
         seconds: libc::c_uint,
         work: impl FnOnce() -> Result<Vec<f64>, Failure>,
@@ -53,7 +53,7 @@ impl Child {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     libc::alarm(seconds);
                 }
-                // Where the limit stays, the work meets it and says so.
+                // If the limit stays, the work fails with an error.
                 let maximum = getrlimit(Resource::Nofile).maximum;
                 let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
                 let told = serde_json::to_vec(&work()).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Drop for End {
     }
 }
 
-/// The result of `work` while so many threads sleep.
+/// The result of `work` while `sleepers` threads sleep.
 pub(crate) fn beside_sleepers<T>(
     count: u32,
     work: impl FnOnce() -> Result<T, Failure>,

@@ -54,7 +54,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "NAME")]
     pub(crate) workload: Workload,
 
-    /// Print one JSON object a workload instead of text.
+    /// Print one JSON object for each workload instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -63,15 +63,15 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Shorter samples and fewer rounds: shows that it works, not how fast.
+    /// Take shorter samples and fewer rounds: shows that it works, not how fast.
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Rounds (for teaparty: the most rounds).
+    /// Number of rounds (for teaparty: the maximum).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub(crate) reps: Option<u32>,
 
-    /// Run so many times, in turns, each time in a process of its own; a JSON file has a line for
+    /// Run this many times, in turns, each time in a separate process; a JSON file has a line for
     /// each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
@@ -80,7 +80,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// The load average before a run of which this is a part, and which started this process.
+    /// The load average before the run of which this process is a part.
     #[arg(long, value_name = "LOAD", hide = true)]
     pub(crate) load_before: Option<f64>,
 
@@ -89,7 +89,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE", help_heading = "Options of maps")]
     pub(crate) trace: Option<PathBuf>,
 
-    /// How large the breakpoint workload is.
+    /// The size of the breakpoint workload.
     #[command(flatten)]
     pub(crate) breakpoint: BreakpointArgs,
 }
@@ -98,36 +98,36 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub(crate) enum Workload {
-    /// Static keys: the price of a site asleep, of an update, and its interrupts.
+    /// Static keys: the price of a sleeping site, of an update, and its interrupts.
     Keys,
     /// The price of charging each poll of a future to a group, and whether the charge is right.
     Poll,
-    /// CPU time of a thread: the price of a read in each tier, its error, and the price of a switch
-    /// of the kernel.
+    /// CPU time of a thread: the price of a read in each tier, its error, and the price that a tier
+    /// adds to a switch of the kernel.
     Clock,
     /// The price that counting allocations adds to them.
     Alloc,
-    /// How long a service waits for a group while others look at counts.
+    /// How long a service waits for a group while clients read counts.
     Groups,
-    /// Accounting of inherited breakpoints: a list of all tasks' or a hash.
+    /// Accounting of inherited breakpoints: by a list of all tasks' breakpoints or by a hash.
     Breakpoint,
     /// A cache for address look-ups, on page faults recorded from real programs.
     Maps,
-    /// CPU time of many threads, asked for by all of them at once.
+    /// CPU time of many threads, read by all of them at once.
     Pound,
-    /// Going from task to task while events are counted: contexts read out and in, or exchanged.
+    /// Switching from task to task while events are counted: contexts read, or exchanged.
     Switch,
-    /// The price of a profile: of a sample, of a thread, of a service; and its error.
+    /// The price of a profile: for a sample, a thread, a service; and its error.
     Profile,
     /// The price of an awake probe, and of the flight recorder that keeps its records.
     Record,
-    /// The price of taking times of tasks: of a poll with its wake, and of reading them.
+    /// The price of taking times of tasks: for a poll with its wake, and for reading them.
     Waits,
-    /// The price of metrics: of an exposition, and of a scrape through `dormouse serve`.
+    /// The price of metrics: for an exposition, and for a scrape through `dormouse serve`.
     Metrics,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
-    /// All of them, one after the other, each in a process of its own.
+    /// All of them, one after the other, each in a separate process.
     All,
 }
 
@@ -136,7 +136,7 @@ impl BenchArgs {
         Settings { quick: self.quick, reps: self.reps.map(|reps| reps as usize), seed: self.seed }
     }
 
-    /// Words of a command line that asks for one such run of one workload, as JSON.
+    /// The words of a command line for one such run of one workload, as JSON.
     pub(crate) fn words(&self, workload: &str, load: Option<f64>) -> Vec<String> {
         let BreakpointArgs { repeat, breakpoints, parallelism, threads, cpus } = self.breakpoint;
         let mut words = vec![workload.to_owned(), "--json".to_owned()];

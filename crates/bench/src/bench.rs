@@ -1,8 +1,8 @@
-//! The run of one workload: the cases that it adds, their rows once they are measured, and the
-//! comparisons, goals and notes made of them.
+//! The run of one workload: the cases that it adds, their measured rows, and the comparisons, goals
+//! and notes computed from them.
 //!
 //! A workload adds cases, has them measured ([`Bench::measure`]), and then compares rows by their
-//! names. A row that is computed can be compared and judged like a measured one.
+//! names. A computed row can be compared and judged like a measured one.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -90,9 +90,9 @@ impl Bench {
         self.cases.push(Case::new(specs.into(), sample));
     }
 
-    /// Adds a row in nanoseconds per iteration of `run`: it is told how many iterations to make,
-    /// and says how long they took. The number of iterations that fills [`Bench::target`] is found
-    /// here.
+    /// Adds a row in nanoseconds per iteration of `run`, which is called with the number of
+    /// iterations and returns how long they took. The number of iterations that fills
+    /// [`Bench::target`] is determined here.
     pub(crate) fn per_iteration(
         &mut self,
         spec: Spec,
@@ -136,7 +136,7 @@ impl Bench {
         self.measure_until(reps, plan, |_| false);
     }
 
-    /// [`Bench::measure`], ended early when `enough` says so of the rows.
+    /// [`Bench::measure`], but ends early when `enough` returns true for the rows so far.
     pub(crate) fn measure_until(&mut self, reps: &str, plan: Plan, enough: impl FnMut(&[Row]) -> bool) {
         self.param(reps, plan.reps);
         if !self.params.contains_key("order") {
@@ -152,7 +152,7 @@ impl Bench {
 
 /// Rows, once they are measured.
 impl Bench {
-    /// The row of this name; where there is none, a row that says so.
+    /// The row with this name; if there is none, a row that reports so.
     pub(crate) fn row(&self, name: &str) -> Row {
         find(&self.rows, name)
     }
@@ -161,14 +161,15 @@ impl Bench {
         self.row(name).median
     }
 
-    /// Of these names that of the row with the largest median. An unavailable row is larger, so
-    /// that a goal judged by it stays undecided.
+    /// From these names, that of the row with the largest median. An unavailable row counts as
+    /// larger, so that a goal judged by it stays undecided.
     pub(crate) fn largest(&self, names: impl IntoIterator<Item = String>) -> String {
         let median = |name: &String| self.median(name).unwrap_or(f64::INFINITY);
         names.into_iter().max_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or_default()
     }
 
-    /// Of these names that of the row with the smallest median. An unavailable row is smaller.
+    /// From these names, that of the row with the smallest median. An unavailable row counts as
+    /// smaller.
     pub(crate) fn smallest(&self, names: impl IntoIterator<Item = String>) -> String {
         let median = |name: &String| self.median(name).unwrap_or(f64::NEG_INFINITY);
         names.into_iter().min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or_default()

@@ -1,18 +1,18 @@
-//! A workload in a process of its own, which takes nothing with it when it fails.
+//! A workload in a separate process, so that a failure affects nothing else.
 //!
-//! The process says its report on standard output, as one line of JSON, and the run that has
+//! The process prints its report on standard output, as one line of JSON, and the run that has
 //! started it writes the file: a process that is killed leaves none, and no half of one.
 //!
 //! 1. The process ends with the run: the kernel kills it when the thread that started it ends.
-//! 2. It ends after a time that it is given, at the latest.
-//! 3. Nothing of it outlives it. Its own children inherit a mark in their environment, and all
-//!    that has the mark is killed: it would be in the way of the next workload, and may hold the
+//! 2. It ends at the latest after its time limit.
+//! 3. Nothing of it outlives it. Its own children inherit a mark in their environment, and every
+//!    process with the mark is killed: it would disturb the next workload, and might hold the
 //!    output open.
 //!
 //! # Safety
 //!
-//! The unsafe code is what the child does before it becomes another program: two system calls that
-//! touch no memory.
+//! The unsafe code runs in the child before it becomes another program: two system calls that touch
+//! no memory.
 #![allow(unsafe_code)]
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -31,7 +31,7 @@ use rustix::process::{
 
 use crate::report::BenchReport;
 
-/// How often a waiting caller is told that time passes.
+/// How often a waiting caller's progress function is called.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long output may come after the end: of processes that have thrown their mark away.
 const LATE: Duration = Duration::from_secs(10);
@@ -41,11 +41,11 @@ const MARK: &str = "DORMOUSE_BENCH_RUN";
 /// How a workload ended.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// Its report and the JSON of it, byte by byte as the workload said it.
+    /// Its report and the JSON of it, byte for byte as the workload printed it.
     pub(crate) report: Option<(BenchReport, String)>,
     /// The reason why it failed.
     pub(crate) failure: Option<String>,
-    /// Its words on standard error.
+    /// Its output on standard error.
     pub(crate) said: String,
 }
 

@@ -1,7 +1,7 @@
 //! The clocks of the samples.
 //!
 //! A loop on one thread is timed by that thread's CPU time, so that other work on a shared machine
-//! takes part through the caches and the other half of the core alone. A row that waits for other
+//! only has an effect through the caches and the other half of the core. A row that waits for other
 //! processors is timed by the wall clock: waiting is its price.
 
 use std::time::{Duration, Instant};
@@ -44,8 +44,8 @@ pub(crate) fn kernel_ns(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How far `time` is from the truth, which lies between `least` and `most`; none where they are
-/// more than `narrow` apart and `time` is between them: such a sample tells nothing.
+/// The distance of `time` from the truth, which lies between `least` and `most`; `None` if these
+/// are more than `narrow` apart and `time` is between them: such a sample shows nothing.
 pub(crate) fn error(least: u64, time: u64, most: u64, narrow: u64) -> Option<u64> {
     if most - least <= narrow {
         return Some(time.abs_diff(least.midpoint(most)));

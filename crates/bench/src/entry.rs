@@ -1,4 +1,4 @@
-//! The list of workloads, and how one is measured.
+//! The list of workloads, and the function that measures one.
 
 use crate::args::{BenchArgs, Workload};
 use crate::bench::Bench;

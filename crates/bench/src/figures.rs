@@ -1,4 +1,4 @@
-//! Tables that stand as texts beside their workloads: the figures of an origin, and ours in its
+//! Tables that are text files beside their workloads: the figures of an origin, and ours in its
 //! columns.
 //!
 //! Tables are separated by empty lines. Lines without `|` are the title; the first line with `|`
@@ -15,7 +15,7 @@
 //! | `{…:2}` | any of these with two digits after the point |
 //! | `{@PARAMETER}` | a parameter of the run |
 //!
-//! A cell with a number that this run does not have says `unavailable`; its row says why.
+//! A cell whose number is missing in this run reads `unavailable`; its row has the reason.
 
 use std::cell::RefCell;
 

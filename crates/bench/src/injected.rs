@@ -1,4 +1,4 @@
-//! Work added on purpose, to see whether a comparison finds it.
+//! Work added on purpose, to test whether a comparison finds it.
 //!
 //! `DORMOUSE_BENCH_INJECT='off/*=10,read/rdtsc=5'` has loops of these rows make that many percent
 //! more iterations than are counted: the machine does more work, no number is changed afterwards.
@@ -6,7 +6,7 @@
 
 const VARIABLE: &str = "DORMOUSE_BENCH_INJECT";
 
-/// How many percent of the row's work to add, and the note that says so.
+/// How many percent of work to add to a row, and the note for the report.
 pub(crate) fn percent(row: &str) -> Option<(u64, String)> {
     let percent = wanted(&std::env::var(VARIABLE).ok()?, row)?;
     Some((percent, format!("INJECTED by {VARIABLE}: {row} does {percent} % more work than it counts")))

@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     pub(crate) cpus: usize,
     /// Architecture that the benchmark was built for.
     pub(crate) arch: String,
-    /// Whether the processor says that it runs under a hypervisor.
+    /// Whether the processor reports that it runs under a hypervisor.
     pub(crate) hypervisor: Option<bool>,
     /// Frequency governor of the first processor.
     pub(crate) governor: Option<String>,
@@ -32,12 +32,12 @@ pub(crate) struct Machine {
     pub(crate) profile: String,
     /// Version of this workspace.
     pub(crate) dormouse: String,
-    /// Tier of the thread clock.
+    /// The tier of the thread clock.
     pub(crate) clock_tier: String,
 }
 
 impl Machine {
-    /// Looks at the machine this runs on.
+    /// Examines the machine on which this runs.
     #[must_use]
     pub(crate) fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -63,7 +63,7 @@ impl Machine {
         line("/proc/loadavg")?.split(' ').next()?.parse().ok()
     }
 
-    /// One line for people.
+    /// One line of text.
     #[must_use]
     pub(crate) fn line(&self) -> String {
         format!(
@@ -78,7 +78,7 @@ impl Machine {
         )
     }
 
-    /// Why the numbers of this machine or build are worth less.
+    /// Why the numbers of this machine or build are less reliable.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         let profile = (self.profile != "release").then(|| {

@@ -3,8 +3,8 @@
 //!
 //! A workload is a list of cases; the runner samples them interleaved, and [`report`] prints the
 //! rows, as text and as JSON of a fixed schema. Peers and baselines are cases of the same run,
-//! never remembered numbers; the figures of an origin are printed beside ours and marked as the
-//! origin's. A row that cannot be measured on a machine says `unavailable` and why.
+//! never numbers from earlier runs; the figures of an origin are printed beside ours and marked as
+//! the origin's. A row that cannot be measured on a machine reads `unavailable` with the reason.
 //!
 //! The modules, each of which uses only those above it:
 //!
@@ -14,9 +14,9 @@
 //!   beside; `apart`: forked children;
 //! - `injected`: work added on purpose;
 //! - `bench`: the run of one workload, from its cases to comparisons, goals and notes;
-//! - `yardsticks`: rows that several workloads hold their own against;
+//! - `yardsticks`: rows with which several workloads compare their own;
 //! - `workloads`: a folder each, whose `mod.rs` names the question, the peers and the origin;
-//! - `machine`, `report`, `output`: of a report, its parts and places;
+//! - `machine`, `report`, `output`: the parts of a report, and where it goes;
 //! - `compare`: reports side by side;
 //! - `args`, `entry`: the command line, and the list of workloads, one of which is measured;
 //! - `child`, `run`: a workload in a process of its own, and the run.

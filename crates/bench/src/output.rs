@@ -14,7 +14,7 @@ const REPORT: &[u8] = b"{\"schema\":";
 #[derive(Debug)]
 pub(crate) struct Output<'a> {
     path: &'a Path,
-    /// Of the workloads that will run.
+    /// The names of the workloads that will run.
     names: &'a [&'static str],
     directory: bool,
     /// Whether the name is that of a JSON file.

@@ -1,13 +1,13 @@
-//! The pace of the machine: how long the kernel takes, just before each sample, to say the CPU time
-//! of the thread a few hundred times.
+//! The pace of the machine: how long the kernel takes, just before each sample, to read the CPU
+//! time of the thread a few hundred times.
 //!
 //! On a shared machine the same code takes 10 % more CPU time for a second or two, and nearly all
 //! code does at once: a neighbour on the other half of the core, a lower frequency. A comparison of
-//! runs takes that out ([`crate::compare`]), so it needs the pace of each value.
+//! runs removes that ([`crate::compare`]), so it needs the pace of each value.
 //!
-//! The kernel's code is what no compiler and no change of dormouse makes another one, and it
-//! follows its neighbours as closely as other code does. Short loops do not: of chains and
-//! independent arithmetic some took 2 % more where a poll took 12 %.
+//! The kernel's code does not change with the compiler or with dormouse, and it is affected by
+//! neighbours as much as other code. Short loops are not: with chains and independent arithmetic
+//! some took 2 % more where a poll took 12 %.
 
 use std::hint::black_box;
 

@@ -1,6 +1,6 @@
 //! The progress bar: on standard error, and only when that is a terminal.
 //!
-//! It draws when it is told to and never by a thread: a second thread would take part in the
+//! It draws when it is called and never from a thread: a second thread would disturb the
 //! measurement, and one peer (`static-keys`) may only be toggled in a process of one thread.
 //!
 //! A run of several workloads ([`Stages`]) has a bar of its own, with the time that is left; where

@@ -1,8 +1,9 @@
 //! The report: one JSON object, and the same as text.
 //!
-//! The JSON is a contract (schema 1, design §5.8): fields are only ever added. Every row holds all
-//! its values, one a round, in order, so that a reader can compute other statistics. A row that
-//! could not be measured is present with `unavailable` and the reason; its statistics are null.
+//! The JSON is a contract (schema 1, design §5.8): fields are only ever added. Every row contains
+//! all its values, one for each round, in order, so that a reader can compute other statistics. A
+//! row that could not be measured is present with `unavailable` and the reason; its statistics are
+//! null.
 
 use std::io::{self, Write};
 
@@ -13,7 +14,7 @@ use crate::machine::Machine;
 use crate::row::{Params, Row};
 use crate::table::{Table, range, value, wrapped};
 
-/// The version of the JSON.
+/// The version of the JSON format.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// Notes about wrong answers begin with this.
@@ -22,13 +23,13 @@ pub(crate) const WRONG: &str = "WRONG ANSWER: ";
 /// One run of one workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BenchReport {
-    /// [`SCHEMA`].
+    /// The [`SCHEMA`] of the writer.
     pub(crate) schema: u32,
     /// Name of the workload.
     pub(crate) bench: String,
     /// The machine that the workload ran on.
     pub(crate) machine: Machine,
-    /// How it ran.
+    /// The parameters of the run.
     pub(crate) params: Params,
     /// Measured rows, then the rows computed from them.
     pub(crate) rows: Vec<Row>,

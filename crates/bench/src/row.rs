@@ -9,11 +9,11 @@ pub(crate) type Params = serde_json::Map<String, serde_json::Value>;
 /// The parameter of rows that were computed from others.
 const COMPUTED: &str = "computed";
 
-/// The way in which the numbers of a row get better.
+/// In which direction the numbers of a row get better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
-    /// The row is a price: of time, memory, interrupts, errors.
+    /// The row is a cost: of time, memory, interrupts, errors.
     Lower,
     /// The row is a yield.
     Higher,
@@ -93,10 +93,11 @@ pub(crate) struct Row {
     pub(crate) params: Params,
     /// Unit of all numbers here.
     pub(crate) unit: String,
-    /// The way in which it gets better; none for rows that describe, or are computed from others.
+    /// In which direction it gets better; `None` for rows that only describe, or are computed from
+    /// others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) better: Option<Better>,
-    /// Values.
+    /// Number of values.
     pub(crate) n: usize,
     /// Arithmetic mean.
     pub(crate) mean: Option<f64>,
@@ -108,7 +109,7 @@ pub(crate) struct Row {
     pub(crate) max: Option<f64>,
     /// Median.
     pub(crate) median: Option<f64>,
-    /// One value a round.
+    /// The values, one for each round.
     pub(crate) values: Vec<f64>,
     /// The pace of the machine just before each value: the CPU time of some calls of the kernel, in
     /// nanoseconds.
@@ -156,7 +157,7 @@ impl Row {
 
     /// The row, whose values were measured at this pace of the machine.
     pub(crate) fn at(self, pace: &[f64]) -> Self {
-        // A clock of coarse ticks may say nothing of it.
+        // A clock with coarse ticks may report 0.
         let is_known = self.unavailable.is_none() && pace.iter().all(|pace| *pace > 0.0);
         let pace = if is_known { pace.to_vec() } else { Vec::new() };
         Self { pace, ..self }
@@ -180,7 +181,7 @@ impl Row {
     }
 }
 
-/// The row of this name; where there is none, a row that says so.
+/// The row with this name; if there is none, a row that reports so.
 pub(crate) fn find(rows: &[Row], name: &str) -> Row {
     let missing = || Row::new(&Spec::new(name, ""), Err("this run has no such row".to_owned()));
     rows.iter().find(|row| row.name == name).cloned().unwrap_or_else(missing)

@@ -1,9 +1,9 @@
 //! A run: from arguments to printed and written reports.
 //!
-//! One run of one workload is measured in this process. Several are measured each in a process of
-//! its own ([`child`]): none finds the threads, keys, memory or signal handlers that another has
-//! left, and the run goes on if one crashes. The peer `static-keys` even needs a process that has
-//! not started a thread.
+//! One run of one workload is measured in this process. Several are measured each in a separate
+//! process ([`child`]): none is affected by the threads, keys, memory or signal handlers that
+//! another has left, and the run goes on if one crashes. The peer `static-keys` even needs a
+//! process that has not started a thread.
 
 use std::io::{self, Write};
 use std::process::Command;
@@ -26,11 +26,11 @@ use crate::workloads::maps::Recorded;
 ///
 /// # Errors
 ///
-/// At once, when a report cannot be printed, or when none can be written to the place that `args`
-/// name. After all workloads have run, when one failed: because of a wrong answer, because no row
-/// could be measured, because its process crashed, or because its report could not be written; the
-/// error has the names and reasons. A missed goal is a note, because numbers are noisy and exit
-/// codes are not.
+/// Immediately, if a report cannot be printed, or if none can be written to the place in `args`.
+/// After all workloads have run, if one failed: because of a wrong answer, because no row could be
+/// measured, because its process crashed, or because its report could not be written; the error has
+/// the names and reasons. A missed goal is only a note, because numbers are noisy and exit codes
+/// are not.
 pub(crate) fn run(args: &BenchArgs, again: &dyn Fn() -> Command, out: &mut dyn Write) -> anyhow::Result<()> {
     if args.trace.is_some() && args.workload != Workload::Maps {
         bail!("--trace is of the workload maps; say dormouse-bench maps --trace FILE");
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &BenchArgs, again: &dyn Fn() -> Command, out: &mut dyn W
     if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("; ")) }
 }
 
-/// The tables of a workload's origin, which says nothing of a trace of somebody's own.
+/// The tables of a workload's origin; empty for a trace of the user's own.
 fn tables_of(entry: &Entry, args: &BenchArgs) -> &'static str {
     if args.trace.is_some() { "" } else { entry.origin }
 }
@@ -101,7 +101,7 @@ fn apart(
 
 /// How long a workload may take: many times as long as it should, on a machine that does much else.
 fn limit(args: &BenchArgs, entry: &Entry) -> Duration {
-    // As many rounds as somebody asks for take as long as they take.
+    // With a requested number of rounds there is no time limit.
     if args.reps.is_some() {
         return Duration::MAX;
     }

@@ -1,13 +1,13 @@
 //! Interleaved repetitions.
 //!
 //! One *round* takes one sample of every case, in an order drawn anew each round from a seeded
-//! generator: drift (frequency, neighbours, page placement) then falls on all rows alike, and
-//! values with the same index were taken within one round of each other, so rows can be compared
-//! pairwise. Warm-up rounds are run and thrown away.
+//! generator: drift (frequency, neighbours, page placement) then affects all rows alike, and values
+//! with the same index were taken within one round of each other, so rows can be compared pairwise.
+//! Warm-up rounds are run and discarded.
 //!
 //! # Invariants
 //!
-//! - A row holds one value of every counted round, or none and the reason.
+//! - A row contains one value for every counted round, or none and the reason.
 //! - The same seed gives the same order.
 
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::row::{Row, Spec};
 /// Why a case gives no (more) values.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Failure {
-    /// It cannot be measured here; its rows say so.
+    /// It cannot be measured here; its rows have the reason.
     Unavailable(String),
     /// A measured thing gave a wrong answer: the run fails.
     Wrong(String),
@@ -110,8 +110,9 @@ impl<'a> Case<'a> {
         Self { sample, ..self }
     }
 
-    /// A case of one row in nanoseconds per iteration of `run`, which is told how many iterations
-    /// to make and says how long they took. The number that fills `target` is found once, here.
+    /// A case of one row in nanoseconds per iteration of `run`, which is called with the number of
+    /// iterations and returns how long they took. The number that fills `target` is determined
+    /// here, once.
     pub(crate) fn per_iteration(
         spec: Spec,
         target: Duration,
@@ -169,8 +170,8 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 }
 
-/// Runs `cases` interleaved, until the plan is done or `enough` says so of the rows so far. Returns
-/// the rows, in the order of their cases, and the wrong answers.
+/// Runs `cases` interleaved, until the plan is done or `enough` returns true for the rows so far.
+/// Returns the rows, in the order of their cases, and the wrong answers.
 pub(crate) fn run(
     mut cases: Vec<Case<'_>>,
     plan: &Plan,

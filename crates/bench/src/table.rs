@@ -1,4 +1,4 @@
-//! Tables of text: names to the left, numbers to the right, as wide as they must be.
+//! Tables of text: names to the left, numbers to the right, with the smallest width that fits.
 
 use std::io::{self, Write};
 

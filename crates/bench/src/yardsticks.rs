@@ -1,4 +1,4 @@
-//! The price of reading a clock: rows that other rows are held against.
+//! The price of reading a clock: rows with which other rows are compared.
 
 use std::hint::black_box;
 

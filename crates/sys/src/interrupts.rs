@@ -7,7 +7,7 @@
 
 use std::fs;
 
-/// The two counts that matter here, of one processor or summed over all.
+/// The two counts of interest, of one processor or summed over all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipis {
     /// Function call interrupts.
@@ -38,7 +38,7 @@ impl Ipis {
         Ok(Self { cal: cell(&text, "CAL", cpu)?, tlb: cell(&text, "TLB", cpu)? })
     }
 
-    /// Interrupts since `earlier`; a count that wrapped gives none.
+    /// Interrupts since `earlier`; 0 for a count that wrapped.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self { cal: self.cal.saturating_sub(earlier.cal), tlb: self.tlb.saturating_sub(earlier.tlb) }

@@ -1,5 +1,5 @@
 //! The command line, for the program of this crate and for others that run the house inside them.
-//! Every value that passes is in range: a mistake is told with the usage, before anything starts.
+//! Every accepted value is in range: a mistake is reported with the usage, before anything starts.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", default_value_t = Loopback::ANY_PORT)]
     pub addr: Loopback,
 
-    /// Worker threads; one per CPU by default.
+    /// Number of worker threads; by default one for each CPU.
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
 
-    /// CPU time that a request may use, as 500us, 50ms or 1s; one that uses more leaves a record of
-    /// the probe `http.over_budget`.
+    /// CPU time that a request may use, such as 500us, 50ms or 1s; one that uses more leaves a
+    /// record of the probe `http.over_budget`.
     #[arg(long, value_name = "DURATION", value_parser = budget, default_value = "50ms")]
     pub cpu_budget: Duration,
 
-    /// How much more CPU time a request uses while the key `teaparty.tax` is on, in percent.
+    /// Additional CPU time of a request while the key `teaparty.tax` is on, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = DEFAULT_TAX)]
     #[arg(value_parser = value_parser!(u16).range(1..=1000))]
     pub tax: u16,
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(value_parser = value_parser!(u32).range(1..=10_000_000))]
     pub requests: u32,
 
-    /// End the load after so long, as 500ms, 10s, 5m or 1h.
+    /// End the load after this time, such as 500ms, 10s, 5m or 1h.
     #[arg(long = "for", value_name = "DURATION", requires = "load", value_parser = duration, default_value = "10s")]
     pub duration: Duration,
 
@@ -59,7 +59,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Those of the load, if there is one.
+    /// The limits of the load, if there is one.
     pub(crate) fn limits(&self) -> Option<Limits> {
         let Self { requests, duration, clients, .. } = *self;
         self.load.map(|rate| Limits { rate, requests, duration, clients })

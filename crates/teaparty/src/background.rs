@@ -1,4 +1,4 @@
-//! Work that no request asked for, in two groups: a task that restocks, a plain thread that keeps
+//! Work that belongs to no request, in two groups: a task that restocks, a plain thread that keeps
 //! the book short.
 
 use std::{
@@ -26,7 +26,7 @@ const PRUNE_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Background {
     restock: AbortHandle,
     prune: JoinHandle<()>,
-    /// Its end ends the thread.
+    /// Closing it ends the thread.
     open: mpsc::Sender<()>,
 }
 

@@ -1,10 +1,10 @@
-//! All that the service takes from dormouse, and the switch that builds it without.
+//! Everything that the service uses of dormouse, and the switch that builds it without.
 //!
-//! Without the cargo feature `dormouse` every name below means nothing and costs nothing: a group
-//! is an empty struct, a probe no code, its arguments not evaluated, a static key the constant it
-//! starts as, and no crate of dormouse or `tracing` is compiled. The bench compares it
-//! with the service that the command has. A service that is not a bench needs no such file: it uses
-//! `dormouse` directly.
+//! Without the cargo feature `dormouse` every name below does nothing and costs nothing: a group is
+//! an empty struct, a probe no code, its arguments not evaluated, a static key the constant of its
+//! initial state, and no crate of dormouse or `tracing` is compiled. The bench compares it with the
+//! service in the command. A service that is not a bench needs no such file: it uses `dormouse`
+//! directly.
 
 #[cfg(not(feature = "dormouse"))]
 pub(crate) use bare::*;
@@ -50,9 +50,9 @@ mod instrumented {
         }
     }
 
-    /// Runs each request of `route` in the group `name`, from its extractors to its response. One
-    /// that uses more than `budget` of CPU time leaves a record, if a client listens. While the tax
-    /// is on, each uses so much more.
+    /// Runs each request of `route` in the group `name`, from its extractors to its response. A
+    /// request that uses more than `budget` of CPU time leaves a record, if a client listens. While
+    /// the tax is on, each uses `tax_percent` more.
     pub(crate) fn charged<S>(
         name: &'static str,
         budget: Duration,
@@ -85,7 +85,7 @@ mod instrumented {
         response
     }
 
-    /// Uses so much CPU time of this thread, to within a read of its clock.
+    /// Uses `time` of CPU time of this thread, to within a read of its clock.
     fn burn(time: Duration) {
         let end = dormouse::clock::thread_cpu_ns() + time.as_nanos() as u64;
         while dormouse::clock::thread_cpu_ns() < end {

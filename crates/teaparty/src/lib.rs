@@ -1,7 +1,7 @@
 //! A tea house behind HTTP: the service that `dormouse demo` looks into, and the example of how to
 //! embed dormouse.
 //!
-//! Everything a service says to dormouse is said in six places. Read them in this order:
+//! A service talks to dormouse in six places. Read them in this order:
 //!
 //! | file | shows |
 //! |---|---|

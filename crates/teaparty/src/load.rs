@@ -1,10 +1,10 @@
-//! The load generator: keep-alive HTTP/1.1 clients that ask for everything the house offers.
+//! The load generator: keep-alive HTTP/1.1 clients that request everything the house offers.
 //!
 //! Request n is due n/rate seconds after the start, whichever client sends it and however the
 //! service is doing, and never before. Its latency counts from then if all clients were busy: a
 //! service that stalls is charged for the requests it kept from being sent, not only for the one
-//! that it sat on. A client that waited for the request to become due counts from when it woke up:
-//! a late timer is not the service's fault.
+//! that it delayed. If a client waited for the request to become due, the latency counts from when
+//! it woke up: a late timer is not the service's fault.
 //!
 //! It runs on one thread with its own runtime, so that a service which blocks its workers does not
 //! block the measurement; entering a group on that thread charges all of it.
@@ -40,16 +40,16 @@ use crate::{
     load::{client::Client, mix::MIX, report::Tally},
 };
 
-/// How much, how often, how long and by how many.
+/// The limits of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests a second.
+    /// Requests per second.
     pub rate: u32,
-    /// Requests in all; each one sent costs four bytes until the report.
+    /// Total number of requests; each one sent costs four bytes until the report.
     pub requests: u32,
-    /// Time in all. A request that was sent may still be answered after it.
+    /// Total time. A request that was sent may still be answered after it.
     pub duration: Duration,
-    /// Connections, each with one request at a time.
+    /// Number of connections, each with one request at a time.
     pub clients: u16,
 }
 

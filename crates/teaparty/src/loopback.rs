@@ -1,5 +1,5 @@
-//! A socket address that no other machine can reach, as a type: the tea house has no
-//! authentication and its load generator is a hammer, so neither can be pointed outside.
+//! A socket address that no other machine can reach, as a type: the tea house has no authentication
+//! and its load generator could do harm, so neither can be pointed at other machines.
 
 use std::{
     fmt,

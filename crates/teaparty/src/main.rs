@@ -6,7 +6,7 @@ use clap::Parser;
 use dormouse_teaparty::{Args, run};
 use serde_json::json;
 
-/// Counts and samples allocations when somebody asks for it (`dormouse profile --kind alloc`).
+/// Counts and samples allocations on request (`dormouse profile --kind alloc`).
 #[cfg(feature = "dormouse")]
 #[global_allocator]
 static ALLOC: dormouse::Alloc = dormouse::Alloc::new();

@@ -1,4 +1,4 @@
-//! The routes, and the group that each request is charged to.
+//! The routes, and the group to which each request is charged.
 //!
 //! There are as many groups as routes, whatever a client asks for. [`charged`] runs a request in
 //! the group of its route, from its extractors to its response; work that a handler hands to
@@ -35,8 +35,8 @@ static_key! {
     static NOTHING: "teaparty.nothing" = false;
 }
 
-/// The tea house over `store`, in which a request may use `budget` of CPU time and not be noticed,
-/// and uses so much more than it needs while it is taxed.
+/// The tea house over `store`. A request that uses more than `budget` of CPU time leaves a record,
+/// and while it is taxed uses `tax_percent` more than it needs.
 pub(crate) fn router(store: Arc<Store>, budget: Duration, tax_percent: u16) -> Router {
     // A key is known by the places that read it. This one is read once.
     let _ = unlikely!(NOTHING);

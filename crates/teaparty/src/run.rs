@@ -1,4 +1,4 @@
-//! The whole party: the house, its guests, and the order in which they leave.
+//! The whole party: the house, its guests, and the order in which they end.
 
 use std::{fmt, io, num::NonZero, thread};
 
@@ -18,14 +18,14 @@ const BLOCKING_THREADS: usize = 16;
 /// The outcome of a party.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// By the house.
+    /// The connections that the house served.
     pub served: Served,
-    /// To our own guests, if there were any.
+    /// The load by our own guests, if there were any.
     pub load: Option<load::Report>,
 }
 
 /// Runs the house until its guests leave, or a signal or the end of standard input closes it.
-/// `ready` is told the URL once it listens.
+/// `ready` is called with the URL once it listens.
 pub fn run(args: &Args, ready: impl FnOnce(&str)) -> anyhow::Result<Summary> {
     instrument::start(args.log);
     let stop = Stop::new();

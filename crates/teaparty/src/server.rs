@@ -1,9 +1,9 @@
-//! Connections: accepted within bounds, served by the router, let finish at the end.
+//! Connections: accepted within bounds, served by the router, and given time to finish at the end.
 //!
 //! `axum::serve` would do for most services. This loop is written out for three things it does not
-//! do: it charges each connection to a group, so that reading and writing HTTP is not left
-//! unattributed; it closes a connection that does not finish its headers; and it gives up on
-//! requests that outlast the end by too much.
+//! do: it charges each connection to a group, so that reading and writing HTTP is attributed; it
+//! closes a connection that does not finish its headers; and it gives up on requests that last too
+//! long at the end.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ use crate::{
     store::Store,
 };
 
-/// The bounds on what clients may take.
+/// Limits on what clients may use.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     /// Connections at once; others wait in the listener's queue.
@@ -51,7 +51,7 @@ pub(crate) const CPU_BUDGET: Duration = Duration::from_millis(50);
 /// How much more CPU time a request uses while it is taxed, in percent.
 pub(crate) const DEFAULT_TAX: u16 = 3;
 
-/// A tea house with a door, not yet open.
+/// A tea house that is bound to an address but not serving yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -64,9 +64,9 @@ pub struct Server {
 /// The connections of a server's life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
-    /// Connections accepted.
+    /// Number of connections accepted.
     pub connections: u64,
-    /// Connections that were busy beyond the grace at the end, and were cut.
+    /// Number of connections that were still busy after the grace period at the end, and were cut.
     pub cut: usize,
 }
 
@@ -81,19 +81,19 @@ impl Server {
         Ok(Self { listener, addr, store, cpu_budget: CPU_BUDGET, tax_percent: DEFAULT_TAX })
     }
 
-    /// Has requests leave a record that use more CPU time than that, instead of 50 ms.
+    /// Has requests that use more CPU time than this leave a record, instead of 50 ms.
     #[must_use]
     pub fn with_cpu_budget(self, cpu_budget: Duration) -> Self {
         Self { cpu_budget, ..self }
     }
 
-    /// Has requests use so much more CPU time while the key `teaparty.tax` is on, instead of 3 %.
+    /// Has requests use this much more CPU time while the key `teaparty.tax` is on, instead of 3 %.
     #[must_use]
     pub fn with_tax(self, tax_percent: u16) -> Self {
         Self { tax_percent, ..self }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn addr(&self) -> Loopback {
         self.addr
     }
@@ -189,7 +189,8 @@ mod tests {
     const PATIENT: Bounds =
         Bounds { connections: 8, headers: Duration::from_secs(60), grace: Duration::from_secs(60) };
 
-    /// A server with one route that says when a request is inside and keeps it there until told.
+    /// A server with one route that reports when a request is inside and keeps it there until it is
+    /// released.
     struct Gate {
         addr: SocketAddr,
         inside: Arc<Notify>,

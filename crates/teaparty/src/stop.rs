@@ -1,5 +1,5 @@
 //! The cord that stops everything: pulled once by a signal, by the end of standard input or by the
-//! load generator, seen by tasks of any runtime.
+//! load generator, and seen by tasks of any runtime.
 
 use std::{io, sync::Arc, thread};
 
@@ -8,7 +8,7 @@ use tokio::{
     sync::watch,
 };
 
-/// A flag that goes up once. Clones share it.
+/// A flag that is set once. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<watch::Sender<bool>>);
 

@@ -4,10 +4,10 @@
 //!
 //! One connection writes, behind a mutex, because `SQLite` has one writer anyway; so
 //! [`Store::place`] and the housekeeping wait for each other and belong on a thread that may wait
-//! (`spawn_blocking`). The others only read and, the log being written ahead, never wait for the
-//! writer: a read takes some ten microseconds and may run on a worker. No lock is held across an
-//! `await`, so there are never more readers than workers, and with one connection for each a reader
-//! always finds one free.
+//! (`spawn_blocking`). The others only read and, because the log is written ahead, never wait for
+//! the writer: a read takes some ten microseconds and may run on a worker. No lock is held across
+//! an `await`, so there are never more readers than workers, and with one connection for each a
+//! reader always finds one free.
 
 use std::{
     fmt,

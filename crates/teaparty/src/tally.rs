@@ -1,5 +1,5 @@
-//! The house's tally: two numbers that several routes write, as good to watch as any
-//! (`dormouse watch teaparty TALLY:8`).
+//! The house's tally: two numbers that several routes write, to try watches on (`dormouse watch
+//! teaparty TALLY:8`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 pub(crate) static TALLY: Tally = Tally { requests: AtomicU64::new(0), cups: AtomicU64::new(0) };
 
 impl Tally {
-    /// A request that sold so many cups.
+    /// Adds a request that sold `cups` cups.
     pub(crate) fn add(&self, cups: u32) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if cups > 0 {

@@ -1,6 +1,6 @@
 //! A headless Chromium, driven by its debugging protocol over a pair of pipes.
 //!
-//! `DORMOUSE_SCREENSHOTS=directory` keeps pictures of what is tested, for people to look at.
+//! `DORMOUSE_SCREENSHOTS=directory` saves screenshots of the tests.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -103,7 +103,7 @@ impl Chromium {
 }
 
 impl Browser {
-    /// An empty page; none, and a skip, where no browser is installed.
+    /// An empty page; `None`, and a skip, if no browser is installed.
     #[track_caller]
     pub fn start() -> Option<Self> {
         let Some(name) = installed() else {
@@ -130,7 +130,7 @@ impl Browser {
         self.chromium.as_mut().expect("a browser that was started")
     }
 
-    /// One request, and its answer.
+    /// Sends one request of the protocol, and returns its answer.
     pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
         let session = self.session.clone();
         let number = self.chromium().send(method, parameters, &session).unwrap();
@@ -152,7 +152,7 @@ impl Browser {
         message.unwrap_or_else(|error| panic!("{wanted}: the browser: {error}"))
     }
 
-    /// Opens a page anew, and waits until it has run its scripts.
+    /// Loads a page anew, and waits until it has run its scripts.
     pub fn open(&mut self, url: &str) {
         self.events.clear();
         // The same page with another hash would not be loaded anew.
@@ -200,7 +200,7 @@ impl Browser {
         value.as_str().unwrap_or_else(|| panic!("{expression}: {value}")).to_owned()
     }
 
-    /// Presses a key as a hand does: where the focus is.
+    /// Presses a key as a user does: it goes to the element with focus.
     pub fn press(&mut self, key: &str) {
         let text = match key {
             "Enter" => "\r",
@@ -216,12 +216,12 @@ impl Browser {
         self.ask("Input.dispatchKeyEvent", &json!({ "type": "keyUp", "key": key, "code": key }));
     }
 
-    /// Types text where the focus is, letter by letter.
+    /// Types text into the element with focus, letter by letter.
     pub fn write(&mut self, text: &str) {
         text.chars().for_each(|letter| self.press(letter.encode_utf8(&mut [0; 4])));
     }
 
-    /// Moves the mouse to a point, and clicks there if asked to.
+    /// Moves the mouse to a point, and clicks there if `click`.
     pub fn mouse(&mut self, x: f64, y: f64, click: bool) {
         let event = |kind: &str, buttons: u32| {
             json!({ "type": kind, "x": x, "y": y, "button": if kind == "mouseMoved" { "none" } else { "left" },
@@ -234,7 +234,7 @@ impl Browser {
         }
     }
 
-    /// Drags what lies at a point sideways.
+    /// Drags the element at a point sideways.
     pub fn drag(&mut self, x: f64, y: f64, by: f64) {
         for (kind, x, buttons) in [
             ("mousePressed", x, 1),
@@ -247,7 +247,7 @@ impl Browser {
         }
     }
 
-    /// Gives the page another size, in pixels of the page, each of `scale` pixels of the screen.
+    /// Sets the size of the page, in pixels of the page, each of `scale` pixels of the screen.
     pub fn size(&mut self, width: u32, height: u32, scale: f64, mobile: bool) {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": mobile });
@@ -255,21 +255,21 @@ impl Browser {
         self.settle();
     }
 
-    /// Prefers a scheme of colours: `light` or `dark`.
+    /// Sets the preferred colour scheme: `light` or `dark`.
     pub fn prefer(&mut self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.ask("Emulation.setEmulatedMedia", &json!({ "features": features }));
         self.settle();
     }
 
-    /// Waits until what was changed is on the screen.
+    /// Waits until changes are on the screen.
     pub fn settle(&mut self) {
         let frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
         self.value(&format!("{frame}.then(() => 0)"));
     }
 
-    /// Requests that are not `ours` by their kind and address, errors and dialogs: things that
-    /// should not happen.
+    /// Requests that `ours` does not accept by their kind and address, errors and dialogs: things
+    /// that should not happen.
     pub fn complaints(&mut self, ours: impl Fn(&str, &str) -> bool) -> Vec<String> {
         // All that was before this answer has come.
         self.settle();
@@ -287,12 +287,12 @@ impl Browser {
         self.events.iter().filter_map(bad).collect()
     }
 
-    /// Saves a picture of the page where `DORMOUSE_SCREENSHOTS` says, for people to look at.
+    /// Saves a screenshot of the page in `DORMOUSE_SCREENSHOTS`.
     pub fn picture(&mut self, name: &str) {
         self.draw(name, false);
     }
 
-    /// [`Browser::picture`] of the whole page, as far as it goes down.
+    /// [`Browser::picture`] of the whole page, including the part below the window.
     pub fn whole_picture(&mut self, name: &str) {
         self.draw(name, true);
     }
@@ -313,7 +313,7 @@ impl Browser {
         assert!(decode.wait().unwrap().success());
     }
 
-    /// The address of a file with this text.
+    /// Saves text to a file and returns its address.
     pub fn save(&self, page: &str) -> String {
         let path = self.folder.path().join("page.html");
         std::fs::write(&path, page).unwrap();

@@ -1,4 +1,4 @@
-//! The library installed into a prefix of the tests' own, and compilers that are pointed at it.
+//! The library installed into a prefix for tests, and compilers that use it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,7 +22,7 @@ pub enum Language {
     C,
     /// Written and compiled as C++.
     Cxx,
-    /// Written in C.
+    /// Written in C, compiled as C++.
     CAsCxx,
 }
 
@@ -40,7 +40,7 @@ pub const GCC: Compiler = Compiler { c: "gcc", cxx: "g++" };
 /// LLVM's compilers.
 pub const CLANG: Compiler = Compiler { c: "clang", cxx: "clang++" };
 
-/// Whether these are all there; else the test that needs them is skipped.
+/// Whether all these tools are there; otherwise the test that needs them is skipped.
 #[track_caller]
 pub fn have(tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| Command::new(tool).arg("--version").output().is_err());
@@ -50,7 +50,7 @@ pub fn have(tools: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// Whether the tools of every test are there.
+/// Whether the tools that every test needs are there.
 #[track_caller]
 pub fn have_basics() -> bool {
     have(&["make", "pkg-config", GCC.c, GCC.cxx])
@@ -67,7 +67,7 @@ fn target() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
 }
 
-/// A folder of this test program's, inside the workspace's target directory.
+/// A folder of this test program, inside the workspace's target directory.
 pub fn scratch() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let name = program.file_stem().unwrap().to_string_lossy();
@@ -91,7 +91,7 @@ pub fn make(arguments: &[&str]) {
     succeed(&mut command);
 }
 
-/// Where the library is installed; done once in a test program.
+/// The prefix into which the library is installed, once for each test program.
 pub fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -121,7 +121,7 @@ pub fn libs(link: Link) -> Vec<String> {
     }
 }
 
-/// A command that has ended well; else what it said.
+/// Runs a command that must succeed; on failure its output is shown.
 pub fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
@@ -134,7 +134,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// A program or object under construction, in a folder of its own.
+/// A program or object that is being built, in a folder of its own.
 #[derive(Debug)]
 pub struct Build {
     compiler: Compiler,
@@ -150,7 +150,7 @@ impl Build {
         Self { compiler, flags: flags.split_whitespace().map(str::to_owned).collect(), folder }
     }
 
-    /// The compiler of a file, with everything but the file.
+    /// The command that compiles a file, without the file.
     pub fn command(&self, language: Language) -> Command {
         let (compiler, standard) = match language {
             Language::C => (self.compiler.c, "-std=c11"),
@@ -194,7 +194,7 @@ impl Build {
     }
 }
 
-/// A program that finds the installed library.
+/// A command that runs a program with the installed library.
 pub fn running(program: &Path) -> Command {
     let folder = program.parent().unwrap();
     let libraries = std::env::join_paths([prefix().join("lib").as_path(), folder]).unwrap();
@@ -203,7 +203,7 @@ pub fn running(program: &Path) -> Command {
     command
 }
 
-/// Runs a program with the installed library, and gives what it says.
+/// Runs a program with the installed library, and returns its output.
 pub fn run(program: &Path) -> String {
     let said = succeed(&mut running(program));
     String::from_utf8(said.stdout).unwrap()

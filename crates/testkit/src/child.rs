@@ -1,9 +1,9 @@
-//! Runs a test's body in a process of its own, so that its patches, filters, limits and signals
-//! harm no other test.
+//! Runs a test's body in a separate process, so that its patches, filters, limits and signals harm
+//! no other test.
 //!
 //! The child is the same test program, filtered to the test that runs. [`Child::run`] calls the
-//! body there, and here waits for the child and looks at what it printed. A filter that matches no
-//! test is an error: the child must tell that it ran *one* test.
+//! body there, and here waits for the child and checks its output. A filter that matches no test is
+//! an error: the child must report that it ran *one* test.
 
 use std::any::type_name;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -24,24 +24,24 @@ const MARK: &str = "DORMOUSE_TEST_CHILD";
 /// Whether this process runs the body that it was made for.
 static INSIDE: AtomicBool = AtomicBool::new(false);
 
-/// The most that a child may take unless its test says otherwise.
+/// The default time limit of a child.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Environment variables that a child has beside its parent's.
+/// Environment variables of a child in addition to its parent's.
 pub type Environment<'a> = &'a [(&'a str, &'a str)];
 
 /// Runs `body` in a child process that runs only the calling test. The test fails if the child
 /// does.
 ///
-/// A helper around it takes the test's closure and hands it on.
+/// A helper function around it must take the test's closure and pass it on.
 #[track_caller]
 pub fn in_child<F: FnOnce()>(body: F) {
     Child::new().run(body);
 }
 
-/// A child process that is yet to run, for tests that need more than [`in_child`].
+/// A child process that has not run yet, for tests that need more than [`in_child`].
 ///
-/// The child has the environment of this process but for `DORMOUSE_CLOCK`, which is the test's to
+/// The child has the environment of this process except for `DORMOUSE_CLOCK`, which the test may
 /// set.
 #[derive(Debug, Clone, Copy)]
 #[must_use]

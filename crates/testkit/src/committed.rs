@@ -1,11 +1,11 @@
-//! Files of the repository that a test makes anew and compares.
+//! Files of the repository that a test generates and compares.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Fails unless the file at `path`, which begins at the root of the repository, has this text.
-/// With `DORMOUSE_BLESS=1` it writes the file instead.
+/// Fails unless the file at `path`, relative to the root of the repository, has this text. With
+/// `DORMOUSE_BLESS=1` it writes the file instead.
 #[track_caller]
 pub fn assert_committed(path: &str, text: &str) {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
@@ -25,7 +25,7 @@ pub fn assert_committed(path: &str, text: &str) {
     }
 }
 
-/// JSON on lines of its own, with the keys of each object in order.
+/// JSON on several lines, with the keys of each object sorted.
 pub fn pretty(value: Value) -> String {
     serde_json::to_string_pretty(&sorted(value)).unwrap_or_default() + "\n"
 }

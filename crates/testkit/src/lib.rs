@@ -3,19 +3,19 @@
 //!
 //! - [`in_child`] runs a test's body in a process that has no other test; [`fork`] runs a closure
 //!   in a fork.
-//! - [`Filter`] has the kernel refuse system calls, or kill for them.
+//! - [`Filter`] has the kernel refuse system calls, or kill the process for them.
 //! - [`assert_committed`] compares a text with a file of the repository.
-//! - [`skip`] tells that a test cannot be made on this machine.
-//! - [`eventually`] waits for a condition, [`HANG`] at most; [`StopOnDrop`] ends the work of
-//!   others.
+//! - [`skip`] reports that a test cannot run on this machine.
+//! - [`eventually`] waits for a condition, at most [`HANG`]; [`StopOnDrop`] ends the work of other
+//!   threads.
 //! - [`c`] compiles C and C++ against the installed library.
-//! - [`Browser`] shows a page, and tells what happens in it.
-//! - `otel` reads what a process publishes for profilers, as OpenTelemetry's standards say.
-//! - [`viewers`] are other people's readers of our files.
-//! - [`spin_for`] uses CPU time, and [`assert_about`] looks for it.
+//! - [`Browser`] shows a page, and reports what happens in it.
+//! - `otel` reads what a process publishes for profilers, according to OpenTelemetry's standards.
+//! - [`viewers`] are other projects' readers of our files.
+//! - [`spin_for`] uses CPU time, and [`assert_about`] checks that it was charged.
 //!
-//! The crate is a dev-dependency only, and depends on no other crate of the project: each of them
-//! may use it.
+//! The crate is a dev-dependency only, and depends on no other crate of the project, so that each
+//! of them may use it.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Filters of system calls, as containers and sandboxes have them.
+//! Filters of system calls, as in containers and sandboxes.
 //!
 //! # References
 //! seccomp(2)
@@ -13,13 +13,13 @@ use seccompiler::{
 /// The kernel's answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It makes the call.
+    /// The kernel makes the call.
     Allow,
-    /// It refuses the call with this error.
+    /// The kernel refuses the call with this error.
     Errno(i32),
-    /// It sends SIGSYS instead of the call.
+    /// The kernel sends SIGSYS instead of making the call.
     Trap,
-    /// It kills the process.
+    /// The kernel kills the process.
     Kill,
 }
 
@@ -34,8 +34,8 @@ impl From<Answer> for SeccompAction {
     }
 }
 
-/// A filter: its answer to some calls, and its answer to all others. Of several filters the hardest
-/// answer counts.
+/// A filter: its answer to some calls, and its answer to all others. Of several filters the
+/// strictest answer counts.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Filter {
@@ -45,29 +45,29 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Refuses these calls by EPERM.
+    /// Refuses these calls with EPERM.
     pub fn refuse(calls: &[i64]) -> Self {
         Self::answer(Answer::Errno(libc::EPERM), calls)
     }
 
-    /// Kills for these calls.
+    /// Kills the process for these calls.
     pub fn kill(calls: &[i64]) -> Self {
         Self::answer(Answer::Kill, calls)
     }
 
-    /// Kills for all but these calls.
+    /// Kills the process for all but these calls.
     pub fn kill_all_but(calls: &[i64]) -> Self {
         Self { others: Answer::Kill, ..Self::answer(Answer::Allow, calls) }
     }
 
-    /// Has this answer to these calls, and allows all others.
+    /// Answers these calls with `matched`, and allows all others.
     pub fn answer(matched: Answer, calls: &[i64]) -> Self {
         let calls = calls.iter().map(|&call| (call, Vec::new())).collect();
         Self { calls, matched, others: Answer::Allow }
     }
 
-    /// Also matches this call if the argument of this index (from 0) has one of `values` in the
-    /// bits of `mask`.
+    /// Also matches `call` if its argument `argument` (from 0) has one of `values` in the bits of
+    /// `mask`.
     pub fn and_where(mut self, call: i64, argument: u8, mask: u64, values: &[u64]) -> Self {
         let rules = values.iter().map(|&value| {
             let has = SeccompCmpOp::MaskedEq(mask);

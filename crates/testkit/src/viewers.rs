@@ -1,4 +1,4 @@
-//! Other people's readers of our files, as `cargo xtask ci` installs them into `target/consumers`.
+//! Other projects' readers of our files, as `cargo xtask ci` installs them into `target/consumers`.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub fn node_package(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// A Python that has this module.
+/// A Python interpreter that has this module.
 #[track_caller]
 pub fn python_with(module: &str) -> Option<PathBuf> {
     let python = packages().join("../python/bin/python");
@@ -54,8 +54,8 @@ pub fn python_with(module: &str) -> Option<PathBuf> {
     None
 }
 
-/// The daemon of `pq` that has a file for the Firefox Profiler. It runs here, because the command
-/// that starts one gives it half a second.
+/// The daemon of `pq` for a file for the Firefox Profiler. It is started here, because the command
+/// that starts one gives it only half a second.
 #[derive(Debug)]
 pub struct Pq {
     script: PathBuf,
@@ -87,13 +87,13 @@ impl Pq {
         pq(&self.script, self.session.path(), words)
     }
 
-    /// Its answer.
+    /// Its answer to a command.
     pub fn json(&self, words: &[&str]) -> Value {
         let said = printed(self.command(words).arg("--json").output().unwrap());
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
-    /// Its word for the thread with this name.
+    /// Its identifier of the thread with this name.
     pub fn thread(&self, name: &str) -> String {
         let threads = self.json(&["thread", "list"]);
         let named = threads["threads"].as_array().and_then(|it| it.iter().find(|it| it["name"] == name));

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that does not hang, on a busy machine too.
+/// A time limit longer than anything takes that does not hang, even on a busy machine.
 pub const HANG: Duration = Duration::from_secs(120);
 
-/// Waits until `is_so`. The test fails if that takes longer than [`HANG`].
+/// Waits until `is_so` returns true. The test fails if that takes longer than [`HANG`].
 #[track_caller]
 pub fn eventually(mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -17,7 +17,8 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Raises a flag when it is dropped: threads that work until then end also with a test that fails.
+/// Sets a flag when it is dropped, so that threads which work until then also end when a test
+/// fails.
 #[derive(Debug)]
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 

@@ -1,4 +1,4 @@
-//! Work of a known size, and a look whether it was charged.
+//! Work of a known size, and a check whether it was charged.
 #![allow(clippy::disallowed_methods, reason = "tests run under no such filter, and ask as hosts do")]
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// How far a charge may be off: what a noisy machine takes away inside an epoch of the clock.
 const SLACK: Duration = Duration::from_millis(8);
 
-/// The CPU time of the calling thread, as the kernel tells it.
+/// The CPU time of the calling thread by the kernel's clock.
 pub fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -20,7 +20,7 @@ pub fn process_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Uses this CPU time on the calling thread.
+/// Uses this much CPU time on the calling thread.
 pub fn spin_for(time: Duration) {
     let end = thread_cpu() + time;
     while thread_cpu() < end {}

@@ -1,7 +1,7 @@
-//! A peer of `bench profile` in a program of its own: `pprof-rs` by the tables of exceptions. Two
+//! A peer of `bench profile` in a separate program: `pprof-rs` by the tables of exceptions. Two
 //! versions of it cannot be in one program.
 //!
-//! Takes the number of bursts and of signals in each; prints the nanoseconds of a signal, and the
+//! Takes the number of bursts and of signals in each; prints the nanoseconds per signal, and the
 //! frames of the deepest stack.
 
 #[path = "../workloads/profile/frames.rs"]

@@ -1,8 +1,8 @@
-//! Whether sides can be compared at all: what differs beside the thing that is compared.
+//! Whether sides can be compared: what differs beside the code that is compared.
 //!
-//! Every report is held against the first one, those of the same side too. Another machine can be
-//! allowed; other parameters or another build profile cannot, because the rows mean something else
-//! then. The seed is only that of the order of rows.
+//! Every report is compared with the first one, including those of the same side. Another machine
+//! can be allowed; other parameters or another build profile cannot, because they change the
+//! meaning of rows. The seed only determines the order of rows.
 
 use anyhow::bail;
 use dormouse_statistics::median;
@@ -15,7 +15,7 @@ use super::side::{Found, Side};
 /// Paces of sides that run in turn differ by less.
 const NOTED_PERCENT: f64 = 5.0;
 
-/// Refuses what cannot be compared. Returns what a reader should know of the rest.
+/// Refuses reports that cannot be compared. Returns notes on other differences.
 pub(super) fn check(sides: &[Side], across_machines: bool) -> anyhow::Result<Vec<String>> {
     let all = || sides.iter().flat_map(|side| &side.reports);
     let Some(first) = all().next() else { return Ok(Vec::new()) };
@@ -103,7 +103,7 @@ fn add(notes: &mut Vec<String>, what: &str, differences: &str) {
 
 type Facts = Vec<(String, String)>;
 
-/// The facts that a comparison takes to be the same, unless it is told otherwise.
+/// The facts that must be the same on both sides, unless different machines are allowed.
 fn machine(machine: &Machine) -> Facts {
     let Machine { cpu, cpus, arch, hypervisor, governor, clocksource, kernel, clock_tier, .. } = machine;
     let facts = [

@@ -1,24 +1,24 @@
-//! The statistics of a comparison: for each row the medians, the change, and what is shown.
+//! The statistics of a comparison: for each row the medians, the change, and the finding.
 //!
 //! # Method
 //!
-//! 1. A process gives one value a row: the median of its rounds. Layout, neighbours and frequency
-//!    differ between processes by more than the rounds of one differ, and fall on all of them; so
-//!    rounds are no sample of it. A side with one process alone shows its rounds, and nothing can
-//!    be found.
-//! 2. On a shared machine all code takes more CPU time for a while. How much a row does with the
-//!    pace of the machine ([`crate::pace`]) is found in the processes of both sides as if they were
-//!    one, and taken out of their values (Quade's analysis of covariance by ranks). Where nothing
-//!    differs but chance, which process is of which side is chance still, so the test keeps its
-//!    risk. Where one side met another pace than the other, a change may be taken for the pace's,
-//!    and is not found. Rows in units of time alone are treated so.
+//! 1. A process gives one value for each row: the median of its rounds. Layout, neighbours and
+//!    frequency differ between processes by more than the rounds of one differ, and affect all of
+//!    them; so rounds are not independent. A side with a single process shows its rounds, and
+//!    nothing can be found.
+//! 2. On a shared machine all code takes more CPU time for a while. How much a row depends on the
+//!    pace of the machine ([`crate::pace`]) is estimated from the processes of both sides as if
+//!    they were one, and removed from their values (Quade's analysis of covariance by ranks). If
+//!    only chance differs, the assignment of processes to sides is still random, so the test keeps
+//!    its risk. If the sides met different paces, a change may be attributed to the pace, and is
+//!    not found. Only rows in units of time are treated so.
 //! 3. The change is the shift of Hodges and Lehmann between the values of the sides, in percent of
 //!    the first side's median, with its interval.
-//! 4. Mann and Whitney's test says whether there is a change at all. There are many rows, so its p
-//!    is corrected for all of them, after Benjamini and Hochberg. Rows whose values are all equal
-//!    are no tests.
-//! 5. A row got worse or better if the corrected p is at most [`RISK`], the interval leaves out
-//!    zero, and the change is past the threshold.
+//! 4. Mann and Whitney's test decides whether there is a change at all. There are many rows, so its
+//!    p is corrected for all of them, after Benjamini and Hochberg. Rows whose values are all equal
+//!    are not tested.
+//! 5. A row got worse or better if the corrected p is at most [`RISK`], the interval excludes zero,
+//!    and the change exceeds the threshold.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -47,20 +47,20 @@ pub(crate) enum Finding {
     Worse,
     /// It got better, past the threshold.
     Better,
-    /// It changed past the threshold, and has no better and worse.
+    /// It changed past the threshold, but no direction is better.
     Changed,
     /// It changed, within the threshold.
     Small,
-    /// Nothing is shown.
+    /// No change was found.
     Nothing,
-    /// The processes are too few to show anything.
+    /// There are too few processes to find anything.
     Few,
 }
 
 /// The values of a row on one side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Cell {
-    /// Processes that gave a value.
+    /// Number of processes that gave a value.
     pub(crate) processes: usize,
     /// Median of the processes; of the rounds, if there is one process.
     pub(crate) median: Option<f64>,
@@ -78,67 +78,67 @@ pub(crate) struct Cell {
     rounds: Vec<Vec<(f64, f64)>>,
 }
 
-/// A row of another side against that of the first one.
+/// A row of another side compared with the first side's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Change {
-    /// How much the row's time grows with the pace of the machine, 1 for as much, if that was taken
-    /// out.
+    /// How much the row's time grows with the pace of the machine (1: in proportion), if that was
+    /// removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pace_slope: Option<f64>,
-    /// In percent of the first side's median; none where that is zero.
+    /// The change in percent of the first side's median; `None` if that is zero.
     pub(crate) percent: Option<f64>,
     /// Lower end of its interval.
     pub(crate) low_percent: Option<f64>,
     /// Upper end of its interval.
     pub(crate) high_percent: Option<f64>,
-    /// How likely such a change is if nothing differs.
+    /// The probability of such a change if there is no difference.
     pub(crate) p: Option<f64>,
     /// The same, corrected for all rows.
     pub(crate) p_corrected: Option<f64>,
     /// The verdict.
     pub(crate) finding: Finding,
-    /// In the unit of the row.
+    /// The change in the unit of the row.
     pub(crate) moved: f64,
     #[serde(skip)]
     leaves_out_zero: bool,
 }
 
-/// A row side by side.
+/// A row on all sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ComparedRow {
     /// Name, `kind/variant`.
     pub(crate) name: String,
     /// Unit of the medians.
     pub(crate) unit: String,
-    /// The way in which it gets better.
+    /// In which direction it gets better.
     pub(crate) better: Option<Better>,
-    /// One a side.
+    /// One for each side.
     pub(crate) cells: Vec<Cell>,
-    /// One a side but the first; none where one of both has no value.
+    /// One for each side but the first; `None` if one of both has no value.
     pub(crate) changes: Vec<Option<Change>>,
 }
 
 /// The geometric mean of the changes of rows of one kind and unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Family {
-    /// The kind: the names of its rows begin with it.
+    /// The kind, with which the names of its rows begin.
     pub(crate) kind: String,
     /// Unit of its rows.
     pub(crate) unit: String,
     /// Rows that have a median above zero on all sides.
     pub(crate) rows: usize,
-    /// One a side but the first.
+    /// One for each side but the first.
     pub(crate) percents: Vec<Option<f64>>,
 }
 
-/// A workload side by side.
+/// A workload on all sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Compared {
     /// Name of the workload.
     pub(crate) bench: String,
-    /// Its processes, one number a side.
+    /// Its number of processes on each side.
     pub(crate) processes: Vec<usize>,
-    /// Rows as measured; those computed from others say nothing new.
+    /// The measured rows; those computed from others are left out.
     pub(crate) rows: Vec<ComparedRow>,
     /// Kinds with at least two rows.
     pub(crate) families: Vec<Family>,
@@ -189,7 +189,7 @@ impl Compared {
     }
 }
 
-/// Whether not even sides without a common value would be a finding among so many rows.
+/// Whether even sides without a common value would not be a finding among this many rows.
 fn few(a: usize, b: usize) -> impl Fn(usize) -> bool {
     move |rows| a < 2 || b < 2 || smallest_p(a, b) * rows as f64 > RISK
 }
@@ -200,7 +200,7 @@ fn smallest_p(a: usize, b: usize) -> f64 {
     2.0 / ways
 }
 
-/// How many processes a side must have to find one change among so many rows.
+/// How many processes a side must have to find one change among this many rows.
 pub(super) fn needed(rows: usize) -> usize {
     (2..100).find(|&n| smallest_p(n, n) * rows as f64 <= RISK).unwrap_or(100)
 }

@@ -1,4 +1,4 @@
-//! Runs of the bench side by side: what got worse, what got better, and what nobody can tell.
+//! Compares runs of the bench: what got worse, what got better, and what is uncertain.
 //!
 //! - `side`: reports from files; `fit`: whether they can be compared; `judge`: the statistics;
 //! - `text`, `page`: the comparison for people; `command`: what it takes, and how it ends.
@@ -28,11 +28,11 @@ use side::Side;
 /// Runs side by side.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Comparison {
-    /// The first is what the others are compared with.
+    /// The sides; the others are compared with the first.
     pub(crate) sides: Vec<ComparedSide>,
-    /// Changes below it are small.
+    /// Smaller changes count as small.
     pub(crate) threshold_percent: f64,
-    /// The chance to find anything where nothing differs.
+    /// The probability of finding anything where nothing differs.
     pub(crate) risk: f64,
     /// The workloads of all sides.
     pub(crate) workloads: Vec<Compared>,
@@ -40,13 +40,13 @@ pub(crate) struct Comparison {
     pub(crate) worse: usize,
     /// Rows that got better.
     pub(crate) better: usize,
-    /// Workloads and rows that the first side has and another one lacks, and why.
+    /// Workloads and rows of the first side that another one lacks, and why.
     pub(crate) lost: Vec<String>,
     /// Wrong answers on the sides but the first.
     pub(crate) wrong: Vec<String>,
-    /// Changes that could not be decided, for want of processes.
+    /// Changes that could not be decided, because there are too few processes.
     pub(crate) undecided: usize,
-    /// Processes a side that are enough to decide them.
+    /// How many processes for each side would decide them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) processes_needed: Option<usize>,
     /// Differences of machines and builds, warnings.
@@ -58,9 +58,9 @@ pub(crate) struct Comparison {
 pub(crate) struct ComparedSide {
     /// The file or directory, as it was given.
     pub(crate) path: String,
-    /// Its reports: processes of all workloads.
+    /// The number of its reports: processes of all workloads.
     pub(crate) reports: usize,
-    /// The machine of the first.
+    /// The machine of the first report.
     pub(crate) machine: Machine,
 }
 
@@ -69,8 +69,8 @@ impl Comparison {
     ///
     /// # Errors
     ///
-    /// When something at these paths is no report (with file, line and reason), or when reports
-    /// cannot be compared (with the fact that differs).
+    /// If a file at these paths is not a report (with file, line and reason), or if reports cannot
+    /// be compared (with the fact that differs).
     pub(crate) fn of(
         paths: &[PathBuf],
         threshold_percent: f64,
@@ -123,20 +123,20 @@ impl Comparison {
         }
     }
 
-    /// The comparison as text for people.
+    /// The comparison as text.
     #[must_use]
     pub(crate) fn text(&self) -> String {
         text::text(self)
     }
 
-    /// The comparison as one page of HTML that needs nothing else.
+    /// The comparison as one self-contained page of HTML.
     #[must_use]
     pub(crate) fn html(&self) -> String {
         page::html(self)
     }
 
-    /// Why a gate should be shut, in a few words: something got worse, is lost or wrong, or nobody
-    /// can tell.
+    /// Why a gate should fail, in a few words: something got worse, is lost or wrong, or is
+    /// undecided. `None` if it should pass.
     #[must_use]
     pub(crate) fn complaint(&self) -> Option<String> {
         let number = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));

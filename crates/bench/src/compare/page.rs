@@ -1,5 +1,5 @@
 //! A comparison as a page of HTML: one file that loads nothing, light or dark as the reader's
-//! device is, on a phone and on paper.
+//! device is set, for phones and paper, too.
 
 use std::fmt::Write as _;
 

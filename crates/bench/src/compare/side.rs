@@ -1,9 +1,9 @@
 //! One side of a comparison: the reports in a file or a directory, as `dormouse-bench -o` writes
 //! them.
 //!
-//! A file holds JSON objects, one a line; of a directory, each `.json` and `.jsonl` file counts.
-//! Several reports of one workload are several processes of one side. All of it must be reports:
-//! nothing is skipped in silence.
+//! A file contains JSON objects, one on each line; in a directory, each `.json` and `.jsonl` file
+//! counts. Several reports of one workload are several processes of one side. Everything must be
+//! reports: nothing is skipped silently.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -77,7 +77,7 @@ pub(super) fn check_once(sides: &[Side]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a file of that name in a directory is read as a report.
+/// Whether a file with that name in a directory is read as a report.
 pub(crate) fn is_read(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "json" || end == "jsonl")
 }
@@ -122,12 +122,12 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<Vec<Found>> {
         line += text[counted..start].matches('\n').count();
         counted = start;
         let Some(next) = stream.next() else { return Ok(reports) };
-        // A report of another version may look different: its version is what is wrong with it.
+        // A report of another version may look different: its version is the error.
         if let Some(schema) = schema(&text[start..]).filter(|&schema| schema != u64::from(SCHEMA)) {
             bail!("{}, line {line}: schema {schema}, and only {SCHEMA} is known here", path.display());
         }
         let report = next.map_err(|error| {
-            // The error says its line and column.
+            // The error contains its line and column.
             anyhow::anyhow!("{}: no report of the bench: {error}", path.display())
         })?;
         let place = format!("{}, line {line}", path.display());
@@ -145,7 +145,7 @@ fn schema(text: &str) -> Option<u64> {
     Some(documents.next()?.ok()?.schema)
 }
 
-/// Whether names can be told apart and shown, and numbers be reckoned with.
+/// Checks that names can be distinguished and shown, and that numbers are finite.
 fn check(report: &BenchReport) -> Result<(), String> {
     let mut names = HashSet::new();
     let words = report.rows.iter().flat_map(|row| [&row.name, &row.unit]).chain([&report.bench]);
@@ -177,8 +177,7 @@ fn check(report: &BenchReport) -> Result<(), String> {
         .map_or(Ok(()), |hidden| Err(format!("a text has {hidden:?} in it, which no text shows")))
 }
 
-/// A character of the document that would do something to a terminal, or to the order of what it
-/// shows.
+/// A character of the document that would affect a terminal, or the order of what it shows.
 fn hidden(document: &Value) -> Option<char> {
     let is_hidden = |it: &char| {
         let turns = matches!(it, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

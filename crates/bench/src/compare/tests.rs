@@ -171,7 +171,7 @@ fn what_a_side_lost_is_a_complaint() {
     assert_eq!(compare(&beyond).complaint().as_deref(), Some("no row could be compared"));
 }
 
-/// Files of reports, and what is said of them.
+/// Files of reports, and the messages about them.
 struct Files(TempDir);
 
 impl Files {
@@ -304,8 +304,8 @@ fn huge_numbers_do_no_harm() {
     }
 }
 
-/// Any bytes, and any report with a value where another was: compared, or refused by name. It takes
-/// as many seconds as `DORMOUSE_STRESS_SECONDS` says.
+/// Any bytes, and any report with a value where another was: compared, or refused by name. It runs
+/// for `DORMOUSE_STRESS_SECONDS` seconds.
 #[test]
 fn any_report_is_compared_or_refused() {
     let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(1, |text| text.parse().unwrap());
@@ -432,8 +432,8 @@ impl Machines {
 fn the_same_build_shows_no_regression() {
     let mut machines = Machines(SplitMix64(18));
     let alarms = (0..100).filter(|_| compare(&[machines.run(1.0), machines.run(1.0)]).worse > 0).count();
-    // The seed is fixed. Half of the risk is for what gets better, and a change must pass the
-    // threshold: at most half an alarm is expected.
+    // The seed is fixed. Half of the risk is for changes that are better, and a change must exceed
+    // the threshold: at most half an alarm is expected.
     assert!(alarms as f64 <= RISK * 100.0, "{alarms} false alarms of 100");
 }
 

@@ -1,4 +1,4 @@
-//! A comparison as text: a table a workload, and below all of them what was found.
+//! A comparison as text: a table for each workload, and below all of them the findings.
 
 use std::fmt::Write as _;
 

@@ -9,49 +9,49 @@ use crate::load::mix::Ask;
 /// The outcome of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Requests answered with success.
+    /// Number of requests answered with success.
     pub served: u64,
-    /// Requests refused, failed or not answered.
+    /// Number of requests refused, failed or not answered.
     pub errors: u64,
     /// The first of the errors.
     pub first_error: Option<String>,
     /// From the start to the last answer, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Requests served a second.
+    /// Requests served per second.
     pub served_per_s: f64,
-    /// Requests a second that were asked for. Where far fewer were served the house was full, and
-    /// latencies say how long the queue got.
+    /// Requested requests per second. If far fewer were served the house was full, and latencies
+    /// show how long the queue got.
     pub asked_per_s: u32,
-    /// Of all that were served.
+    /// Latencies of all that were served.
     pub latency: Latency,
-    /// The same for each route.
+    /// The results of each route.
     pub routes: Vec<RouteReport>,
 }
 
-/// One route's part.
+/// The results of one route.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteReport {
     /// Its name, which is its group's.
     pub route: Cow<'static, str>,
-    /// Requests answered with success.
+    /// Number of requests answered with success.
     pub served: u64,
-    /// Requests refused, failed or not answered.
+    /// Number of requests refused, failed or not answered.
     pub errors: u64,
-    /// Of those served.
+    /// Latencies of those served.
     pub latency: Latency,
 }
 
-/// Quantiles of the latency, in microseconds, by nearest rank: each is a sample. All zero when
-/// there is no sample.
+/// Quantiles of the latency, in microseconds, by nearest rank: each is a sample. All zero if there
+/// is no sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half.
+    /// The median.
     pub p50_us: u32,
-    /// 90 in a hundred.
+    /// The 90th percentile.
     pub p90_us: u32,
-    /// 99 in a hundred.
+    /// The 99th percentile.
     pub p99_us: u32,
-    /// All.
+    /// The maximum.
     pub max_us: u32,
 }
 

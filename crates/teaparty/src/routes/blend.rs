@@ -104,7 +104,7 @@ struct Search {
     wanted: Flavour,
     parts: [u32; TEAS.len()],
     best: [u32; TEAS.len()],
-    /// Of `best`, squared.
+    /// The squared distance of `best`.
     distance: f64,
     tried: u32,
 }

@@ -18,8 +18,8 @@ pub struct ReadProcess {
 
 const NAMES: [&str; 3] = ["[anon_shmem:OTEL_CTX]", "[anon:OTEL_CTX]", "/memfd:OTEL_CTX"];
 
-/// The context of a process; `None` if it has none. Panics at one that is not as the standard has
-/// it, and at two.
+/// The context of a process; `None` if it has none. Panics if one violates the standard, or if
+/// there are two.
 pub fn process_context(pid: u32) -> Option<ReadProcess> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let found: Vec<_> = maps

@@ -19,17 +19,17 @@ const RECORD_HEADER: usize = 28;
 /// The contents of a thread's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadContext {
-    /// Of the active span; zeroes: there is none.
+    /// The id of the active span's trace; zeros if there is none.
     pub trace_id: [u8; 16],
-    /// Of the active span.
+    /// The id of the active span.
     pub span_id: [u8; 8],
     /// Attributes, by their keys.
     pub attributes: BTreeMap<String, String>,
 }
 
 impl ThreadSlot {
-    /// The record of a thread that is stopped; `None` where it shows none. Panics at a record that
-    /// is not as the standard has it.
+    /// The record of a thread that is stopped; `None` if it shows none. Panics if the record
+    /// violates the standard.
     pub fn read(&self, tracee: &Tracee, keys: &[String]) -> Option<ReadContext> {
         let slot = self.address(tracee)?;
         let [pointer] = memory::<u64, 1>(tracee.pid, slot)?;

@@ -17,7 +17,7 @@ use super::tracee::{Tracee, memory};
 
 const SYMBOL: &str = "otel_thread_ctx_v1";
 
-/// The way from a thread to its pointer.
+/// How to get from a thread to its pointer.
 #[derive(Debug, Clone)]
 pub struct ThreadSlot {
     /// The file of the object that has the symbol.
@@ -27,7 +27,7 @@ pub struct ThreadSlot {
 
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    /// This far from the thread pointer.
+    /// At this offset from the thread pointer.
     Offset(u64),
     /// By the descriptor at this address.
     Descriptor(u64),
@@ -36,7 +36,7 @@ enum Way {
 }
 
 impl ThreadSlot {
-    /// Looks for the symbol in all objects of a process. Panics where two have it.
+    /// Searches all objects of a process for the symbol. Panics if two have it.
     pub fn find(pid: u32) -> Option<Self> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let field = |line: &str, n| line.split_ascii_whitespace().nth(n).map(str::to_owned);

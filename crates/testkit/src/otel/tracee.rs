@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is system calls with places of this process for their answers. Types that are
-//! read are made of integers.
+//! The unsafe code is system calls with buffers of this process for their results. Types that are
+//! read consist of integers.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    /// Traces a thread, which runs on. To be used and dropped on one thread.
+    /// Traces a thread, which runs on. Must be used and dropped on one thread.
     pub fn new(pid: u32, tid: u32) -> Self {
         let tid = libc::pid_t::try_from(tid).unwrap();
         // SAFETY: takes numbers.
@@ -29,7 +29,7 @@ impl Tracee {
         Self { pid, tid, thread_pointer: 0, is_stopped: false }
     }
 
-    /// Stops the thread for a look at it.
+    /// Stops the thread while `look` reads it.
     pub fn stopped<T>(&mut self, look: impl FnOnce(&Self) -> T) -> T {
         self.stop();
         let seen = look(self);
@@ -65,7 +65,7 @@ impl Drop for Tracee {
     }
 }
 
-/// Some numbers of a process's memory; `None` where there is none.
+/// Some numbers from a process's memory; `None` if it cannot be read.
 pub fn memory<T: Copy, const N: usize>(pid: u32, address: u64) -> Option<[T; N]> {
     let mut numbers = MaybeUninit::<[T; N]>::uninit();
     let whole = copy(pid, address, numbers.as_mut_ptr().cast(), size_of::<[T; N]>());

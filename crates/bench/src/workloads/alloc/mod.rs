@@ -2,16 +2,16 @@
 //!
 //! A pair of an allocation and its release goes through the wrapper as through any global
 //! allocator, so the rows need no program whose allocator it is. The pairs are of a small size,
-//! which the system's allocator serves from a list of the thread: the cheapest pair shows an
-//! addition best.
+//! which the system's allocator serves from a list of the thread: with the cheapest pair an added
+//! cost shows best.
 //!
-//! The sampled rows have a listener beside, a profile: at the usual period nearly no pair is
-//! picked, and the row is the price of those that are not; at a period of one byte each is, with a
+//! For the sampled rows there is a listener, a profile: at the usual period nearly no pair is
+//! picked, and the row is the price of pairs that are not; at a period of one byte each is, with a
 //! stack of the frames that the bench has.
 //!
-//! Peer: the system's allocator without the wrapper. There is no origin. Others say of theirs:
-//! jemalloc, a sample in 512 KiB: less than 1 % of the CPU; Neon with that in 2 MiB: allocations
-//! 3 % slower. Neither tells groups apart.
+//! Peer: the system's allocator without the wrapper. There is no origin. Figures that others
+//! publish: jemalloc, a sample in 512 KiB: less than 1 % of the CPU; Neon with that in 2 MiB:
+//! allocations 3 % slower. Neither distinguishes groups.
 //!
 //! # Safety
 //!

@@ -1,4 +1,4 @@
-//! `accounting/…` and `waiting/…`: the price of a reservation by itself, and the time that threads
+//! `accounting/…` and `waiting/…`: the price of a single reservation, and the time that threads
 //! wait for locks.
 
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! `arm/…`, `disarm/…` and `thread-start/…`: what a watch costs a process with many threads.
+//! `arm/…`, `disarm/…` and `thread-start/…`: the cost of a watch in a process with many threads.
 
 use std::thread;
 use std::time::Duration;

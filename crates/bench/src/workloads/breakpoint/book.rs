@@ -83,7 +83,7 @@ impl Book {
         }
     }
 
-    /// How many tasks hold slots, where the book knows.
+    /// How many tasks hold slots, if the book counts that.
     pub(super) fn tasks(&self) -> usize {
         if let Self::Hash(slots) = self { slots.tasks() } else { 0 }
     }

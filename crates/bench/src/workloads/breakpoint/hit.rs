@@ -1,4 +1,4 @@
-//! `hit/…`: what a hit costs the thread that writes.
+//! `hit/…`: the cost of a hit for the thread that writes.
 //!
 //! # Safety
 //!
@@ -53,7 +53,7 @@ fn counted(hits: u64) -> Result<Duration, Failure> {
     exact(hits, &event, || cpu(|| watched::write(hits)).0)
 }
 
-/// As a process is watched from outside: each hit is a record in the ring, with its callers.
+/// Watched from outside: each hit is a record in the ring, with its callers.
 fn recorded(hits: u64) -> Result<Duration, Failure> {
     let sampling = Sampling { every: NonZero::<u64>::MIN, life: false, callchain: true, stack_bytes: 0 };
     let mut ring = Buffer::open(&watched::attr()?, sampling, Subject::ThisThread, RING)?;

@@ -1,5 +1,5 @@
 //! `kernel/…`: the same on the running kernel, through `perf_event_open`: threads that inherit
-//! breakpoints which nothing ever hits, and one breakpoint that is switched off and on.
+//! breakpoints which are never hit, and one breakpoint that is switched off and on.
 
 use dormouse_sys::perf::{Access, Attr, Breakpoint, OpenEvent, Subject, WatchLen};
 

@@ -6,7 +6,7 @@
 //! task's breakpoints by walking a list of all, or in a hash. Peers: no accounting, the kernel's
 //! list before the change, and the running kernel.
 //!
-//! Watches have no origin. Their peers are the kernel's events without us, gdb and perf stat.
+//! Watches have no origin. Their peers are the kernel's events without dormouse, gdb and perf stat.
 
 mod accounting;
 mod arm;

@@ -6,27 +6,27 @@ use clap::value_parser;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Options of breakpoint (as perf bench breakpoint thread)")]
 pub(crate) struct BreakpointArgs {
-    /// How often threads are made and joined, by all parallel threads together.
+    /// How often threads are made and joined, by all parallel makers together.
     #[arg(short, long, value_name = "N", default_value_t = 30)]
     #[arg(value_parser = value_parser!(u32).range(1..=100_000))]
     pub(crate) repeat: u32,
 
-    /// Breakpoints that each thread inherits.
+    /// Number of breakpoints that each thread inherits.
     #[arg(short, long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = value_parser!(u32).range(1..=4))]
     pub(crate) breakpoints: u32,
 
-    /// Threads that make threads.
+    /// Number of threads that make threads.
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) parallelism: u32,
 
-    /// Threads that each makes at a time.
+    /// Number of threads that each makes at a time.
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = value_parser!(u32).range(1..=1024))]
     pub(crate) threads: u32,
 
-    /// Processors that are accounted, whatever this machine has.
+    /// Number of processors in the accounting, independent of this machine.
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[arg(value_parser = value_parser!(u32).range(1..=8192))]
     pub(crate) cpus: u32,

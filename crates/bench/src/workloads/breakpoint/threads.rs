@@ -19,7 +19,8 @@ use crate::runner::Failure;
 
 type Threads<'s> = Vec<ScopedJoinHandle<'s, Result<(), Failure>>>;
 
-/// Runs the operations, with what reserves a breakpoint of a task: how long they took together.
+/// Runs the operations, with a function that reserves a breakpoint of a task. Returns how long they
+/// took together.
 pub(super) fn run<H: Send>(
     args: &BreakpointArgs,
     reserve: impl Fn(u64) -> Result<H, Failure> + Sync,

@@ -19,7 +19,7 @@ pub(super) fn addr() -> usize {
     WORDS[0].as_ptr().addr()
 }
 
-/// Writes a watched word so often, each time another value.
+/// Writes a watched word `times` times, each time with another value.
 pub(super) fn write(times: u64) {
     for value in 1..=times {
         black_box(&WORDS[0]).store(value, Ordering::Relaxed);

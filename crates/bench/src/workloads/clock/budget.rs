@@ -1,8 +1,8 @@
-//! `budget/…`: how late a CPU budget ends, the price of one, and the price of one that waits.
+//! `budget/…`: how late a CPU budget ends, its cost, and the cost of one that waits.
 //!
 //! Threads spin while this one waits for the end of a budget on them, and then reads the same
-//! clock: the time past the target is how late it was told, its own waking included. The kernel's
-//! own sleep on the CPU clock of the process is measured the same way.
+//! clock: the time past the target is the delay, including its own wake-up. The kernel's own sleep
+//! on the CPU clock of the process is measured in the same way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -69,8 +69,8 @@ pub(super) fn rows(bench: &mut Bench) {
     }
 }
 
-/// Runs `measure` while `threads` threads spin, members of `join` if there is one, and tells it
-/// their numbers.
+/// Runs `measure` while `threads` threads spin, members of `join` if there is one, and passes it
+/// their ids.
 fn beside<T>(
     threads: usize,
     join: Option<&ThreadGroup>,
@@ -84,7 +84,7 @@ fn beside<T>(
             scope.spawn(move || {
                 let member = join.map(ThreadGroup::join).transpose();
                 let joined = member.as_ref().map(|_| identity::tid()).map_err(ToString::to_string);
-                // Fails if another thread could not join: then nobody waits for this one.
+                // Fails if another thread could not join: then the receiver is gone.
                 let _told = send.send(joined);
                 while member.is_ok() && !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();

@@ -49,7 +49,7 @@ fn sample(tier: Tier, samples: usize) -> Result<Vec<u64>, Failure> {
     let narrow = 3 * (0..100).map(|_| kernels().abs_diff(kernels())).min().unwrap_or(0).max(500);
     let mut errors = Vec::with_capacity(samples);
     let mut random = SplitMix64(1);
-    // Samples that tell nothing are few.
+    // Only few samples show nothing.
     for _ in 0..2 * samples {
         for _ in 0..random.next() % READS {
             black_box(ours());
@@ -66,7 +66,7 @@ fn sample(tier: Tier, samples: usize) -> Result<Vec<u64>, Failure> {
 }
 
 /// Ticks of a hundredth of a second that a hypervisor has taken from this machine's processors;
-/// none where the kernel does not say.
+/// `None` if the kernel does not report them.
 pub(super) fn stolen_ticks() -> Option<u64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().next()?.split_whitespace().nth(8)?.parse().ok()

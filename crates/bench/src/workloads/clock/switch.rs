@@ -1,9 +1,9 @@
 //! `switch-cost/TIER` and `switch-and-read/TIER`: the price that a tier adds to a switch of the
 //! kernel.
 //!
-//! Two threads on one processor hand a byte to each other through two pipes, so that each hand-over
+//! Two threads on one processor pass a byte to each other through two pipes, so that each hand-over
 //! is a switch. A value is the CPU time of both for each switch, in the fastest of a few batches:
-//! other work on that processor takes part only by the lines that it leaves in the caches.
+//! other work on that processor only has an effect through the lines that it leaves in the caches.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::thread;

@@ -1,12 +1,11 @@
-//! `bench groups`: how long a service waits for a group, while others look at counts or change the
+//! `bench groups`: how long a service waits for a group, while others read counts or change the
 //! counted events.
 //!
 //! Eight hundred threads are in tasks of 32 groups, and wake every 50 ms. Beside them one thread
-//! asks for a group by a known name, every millisecond, and one asks by a new name. Meanwhile, by
-//! row:
+//! looks a group up by a known name, every millisecond, and one by a new name. Meanwhile, by row:
 //!
 //! - `idle`: nothing else happens;
-//! - `stat`: a client of the agent has three events counted, and asks for everything ten times a
+//! - `stat`: a client of the agent has three events counted, and requests everything ten times a
 //!   second;
 //! - `count`: a counting begins and ends in a loop, and eight of the threads enter and leave tasks
 //!   all the time. Each change has to settle all threads, and some threads are always descheduled
@@ -155,7 +154,7 @@ fn crowd(busy: usize, stop: &Arc<AtomicBool>) -> Result<Vec<thread::JoinHandle<(
     Ok(threads)
 }
 
-/// A client that has events counted and asks for everything ten times a second.
+/// A client that has events counted and requests everything ten times a second.
 fn ask(agent: &Path, stop: &Arc<AtomicBool>) -> io::Result<thread::JoinHandle<()>> {
     let mut stream = UnixStream::connect(agent)?;
     let mut lines = BufReader::new(stream.try_clone()?);

@@ -34,7 +34,7 @@ pub(super) struct Compile {
 }
 
 impl Compile {
-    /// Starts the jobs, or says why that cannot be done.
+    /// Starts the jobs, or returns why that is impossible.
     pub(super) fn start() -> Result<Self, String> {
         if !compiler().arg("--version").status().is_ok_and(|status| status.success()) {
             return Err("no compiler: cc is not there".to_owned());

@@ -1,8 +1,8 @@
 //! `contended/…`: a branch on a flag whose cache line another processor writes all the time.
 //!
-//! A flag that nobody writes does not profit from that if its neighbours on the line are written:
-//! counters, a lock, a length. The line has to come from the other processor again and again. A
-//! site branches on nothing that could be written.
+//! A flag that is never written still suffers if its neighbours on the line are written: counters,
+//! a lock, a length. The line has to come from the other processor again and again. A site reads no
+//! data that could be written.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;

@@ -41,7 +41,7 @@ pub(crate) struct Filter {
     dynamic: Arc<AtomicBool>,
 }
 
-/// Makes our subscriber the global default, or says why that cannot be done.
+/// Makes our subscriber the global default, or returns why that is impossible.
 pub(crate) fn install() -> Result<Filter, String> {
     let dynamic = Arc::new(AtomicBool::new(false));
     let filter = EnvFilter::try_new(DIRECTIVES).map_err(|error| error.to_string())?;

@@ -2,8 +2,8 @@
 //! processor that does not run this process.
 //!
 //! An operator who isolates a processor for one program wants all others to leave it alone. A
-//! barrier interrupts the processors that run this process, and no more. Here both our threads are
-//! kept off one processor, and the interrupts in that processor's column are counted.
+//! barrier interrupts only the processors that run this process. Here both our threads are kept off
+//! one processor, and the interrupts in that processor's column are counted.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

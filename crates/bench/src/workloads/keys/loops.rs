@@ -2,8 +2,8 @@
 //! differently.
 //!
 //! The loop counter passes through an empty `asm!`, so no row is unrolled or vectorised; the awake
-//! branch is the same cold call everywhere. The place of a loop against the 64-byte lines of the
-//! fetch unit can cost more than a site does, so each row is four copies of its loop, 16 bytes
+//! branch is the same cold call everywhere. The position of a loop relative to the 64-byte lines of
+//! the fetch unit can cost more than a site does, so each row is four copies of its loop, 16 bytes
 //! apart in that respect, and a value is their mean.
 
 use std::arch::asm;
@@ -188,7 +188,7 @@ macro_rules! four {
     }};
 }
 
-/// The same with sixteen branches on each condition.
+/// Sixteen branches on each condition.
 macro_rules! dense {
     ($($name:ident: $on:expr;)+) => {
         $(row!($name, nothing, |x| {

@@ -1,5 +1,5 @@
-//! `bench keys`: the price of a static key asleep, the price of an update, and whom an update
-//! interrupts.
+//! `bench keys`: the price of a sleeping static key, the price of an update, and which processors
+//! an update interrupts.
 //!
 //! The origin is the batching of jump-label updates in Linux (2019): 56 sites switched one after
 //! the other and in one batch, while another thread runs them. Peers: an atomic flag, the crate

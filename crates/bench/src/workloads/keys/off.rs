@@ -5,7 +5,7 @@
 //! because a site shows where it meets a bottleneck and hides where it does not:
 //!
 //! - `off`: a chain of six dependent operations (xorshift). The processor waits for the chain and
-//!   has room to spare, as in most code.
+//!   has capacity to spare, as in most code.
 //! - `off-dense`: sixteen sites in a row and nothing else to do; the most that a site can cost.
 //! - `off-late-eax`: EAX comes out of a chain of multiplications just before the site. Our site
 //!   reads EAX (`test eax, imm32`); the row would show if that made anything wait.

@@ -45,7 +45,7 @@ macro_rules! sites {
             on
         }
 
-        /// The same with a load and a branch in place of each site.
+        /// A load and a branch in place of each site.
         #[inline(never)]
         pub(super) fn run_flags() -> usize {
             let mut on = 0;

@@ -1,8 +1,8 @@
 //! `update/…` and, of the same updates, `traps/…`, `syncs/…`, `neighbour/…` and `ipis/…`: the price
 //! of an update of 56 sites, and the interrupts that it sends.
 //!
-//! One other thread runs the sites all the time, as the origin's machine did: an update beside no
-//! thread interrupts no processor.
+//! One other thread runs the sites all the time, as on the origin's machine: without other threads
+//! an update interrupts no processor.
 //!
 //! The peer `static-keys` switches 56 sites of one key, and only in a process of one thread: its
 //! documentation forbids anything else.

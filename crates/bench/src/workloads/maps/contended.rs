@@ -1,9 +1,9 @@
 //! `contended/…`: two threads look addresses up while a third changes the map a thousand times a
 //! second.
 //!
-//! Beside it one thread alone, and two without a writer. Each reader is timed by its CPU time, so
-//! that other work on the machine takes no part; nor does the time that a thread sleeps for a lock,
-//! to the lock's advantage.
+//! For comparison, one thread alone, and two without a writer. Each reader is timed by its CPU
+//! time, so that other work on the machine has no effect; the time that a thread sleeps for a lock
+//! is not included either, which favours the lock.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

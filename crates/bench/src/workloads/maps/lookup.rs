@@ -1,4 +1,4 @@
-//! `lookup/…`: the price for one thread of looking an address up in a map, beside other maps; and
+//! `lookup/…`: the price of looking an address up in a map for one thread, beside other maps; and
 //! `update/…`, the price of changing ours.
 
 use std::hint::black_box;

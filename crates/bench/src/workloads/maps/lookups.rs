@@ -9,9 +9,9 @@ pub(super) type Fault = (u32, u64);
 /// Looks addresses up, one after the other, and goes on from the answers before them.
 pub(super) type LookUp<'a> = Box<dyn FnMut(&[Fault], u64) -> u64 + 'a>;
 
-/// Looks up the addresses of `faults`, and returns all answers in one number, which differs if an
-/// answer does. `current` is asked for a thread's context when another thread comes: in life a
-/// thread knows its map and its cache.
+/// Looks up the addresses of `faults`, and returns all answers combined in one number, which
+/// differs if an answer does. `current` returns a thread's context when the thread changes: in
+/// reality a thread has its map and its cache at hand.
 #[inline(always)]
 pub(super) fn each<C: Copy>(
     faults: &[Fault],

@@ -1,4 +1,4 @@
-//! `bench maps`: how often a cache answers where an address lies, and the price of an answer.
+//! `bench maps`: how often a cache can answer where an address lies, and the price of an answer.
 //!
 //! The look-ups are page faults of real programs, recorded with their mappings
 //! (`traces/README.md`), and replayed through three schemes: the two of the origin, the per-thread
@@ -22,7 +22,7 @@ pub(crate) use traces::Recorded;
 /// The origin's figures, with ours in their columns.
 pub(crate) const ORIGIN: &str = include_str!("origin.txt");
 
-/// Runs the workload; or replays one trace, of which the origin says nothing.
+/// Runs the workload; or replays one trace, for which the origin has no figures.
 pub(crate) fn run(bench: &mut Bench, trace: Option<&Recorded>) {
     bench.say("reading traces");
     if let Some(trace) = trace {

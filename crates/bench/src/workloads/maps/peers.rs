@@ -20,7 +20,7 @@ use crate::runner::SplitMix64;
 pub(super) enum Pattern {
     /// They stay in a mapping for 33 look-ups on average, as a program counter does.
     Run,
-    /// Nine of ten go to four mappings, in no order.
+    /// Nine of ten go to four mappings, in random order.
     Hot90,
     /// All go anywhere.
     Uniform,
@@ -46,7 +46,7 @@ impl Entry {
     }
 }
 
-/// As many as `count`, by address.
+/// `count` entries, in order of address.
 pub(super) fn entries(count: usize) -> Vec<Entry> {
     let mut random = SplitMix64(1);
     let mut end = 0x7f00_0000_0000;
@@ -196,7 +196,7 @@ mod tests {
             let right = sorted(&entries)(&faults, 0);
             for (peer, new) in PEERS {
                 let mut look_up = new(&entries);
-                // Once more, now that caches know something.
+                // Once more, with warm caches.
                 assert_eq!([(); 2].map(|()| look_up(&faults, 0)), [right; 2], "{peer}");
             }
         }

@@ -1,5 +1,5 @@
-//! Carries a trace out: changes untimed, look-ups between two changes timed together, or each
-//! apart.
+//! Executes a trace: changes untimed, look-ups between two changes timed together, or each
+//! separately.
 //!
 //! The time stamp counter is read around each run of look-ups, fenced, so that the work of the
 //! changes stays outside; the cost of an empty pair of reads is found first and taken off. Runs are
@@ -7,13 +7,13 @@
 //! change pay for the lines that the change has pushed out of the processor's caches, as they do in
 //! the kernel.
 //!
-//! The counter runs on while the thread does not. So a sample carries the trace out [`TIMES`] times
-//! and takes of each run of look-ups the least: only a run that was interrupted every time is
-//! spoilt.
+//! The counter runs on while the thread is descheduled. So a sample executes the trace [`TIMES`]
+//! times and takes the minimum for each run of look-ups: only a run that was interrupted every time
+//! is spoilt.
 //!
 //! In a run look-ups follow one another at once, which those of a kernel never do: between two
-//! faults a program runs. *Apart*, one of [`EVERY`] is timed alone, and before it the first-level
-//! cache is swept.
+//! faults a program runs. *Apart* means that one of [`EVERY`] is timed separately, after the
+//! first-level cache was cleared.
 
 use std::hint::black_box;
 

@@ -1,8 +1,8 @@
 //! `resolve/…`: from an address to its function, line and inlined functions; for the first time,
 //! and again.
 //!
-//! The peer is the reader that ours stands on, as others use it: by process and address. Both
-//! answer the same addresses of this program, and must give them the same names.
+//! The peer is the reader on which ours is built, as others use it: by process and address. Both
+//! resolve the same addresses of this program, and must return the same names.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -72,8 +72,8 @@ pub(super) fn rows(bench: &mut Bench) {
     }
 }
 
-/// Of so many addresses one may lie in a function that two readers name apart: one that the linker
-/// has folded with another has two names.
+/// One in this many addresses may lie in a function that two readers name differently: a function
+/// that the linker has merged with another has two names.
 const NAMED_APART: usize = 50;
 
 /// A reader that was asked for all addresses.
@@ -92,10 +92,10 @@ fn warm(addrs: &[u64], new: New) -> Result<Ask, Failure> {
     Ok(ask)
 }
 
-/// The last part of a function's path, without generic arguments: debug information may tell that
-/// part alone. A closure is `{closure#0}` in one kind of name and `{{closure}}` in another, and so
-/// is what `async` makes: `{async_block#0}`. C's compilers end the symbol of a copy that they have
-/// changed in `.isra.0` and the like.
+/// The last part of a function's path, without generic arguments, because debug information may
+/// contain only that part. A closure is `{closure#0}` in one kind of name and `{{closure}}` in
+/// another, and so is the body of an `async` block: `{async_block#0}`. C compilers end the symbol
+/// of a specialised copy in `.isra.0` and the like.
 fn last_part(path: &str) -> String {
     let (mut depth, mut before, mut plain) = (0, ' ', String::new());
     for letter in path.chars() {

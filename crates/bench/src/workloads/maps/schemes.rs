@@ -1,10 +1,9 @@
-//! The ways to answer: the two of the origin, ours, and the limit of any cache of the origin's
-//! kind.
+//! The schemes: the two of the origin, ours, and the upper limit of any cache of the origin's kind.
 //!
-//! All keep mappings for each process and a cache of their kind for each thread, and are told the
-//! same changes. The origin's two need a lock against changes when threads run side by side: the
-//! kernel held the reader's side of one around each look-up and did not count it. They come without
-//! it, as the origin counted, and with it, as a program has to use them.
+//! All keep mappings for each process and a cache of their kind for each thread, and get the same
+//! changes. The origin's two need a lock against changes when threads run side by side: the kernel
+//! held the reader's side of one around each look-up and did not count it. They are measured
+//! without it, as the origin counted, and with it, as a program has to use them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -194,8 +193,8 @@ impl Memory for Everything {
     }
 }
 
-/// Ours. If `TOLD`, the thread that maps something gives its cache along; a trace does not say
-/// which of several threads maps, so only where a process has one.
+/// Our scheme. If `TOLD`, the thread that maps something passes its cache along; a trace does not
+/// record which of several threads maps, so this is only done where a process has one.
 #[derive(Debug, Default)]
 pub(super) struct Dormouse<const TOLD: bool> {
     processes: Vec<Process>,

@@ -2,9 +2,8 @@
 //! address.
 //!
 //! Only look-ups are timed, so a change links all nodes anew, and the depth is the least possible;
-//! that of the kernel's red-black tree is about the same. Each node has a cache line that it shares
-//! with nothing, as a `vm_area_struct` has several; a walk touches one line a level, as the
-//! kernel's did.
+//! that of the kernel's red-black tree is about the same. Each node has a cache line of its own, as
+//! a `vm_area_struct` has several; a walk touches one line for each level, as the kernel's did.
 //!
 //! # Invariants
 //!

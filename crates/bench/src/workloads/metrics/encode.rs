@@ -1,8 +1,8 @@
 //! `read/…`: the metrics of this process, with a thousand groups that have had requests.
 //! `encode/…`: a thousand groups with times, in each format.
 //!
-//! The groups to encode are made up, so that each histogram has forty buckets: ten powers of two,
-//! of which each has an exemplar.
+//! The groups to encode are synthetic: each histogram has forty buckets, that is ten powers of two,
+//! each with an exemplar.
 
 use std::hint::black_box;
 

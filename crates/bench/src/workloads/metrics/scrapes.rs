@@ -1,4 +1,4 @@
-//! `scrape/…`: scrapes through `dormouse serve`; and `scraped/…`: what they take of a service.
+//! `scrape/…`: scrapes through `dormouse serve`; and `scraped/…`: their cost in the service.
 
 use std::io::Read as _;
 use std::process::{Child as Process, Stdio};
@@ -18,8 +18,8 @@ const NATIVE: &str = "accept: application/vnd.google.protobuf;\
                       proto=io.prometheus.client.MetricFamily;encoding=delimited\r\n\
                       accept-encoding: gzip\r\n";
 
-/// Rows of one process with very many groups: as Prometheus asks, without compression, with native
-/// histograms.
+/// Rows of one process with very many groups: as Prometheus requests them, without compression,
+/// with native histograms.
 const GROUPS: [(&str, &str); 3] =
     [("scrape/groups", PROMETHEUS), ("scrape/groups-plain", ""), ("scrape/groups-native", NATIVE)];
 /// Rows of very many processes, and of a service under load.
@@ -127,8 +127,8 @@ fn routes(text: &str) -> usize {
     requests.filter(|line| line.contains(&route)).count()
 }
 
-/// The shares of a processor that dormouse's threads and the whole service take, the tea house
-/// under load: while a server counts it and nobody scrapes, then while it is scraped each second.
+/// The shares of a processor that dormouse's threads and the whole service take, with the tea house
+/// under load: while a server counts it without scrapes, then while it is scraped each second.
 fn scraped(seconds: u64) -> Result<[f64; 4], Failure> {
     let tea = Tea::start()?;
     let pid = tea.0.id();
@@ -165,7 +165,7 @@ impl Tea {
         let mut tea = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut said = tea.stdout.take().ok_or("no standard output")?;
         let tea = Self(tea);
-        // It has an agent when it says where it listens.
+        // It has an agent when it prints its address.
         said.read_exact(&mut [0])?;
         Ok(tea)
     }

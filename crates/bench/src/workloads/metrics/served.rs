@@ -31,7 +31,7 @@ const LIFE: u32 = 3600;
 pub(super) struct Services(Vec<Child>);
 
 impl Services {
-    /// So many, each with an agent and so many groups that have had a request.
+    /// Starts `processes` services, each with an agent and `groups` groups that have had a request.
     pub(super) fn start(processes: usize, groups: usize) -> Result<Self, Failure> {
         let mut services = Self(Vec::with_capacity(processes));
         for _ in 0..processes {
@@ -144,7 +144,7 @@ impl Drop for Server {
     }
 }
 
-/// The address in what the server says first.
+/// The address in the first line of the server.
 fn address(line: &str) -> Option<SocketAddr> {
     let rest = &line[line.find("http://")? + "http://".len()..];
     rest.split('/').next()?.parse().ok()

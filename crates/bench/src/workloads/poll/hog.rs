@@ -1,12 +1,12 @@
 //! Whether a group is charged for the CPU time of its tasks, and for nothing else.
 //!
 //! On a current-thread runtime an instrumented group works in short polls, next to a *hog*, which
-//! is not instrumented and uses many times as much CPU: a task (`attribution/hog`), or a future
-//! around each instrumented one, polled before and after it in the same poll
-//! (`attribution/hog-outer`). Accounting that left the last task's context current until the next
-//! one comes would charge the hog to the group.
+//! is not instrumented and uses many times more CPU: a task (`attribution/hog`), or a future around
+//! each instrumented one, polled before and after it in the same poll (`attribution/hog-outer`).
+//! Accounting that left the last task's context current until the next one comes would charge the
+//! hog to the group.
 //!
-//! The work reads the kernel's thread clock around each piece, so it knows its own CPU time. A
+//! The work reads the kernel's thread clock around each piece, so its own CPU time is known. A
 //! value is the distance of the group's charge from that, in percent of the hog's time.
 
 use std::future::{Future, poll_fn};

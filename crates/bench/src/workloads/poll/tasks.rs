@@ -71,7 +71,7 @@ pub(crate) fn row<F, H>(
     bench.per_iteration(spec, move |polls| {
         let _held = ready()?;
         let (took, polled) = yield_all(&runtime, polls, &wrap)?;
-        // Calibration asks for fewer polls than there are tasks; scaling tells it the price.
+        // Calibration requests fewer polls than there are tasks; scaling corrects that.
         Ok(Duration::from_nanos((took.as_nanos() as f64 * polls as f64 / polled as f64) as u64))
     });
 }

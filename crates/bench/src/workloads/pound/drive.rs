@@ -32,7 +32,7 @@ pub(super) enum Call {
     GroupStale,
     /// Group time, all members refreshed at every read.
     GroupFresh,
-    /// The same with prefetch.
+    /// Group time, all members refreshed at every read, with prefetch.
     GroupFreshPrefetch,
 }
 

@@ -1,5 +1,5 @@
-//! `behind-…` and `pound-error/…`: how far an answer is from `process_exact()`, and from the bound
-//! that its reader was told, while the threads pound.
+//! `behind-…` and `pound-error/…`: how far an answer is from `process_exact()`, and from its own
+//! bound, while the threads pound.
 //!
 //! This thread reads now and then, as one more member, and then asks `process_exact()`, which is
 //! the *most* that the answer had to be: it includes the time used while the threads were asked.
@@ -67,8 +67,8 @@ fn tick_ns() -> u64 {
     tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64
 }
 
-/// An answer, the bound that its reader was told, and the least and most that it had to be. All
-/// without the time used outside a group.
+/// An answer, its bound, and the least and most that it had to be. All without the time used
+/// outside a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Read {
     least: u64,
@@ -78,8 +78,8 @@ struct Read {
 }
 
 impl Read {
-    /// Whether the answer is certainly further behind than its reader was told, or ahead by more
-    /// than `ahead`.
+    /// Whether the answer is certainly further behind than its bound, or ahead by more than
+    /// `ahead`.
     fn is_outside(&self, ahead: u64) -> bool {
         self.answer.saturating_add(self.told) < self.least || self.answer > self.most.saturating_add(ahead)
     }
@@ -143,8 +143,8 @@ impl Others {
     }
 }
 
-/// Reads once, and finds the least and most that the answer had to be. The process has used
-/// `outside` at least outside the group, and at most what `outside_by_now` says after the read.
+/// Reads once, and determines the least and most that the answer had to be. The process has used at
+/// least `outside` outside the group, and at most what `outside_by_now` returns after the read.
 fn ask(
     cpus: u64,
     outside: u64,

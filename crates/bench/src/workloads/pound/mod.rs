@@ -1,4 +1,4 @@
-//! `bench pound`: the price when many threads ask again and again how much CPU time they have used
+//! `bench pound`: the price when many threads read again and again how much CPU time they have used
 //! together.
 //!
 //! The origin's two programs, `pound_clock_gettime` and `pound_times`: N threads make 5,000,000
@@ -77,9 +77,9 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.explain(include_str!("notes.txt"));
 }
 
-/// How many calls to make. A read that asks nobody is so short that it takes the origin's number of
-/// them to be long against the start of 128 threads; of system calls a few are enough. A call that
-/// asks the kernel for every thread does so as often as there are threads, so fewer still are made.
+/// How many calls to make. A read without a system call is so short that the origin's number is
+/// needed to be long relative to the start of 128 threads; of system calls a few are enough. A call
+/// that reads every thread does as much work as there are threads, so fewer still are made.
 fn calls(bench: &Bench, call: Call, threads: usize) -> usize {
     let asking = bench.pick(500_000, 100_000);
     match call {

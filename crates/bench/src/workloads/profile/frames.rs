@@ -1,12 +1,14 @@
-//! A stack of known depth, and signals to the thread that stands at its end.
+//! A stack of known depth, and signals to the thread at its end.
 //!
-//! The frames are written by hand: each keeps the caller's frame pointer, and says by `.cfi` where
-//! it lies. So both ways to follow a stack meet the same frames whatever flags this program was
-//! built with. The outermost of them ends the chain of frame pointers. The loop that sends the
-//! signals is in the innermost one, because a function of Rust's might use the frame pointer for
-//! something else. (A walk by tables finds the callers of the chain, too: the thread has a few.)
+//! The frames are written in assembly: each keeps the caller's frame pointer, and describes its
+//! position by `.cfi`. So both ways to follow a stack meet the same frames whatever flags this
+//! program was built with. The outermost of them ends the chain of frame pointers. The loop that
+//! sends the signals is in the innermost one, because a Rust function might use the frame pointer
+//! for something else. (A walk by tables also finds the callers of the chain: the thread has a
+//! few.)
 //!
-//! A peer's own program has this file, too (`bin/by_tables.rs`), so it uses nothing of the bench's.
+//! A peer's own program contains this file, too (`bin/by_tables.rs`), so it uses nothing of the
+//! bench's.
 //!
 //! # Safety
 //!
@@ -68,7 +70,7 @@ fn signal_of(timer: &str) -> Option<TimerSignal> {
     Some(TimerSignal { signal: signal.parse().ok()?, value: u64::from_str_radix(value, 16).ok()? })
 }
 
-/// The CPU time in which the calling thread takes so many signals, each at the end of the chain.
+/// The CPU time in which the calling thread takes `times` signals, each at the end of the chain.
 pub(super) fn take(signal: TimerSignal, times: u64) -> io::Result<Duration> {
     let info = TimerInfo {
         signal: signal.signal,
@@ -95,7 +97,7 @@ fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// Sends the signals, and says how many were refused.
+/// Sends the signals, and returns how many were refused.
 #[cfg(target_arch = "x86_64")]
 fn chain(info: &TimerInfo, times: u64) -> u64 {
     unsafe extern "C" {

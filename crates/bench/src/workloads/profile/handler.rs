@@ -1,10 +1,10 @@
-//! `handler/…` and `sample/…`: what a sample of [`CALLS`] calls costs the thread that is sampled,
-//! and the process.
+//! `handler/…` and `sample/…`: the cost of a sample of [`CALLS`] calls, for the sampled thread and
+//! for the process.
 //!
 //! All take the same signals at the same place, sent by the thread to itself, which is the price of
-//! `handler-signal/empty`; what a handler costs is the difference. The signals carry what the
-//! timer's own would: ours takes them for samples, which is looked at. `pprof` takes any SIGPROF.
-//! Its handler also aggregates; ours leaves that to its thread, whose time is the row
+//! `handler-signal/empty`; the cost of a handler is the difference. The signals carry the values of
+//! the timer's own: our handler, which checks them, takes them for samples. `pprof` takes any
+//! SIGPROF. Its handler also aggregates; ours leaves that to its thread, whose time is the row
 //! `sample/drain`. `dormouse-unwind` also copies the thread's stack, in which the callers are found
 //! by tables later: `sample/drain-unwind`.
 

@@ -1,7 +1,7 @@
-//! `bench profile`: what a profile costs, and whether it is right.
+//! `bench profile`: the cost of a profile, and whether it is right.
 //!
-//! Peers: `pprof-rs` in both of its ways, by frame pointers (0.15) and by the tables of
-//! exceptions (0.14), which is what services build their own profiles on.
+//! Peers: `pprof-rs` in both of its ways, by frame pointers (0.15) and by the tables of exceptions
+//! (0.14), on which services build their own profiles.
 
 mod frames;
 mod handler;

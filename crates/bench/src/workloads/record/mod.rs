@@ -9,7 +9,7 @@
 //! | `recorder/idle` | the lookout's CPU time in a second, while nothing comes |
 //! | `recorder/busy` | the same, while one thread goes as fast as it can |
 //!
-//! The peer of `traced` and `recorded` is none: a copy into memory of the thread's own is the floor
+//! `traced` and `recorded` have no peer: a copy into memory of the thread's own is the floor
 //! (`floor/copy`). There is no origin.
 
 use std::hint::black_box;

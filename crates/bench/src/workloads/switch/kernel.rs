@@ -1,5 +1,5 @@
-//! `kernel/EVENTS/SIZE`: processes that hand a token round a ring of pipes, as `lat_ctx` has them,
-//! under perf events that they inherit from this thread.
+//! `kernel/EVENTS/SIZE`: processes that pass a token round a ring of pipes, as in `lat_ctx`, under
+//! perf events that they inherit from this thread.
 //!
 //! As in `lat_ctx`, the price of writing and reading a pipe without any switch is measured by one
 //! process alone and subtracted. All run on one processor, so that each hand-over is a switch. A
@@ -250,7 +250,7 @@ mod tests {
             let children = ring.children.clone();
             drop(ring);
             for child in children {
-                // SAFETY: signal 0 only asks.
+                // SAFETY: signal 0 only checks for existence.
                 assert_eq!(unsafe { libc::kill(child, 0) }, -1, "{child} is still there");
             }
         }

@@ -1,13 +1,13 @@
 //! `bench switch`: the price of going from one task to the next while events are counted for both.
 //!
-//! The origin (Linux, 2009) measured processes that hand a token round a ring (`lat_ctx` of
+//! The origin (Linux, 2009) measured processes that pass a token round a ring (`lat_ctx` of
 //! lmbench), without events and under inherited ones, before and after contexts were exchanged
 //! instead of read. Here the same is done twice: with tasks on one thread and our contexts
 //! ([`ring`]), which still have both ways of switching, and with processes and the running kernel's
 //! ([`kernel`]), which has only the way that the origin introduced.
 //!
-//! Most services have futures on a runtime that knows nothing of us ([`poll`]); their peers are
-//! those of `bench poll`. A group may also have a watch, which follows its tasks ([`watch`]).
+//! Most services have futures on a runtime without hooks ([`poll`]); their peers are those of
+//! `bench poll`. A group may also have a watch, which follows its tasks ([`watch`]).
 
 mod kernel;
 mod poll;

@@ -1,5 +1,5 @@
-//! `poll/…`, `spawn/…` and `attribution/…`: the price of a group for a poll, by the way in which
-//! its thread switches and by the number of counted events.
+//! `poll/…`, `spawn/…` and `attribution/…`: the cost of a group for a poll, by the way in which its
+//! thread switches and by the number of counted events.
 //!
 //! The tasks are those of `bench poll`: they do nothing but yield. Every runtime gets eager: the
 //! end of a poll restores the context from before it, so counters are read twice a poll. On a lazy

@@ -1,4 +1,4 @@
-//! `ring/EVENTS/SIZE/WAY`: tasks on one thread that hand a token round.
+//! `ring/EVENTS/SIZE/WAY`: tasks on one thread that pass a token round.
 //!
 //! A small executor runs boxed futures from a queue of those that are ready. Each has a mailbox;
 //! woken by a token in it, a task does its work and puts the token into the mailbox of the next.
@@ -34,9 +34,9 @@ const WORDS: usize = 256;
 /// How to switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Not at all.
+    /// No switch.
     Bare,
-    /// Between pinned tasks, each with its counts: read at every switch.
+    /// Between pinned tasks, each with its counts: counters are read at every switch.
     Eager,
     /// Between equivalent tasks.
     Swap,
@@ -75,7 +75,7 @@ pub(super) fn rows(bench: &mut Bench) {
 
 fn row(bench: &mut Bench, name: String, size: usize, events: Result<Vec<Event>, Error>, way: Way) {
     let events = events.map_err(|error| match error {
-        // The row has the name and says `unavailable` itself.
+        // The row has the name and reports `unavailable` itself.
         Error::Unavailable { reason, .. } => reason,
         error => error.to_string(),
     });

@@ -1,7 +1,7 @@
-//! `group-watch/…`: the price of a poll where a group has a watch that follows its tasks.
+//! `group-watch/…`: the price of a poll if a group has a watch that follows its tasks.
 //!
 //! The tasks are those of `bench poll`, CPU time is counted for all groups, and nothing hits the
-//! watch: this is the price of arming it where it belongs.
+//! watch: this is the price of arming it for the group's tasks.
 //!
 //! | row | the polls are of |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `none-in-turn` | two groups in turn; no watch is there |
 //! | `in-turn` | the group with the watch and another one in turn |
 //!
-//! `kernel/rearm` is a breakpoint of this thread switched on and off, by the descriptor: what the
-//! kernel takes for a poll that comes and goes.
+//! `kernel/rearm` is a breakpoint of this thread switched on and off by its descriptor: the
+//! kernel's part of the cost of a poll that comes and goes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;

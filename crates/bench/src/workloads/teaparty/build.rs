@@ -1,8 +1,7 @@
 //! Builds programs for a bench, from the sources of this workspace.
 //!
-//! They are built in a directory of their own below the workspace's target directory. In that
-//! itself a build with other features would take the place of the program that the person has built
-//! there.
+//! They are built in a separate directory below the workspace's target directory. In the target
+//! directory itself, a build with other features would replace the user's program.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,7 +23,7 @@ fn root() -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no sources: {MANIFEST} is neither here nor where this was built"))
 }
 
-/// Builds a program of this workspace for release, and says where it is.
+/// Builds a program of this workspace for release, and returns its path.
 pub(crate) fn program_of(package: &str, flags: &[&str]) -> Result<PathBuf, String> {
     cargo_build(&root()?, package, flags).map_err(|why| format!("building {package} failed: {why}"))
 }

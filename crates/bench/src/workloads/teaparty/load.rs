@@ -1,9 +1,9 @@
 //! Clients without think time: each sends its next request when it has the answer to the last.
 //!
-//! The load generator of the tea house sends at a rate and so cannot tell how much more the service
-//! could have answered. This one is small, so that the clients' processors keep up: a thread a
-//! connection, requests prepared as bytes, of an answer only the status and two headers read.
-//! HTTP/1.1, keep-alive, bodies with a length.
+//! The load generator of the tea house sends at a rate and so cannot measure how much more the
+//! service could have answered. This one is small, so that the clients' processors keep up: one
+//! thread for each connection, requests prepared as bytes, and only the status and two headers of
+//! an answer are read. HTTP/1.1, keep-alive, bodies with a length.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -84,7 +84,7 @@ impl Clients {
         Ok(Self { connections, latest_order: AtomicU64::new(1) })
     }
 
-    /// Has all connections ask for `asks`, over and over, for `span`.
+    /// Has all connections send the requests in `asks`, over and over, for `span`.
     pub(super) fn run(&mut self, asks: &[Ask], span: Duration) -> io::Result<Load> {
         let latest_order = &self.latest_order;
         let begin = Instant::now();
@@ -113,7 +113,7 @@ struct Connection {
     stream: BufReader<TcpStream>,
     line: String,
     body: Vec<u8>,
-    /// Which of the asks comes next, before wrapping.
+    /// The index of the next request, before wrapping.
     next: usize,
 }
 

@@ -1,11 +1,11 @@
 //! `bench teaparty`: a whole service, built with dormouse and without, under load.
 //!
-//! The command has the tea house with dormouse; the one without is built from this workspace when
-//! the bench runs. A round starts a fresh process of each and loads them in turn, for half a second
-//! at a time, A B B A, B A A B: other work of the machine falls on both. Clients are in this
-//! process, the services in others, each party on its half of the processors where there are two.
-//! The one with dormouse has its agent running and a client connected that has said hello; all its
-//! keys are off, and that is checked.
+//! The command contains the tea house with dormouse; the one without is built from this workspace
+//! when the bench runs. A round starts a fresh process of each and loads them in turn, for half a
+//! second at a time, A B B A, B A A B, so that other work of the machine affects both. Clients are
+//! in this process, the services in others, each party on its half of the processors if there are
+//! two. The one with dormouse has its agent running and a client connected that has sent hello; all
+//! its keys are off, and that is checked.
 //!
 //! The run ends by itself when the 95 % interval of the difference lies within ±3 %. The peer is
 //! the same service without dormouse; there is no origin.
@@ -34,7 +34,7 @@ use server::{SIDES, Server, cpu_time_of};
 /// Half the width that the interval of the difference is to fit in, in percent.
 const BOUND: f64 = 3.0;
 
-/// Fewer rounds than this say nothing about their own spread.
+/// With fewer rounds than this their spread is unknown.
 const FEWEST: usize = 6;
 
 /// Connections for each processor of the service.

@@ -1,8 +1,8 @@
 //! The tea house under load while it is profiled at several rates: rows of `bench profile`.
 //!
-//! One process serves slices at each rate in turn, so that its state is the same for all. The
-//! cost of a profile is less than the noise of a load, so it is also added up: the time of
-//! dormouse's own thread, and that of the samples at the price of one.
+//! One process serves slices at each rate in turn, so that its state is the same for all. The cost
+//! of a profile is less than the noise of a load, so it is also computed: the time of dormouse's
+//! own thread, plus that of the samples at the price of one.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::bench::Bench;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
-/// Samples a second; 0: nobody profiles.
+/// Samples per second; 0 for no profile.
 const RATES: [u32; 3] = [0, 19, 99];
 /// The rate of each slice, in one round.
 const TURN: [usize; 6] = [0, 1, 2, 2, 1, 0];

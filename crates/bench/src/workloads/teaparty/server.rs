@@ -120,8 +120,8 @@ fn listening(line: &str) -> Option<SocketAddr> {
     line.get("listening")?.as_str()?.strip_prefix("http://")?.parse().ok()
 }
 
-/// Connects to the agent of a process, says hello, and sees that every key is off. (Other sockets
-/// in `runtime_dir` are those of services that were killed.)
+/// Connects to the agent of a process, sends hello, and checks that every key is off. (Other
+/// sockets in `runtime_dir` are those of services that were killed.)
 fn greet(runtime_dir: &Path, pid: u32) -> anyhow::Result<UnixStream> {
     let path = runtime_dir.join(format!("dormouse/{pid}.sock"));
     let mut stream =

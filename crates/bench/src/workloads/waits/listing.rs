@@ -55,7 +55,7 @@ impl Client {
         answer.ok.ok_or_else(|| Failure::wrong(format!("{:?}", answer.error)))
     }
 
-    /// The time for the list of so many tasks, and for its longest part, in milliseconds.
+    /// The time to list `tasks` tasks, and that of its longest part, in milliseconds.
     fn list(&mut self, tasks: u64) -> Result<[f64; 2], Failure> {
         let (mut all, mut longest) = (Duration::ZERO, Duration::ZERO);
         let (mut seen, mut from) = (0, Some(0));

@@ -1,5 +1,5 @@
-//! `long-poll/…`: the time from the moment at which a poll has lasted for the threshold to the
-//! report on it; and what the looks for long polls use while nothing runs.
+//! `long-poll/…`: the delay from the moment at which a poll has lasted for the threshold to the
+//! report on it; and the cost of scanning for long polls while nothing runs.
 
 use std::future::Future;
 use std::pin::pin;

@@ -2,7 +2,7 @@
 //!
 //! The tasks ([`passers`]) do nothing but take a waker and wake each other, so that a poll is cheap
 //! and the price of a wrapper shows. Peers: `tokio-metrics` and `await-tree`. (The subscriber of
-//! `tokio-console` needs a runtime that is built with `tokio_unstable`, so it is none of this run.)
+//! `tokio-console` needs a runtime that is built with `tokio_unstable`, so it is not included.)
 //! There is no origin.
 
 mod contention;

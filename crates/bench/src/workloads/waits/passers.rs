@@ -1,5 +1,5 @@
 //! `wake/NAME`: 32 tasks on a current-thread tokio runtime without drivers, each of which wakes the
-//! next one by a waker that that one has left.
+//! next one by a waker that the next one has left.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -68,7 +68,7 @@ fn row<F, H>(
             Ok::<_, Failure>(())
         })?;
         let (took, polled) = COURSE.with(Course::end);
-        // Calibration asks for fewer polls than there are; scaling tells it the price.
+        // Calibration requests fewer polls than there are; scaling corrects that.
         Ok(Duration::from_nanos((took as f64 * polls as f64 / polled as f64) as u64))
     });
 }

@@ -1,5 +1,5 @@
-//! `place/NAME`: a task whose leaf takes a waker at each poll, so many calls below it: from the
-//! same stack each time, or from another one, which the task has not seen lately.
+//! `place/NAME`: a task whose leaf takes a waker at each poll, a given number of calls below it:
+//! from the same stack each time, or from another one, which the task has not used lately.
 
 use std::future::Future;
 use std::hint::black_box;

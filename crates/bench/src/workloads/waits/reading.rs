@@ -1,4 +1,4 @@
-//! `read/NAME`: a look at very many tasks that wait.
+//! `read/NAME`: reading very many tasks that wait.
 
 use std::future::{Future, pending};
 use std::hint::black_box;

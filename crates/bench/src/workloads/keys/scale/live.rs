@@ -19,7 +19,7 @@ pub(super) enum Way {
     /// Keys in no order.
     Shuffled,
     Int3,
-    /// With a queue that takes all sites.
+    /// With a queue that holds all sites.
     Int3AtOnce,
 }
 

@@ -1,7 +1,7 @@
 //! `scale/…`: how the time of a batch grows with its sites; `list/…`, `select/…` and `keep/…`: the
-//! time of finding as many keys.
+//! time to find the same number of keys.
 //!
-//! Each site is of another key, the most that a batch can have to do for it.
+//! Each site belongs to another key, which is the most work that a batch can have.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 mod live;
@@ -17,7 +17,7 @@ const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 /// The ends of the rows' names, in the order of [`live::Way::ALL`].
 const VARIANTS: [&str; 4] = ["", "/shuffled", "/int3", "/int3-one-queue"];
 
-/// Of these numbers of keys, the look-ups are timed.
+/// The numbers of keys for which look-ups are timed.
 const LOOKED_UP: [usize; 2] = [1_000, 100_000];
 
 const LOOK_UPS: [&str; 3] = ["list", "select", "keep"];

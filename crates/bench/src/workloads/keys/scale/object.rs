@@ -2,11 +2,11 @@
 //!
 //! The sites and their entries are those of the library's own macro (site metadata, version 1, see
 //! `dormouse-keys`), with two differences. They lie 64 bytes apart, each on another cache line, as
-//! sites lie in code that does something in between. And the slots that lead to their keys are
-//! filled here, not by the dynamic linker: the keys are this program's. So this module registers
-//! the object after that; it has no constructor.
+//! sites do in code that does something in between. And the slots that point to their keys are
+//! filled here, not by the dynamic linker, because the keys belong to this program. So this module
+//! registers the object after that; it has no constructor.
 //!
-//! The object stays loaded until the process ends: the keys' sites are its text.
+//! The object stays loaded until the process ends, because the keys' sites are its text.
 //!
 //! # Safety
 //!
@@ -38,8 +38,7 @@ impl Sites {
     }
 }
 
-/// Assembles, links and loads as many sites as each of `sizes` says, or says why that cannot be
-/// done.
+/// Assembles, links and loads as many sites as each of `sizes`, or returns why that is impossible.
 pub(super) fn load(sizes: &[usize]) -> Result<Vec<Sites>, String> {
     let object = Loaded::open(&source(sizes))?;
     let groups: Vec<_> = sizes.iter().map(|&size| object.sites(size)).collect::<Result<_, _>>()?;
@@ -127,7 +126,7 @@ impl Loaded {
             ));
         }
         let path = CString::new(object.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: an object without constructors, which only this function knows.
+        // SAFETY: an object without constructors, to which only this function has a path.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         // The mapped object needs no name any more.
         drop(directory);

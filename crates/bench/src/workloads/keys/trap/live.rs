@@ -28,7 +28,7 @@ const STEP: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Whole,
-    /// The handler's search of the table alone.
+    /// Only the handler's search of the table.
     Search,
 }
 
@@ -52,8 +52,8 @@ impl Sites {
         let calls = (0..size).map(|n| code as usize + n * STEP).collect();
         let mut sites = Self { code, bytes, calls, next: Cell::new(0) };
         for &site in &sites.calls {
-            // An `int3`, the operand of the site, and behind it the function's end.
-            // SAFETY: inside the mapping, which only this function knows so far.
+            // An `int3`, the operand of the site, and after it the function's end. SAFETY: inside
+            // the mapping, of which so far only this function has the address.
             unsafe { (site as *mut [u8; SITE + 1]).write([INT3, 0, 0, 0, 0, RET]) };
         }
         // SAFETY: the mapping above; from here on it is only executed.

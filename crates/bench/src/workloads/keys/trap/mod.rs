@@ -2,10 +2,11 @@
 //! way.
 //!
 //! Within a real batch a thread traps a few times at most, and not at a chosen moment. So a page of
-//! code is made ([`live`]) whose sites all stand as they do after the first step of a batch, and
-//! the table that the first step publishes holds them. Then each site is called, in an order that
-//! no predictor knows. The `int3`, the kernel's delivery, the handler, the search and the way back
-//! are those of a real batch, and the handler must have counted as many traps as there were calls.
+//! code is made ([`live`]) whose sites are all in the state after the first step of a batch, and
+//! the table that the first step publishes contains them. Then each site is called, in an order
+//! that no predictor can follow. The `int3`, the kernel's delivery, the handler, the search and the
+//! return are those of a real batch, and the handler must have counted as many traps as there were
+//! calls.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 mod live;
