@@ -12,6 +12,7 @@
 //! - [`Browser`] shows a page, and reports what happens in it.
 //! - `otel` reads what a process publishes for profilers, according to OpenTelemetry's standards.
 //! - [`viewers`] are other projects' readers of our files.
+//! - [`wire_text`] shows protocol buffers as text, for snapshots.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] checks that it was charged.
 //!
 //! The crate is a dev-dependency only, and depends on no other crate of the project, so that each
@@ -30,6 +31,7 @@ mod seccomp;
 mod skip;
 pub mod viewers;
 mod wait;
+mod wire_text;
 mod work;
 
 pub use browser::Browser;
@@ -39,4 +41,5 @@ pub use fork::{fork, join};
 pub use seccomp::{Answer, Filter};
 pub use skip::skip;
 pub use wait::{HANG, StopOnDrop, eventually};
+pub use wire_text::wire_text;
 pub use work::{assert_about, process_cpu_ns, spin_for, thread_cpu};

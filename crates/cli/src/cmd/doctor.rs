@@ -193,3 +193,19 @@ fn table(checks: &[Check]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_check_has_its_state_and_observation() {
+        let checks = [
+            check("keys.write", CheckState::Ok, "pages of code become writable"),
+            check("host.schedstat", CheckState::Limited, "the kernel keeps no\n account"),
+            check("watch", CheckState::Unavailable, "\x1b[31mno debug registers"),
+        ];
+        let text = anstream::adapter::strip_str(&table(&checks).render(HEAD)).to_string();
+        insta::assert_snapshot!("doctor", text);
+    }
+}

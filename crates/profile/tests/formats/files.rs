@@ -1,7 +1,10 @@
 //! Folded stacks, to the letter; and the numbers of the Firefox Profiler's format.
 
-use dormouse_profile::encode::{firefox, folded, folded_diff};
+use std::io::Read as _;
+
+use dormouse_profile::encode::{firefox, folded, folded_diff, pprof};
 use dormouse_profile::{Diff, Moment, Profile, ProfileKind, Symbols};
+use dormouse_testkit::wire_text;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
@@ -54,6 +57,13 @@ fn an_empty_profile_is_a_file_too() {
     let (profile, symbols) = (dormouse_profile::Profile::default(), Symbols::default());
     assert_eq!(folded(&profile, &symbols), "");
     assert!(firefox(&profile, &symbols).starts_with(&[0x1f, 0x8b]));
+}
+
+#[test]
+fn known_profile_has_known_pprof_fields() {
+    let mut message = Vec::new();
+    GzDecoder::new(&pprof(&profile(), &symbols())[..]).read_to_end(&mut message).unwrap();
+    insta::assert_snapshot!(wire_text(&message));
 }
 
 /// The samples of each thread: times, weights and CPU time since the last.

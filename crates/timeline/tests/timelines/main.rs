@@ -2,4 +2,5 @@
 
 mod known;
 mod model;
+mod texts;
 mod viewers;

@@ -206,14 +206,7 @@ mod tests {
         let list = list(vec![at(1, &[4]), at(2, &[4, 5]), at(3, &[77]), polled]);
         let listing = listing(&list, places);
         let text = anstream::adapter::strip_str(&report(&listing, None)).to_string();
-        let rows: Vec<Vec<&str>> =
-            text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
-        let begin = |at: usize| (rows[at][0], rows[at][1], rows[at][3]);
-        assert_eq!(begin(0), ("4", "3.00", "GET"), "{text}");
-        assert_eq!(begin(1), ("2", "2.00", "shop::main"), "{text}");
-        assert_eq!(begin(2), ("2", "2.00", "db::wait"), "{text}");
-        assert_eq!(begin(3), ("1", "2.00", "web::wait"), "{text}");
-        assert!(text.contains("(awaiting, place not noted)") && text.contains("(polled)"), "{text}");
+        insta::assert_snapshot!("tree", text);
         let json = serde_json::to_value(TreeDocument::new(&listing)).unwrap();
         let group = &json["tree"]["inner"][0];
         assert_eq!((&group["group"], &group["tasks"]), (&"GET /tea".into(), &4.into()), "{json}");
