@@ -145,7 +145,7 @@ fn older_agents_get_no_unknown_requests() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(run.json()["process"]["cpu_percent"], 50.0);
     against(&["list", "{}"], |stream| say(stream, HELLO))
-        .assert_fails(5, &["lists no events", "later dormouse"]);
+        .assert_fails(5, &["lists no events", "newer dormouse"]);
     let run = against(&["--json", "stat", "{}", "--for", "10ms", "-e", "page-faults"], move |stream| {
         say(stream, HELLO);
         say(stream, stat(2, 0));

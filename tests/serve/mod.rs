@@ -1,5 +1,6 @@
 //! `dormouse serve`, asked over HTTP as its clients ask.
 
+mod answers;
 mod asking;
 mod hostile;
 mod lifetimes;

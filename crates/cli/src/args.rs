@@ -5,7 +5,6 @@ use std::time::Duration;
 use clap::{Args, ColorChoice};
 
 use crate::duration;
-use crate::target::Target;
 
 /// Flags of every subcommand.
 #[derive(Debug, Args)]
@@ -22,15 +21,6 @@ pub(crate) struct Common {
     /// How long a service may take to answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "5s", value_parser = duration::parse_positive)]
     pub(crate) timeout: Duration,
-}
-
-/// Keys of a process.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct KeyArgs {
-    #[arg(help = help::TARGET)]
-    pub(crate) target: Target,
-    #[arg(help = help::GLOB)]
-    pub(crate) glob: String,
 }
 
 /// Help texts of arguments that several subcommands take.

@@ -126,6 +126,15 @@ impl Failure {
         self
     }
 
+    /// This failure of a request, if the connection cannot be used after it: it is neither an
+    /// agent's refusal nor one of this command.
+    #[cfg(feature = "serve")]
+    pub(crate) fn breaks(&self) -> Option<Failure> {
+        let Failure::Said(report) = self else { return None };
+        let is_refusal = report.code.is_some() || matches!(report.exit, Exit::Usage | Exit::Unsupported);
+        (!is_refusal).then(|| Failure::Said(report.clone()))
+    }
+
     /// The failure of a second attempt, together with that of the first.
     pub(crate) fn after(mut self, first: &str) -> Failure {
         if let Failure::Said(report) = &mut self {

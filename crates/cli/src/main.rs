@@ -9,7 +9,6 @@
 
 mod advice;
 mod args;
-mod audience;
 mod bytes;
 mod child;
 mod client;
@@ -28,6 +27,8 @@ mod signals;
 mod stream;
 mod target;
 mod text;
+mod user;
+mod verb;
 
 use std::process::ExitCode;
 

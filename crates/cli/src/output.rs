@@ -16,8 +16,8 @@ use clap::ColorChoice as Color;
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::audience;
 use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::signals::Signals;
 use crate::text::{self, Clean, list};
 
 /// Version of everything that `--json` prints; fields are only ever added within one.
@@ -34,8 +34,8 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 /// Remarks beside the data.
 pub(crate) const DIM: Style = Style::new().dimmed();
 
-/// The part that all subcommands share: the place and form of output, and how long a service may
-/// take to answer.
+/// The part that all subcommands share: where data and messages go and in which form, what ends the
+/// run early, and how long a service may take to answer.
 pub(crate) struct Context {
     /// Whether `--json` was given.
     pub(crate) json: bool,
@@ -44,6 +44,16 @@ pub(crate) struct Context {
     out: BufWriter<Box<dyn Write>>,
     /// The name of `out`, for messages.
     place: String,
+    /// `None` at the terminal.
+    remote: Option<Remote>,
+}
+
+/// A client elsewhere, for whom a verb runs.
+struct Remote {
+    /// Takes messages.
+    hear: Box<dyn Fn(&str)>,
+    /// Comes when the client leaves.
+    cancel: Signals,
 }
 
 /// A JSON document with its schema version in front.
@@ -81,14 +91,45 @@ impl Context {
         let stdout = io::stdout();
         let choice = if json { ColorChoice::Never } else { AutoStream::choice(&stdout) };
         let out = BufWriter::new(Box::new(AutoStream::new(stdout, choice)) as Box<dyn Write>);
-        Context { json, patience, out, place: "standard output".into() }
+        Context { json, patience, out, place: "standard output".into(), remote: None }
     }
 
-    /// For somebody elsewhere, who reads JSON.
+    /// For a client elsewhere, who reads JSON: `hear` takes messages, `cancel` stands for Ctrl-C.
     #[cfg(feature = "serve")]
-    pub(crate) fn elsewhere(out: impl Write + 'static, patience: Duration) -> Context {
+    pub(crate) fn remote(
+        out: impl Write + 'static,
+        hear: impl Fn(&str) + 'static,
+        cancel: Signals,
+        patience: Duration,
+    ) -> Context {
         let out = BufWriter::new(Box::new(out) as Box<dyn Write>);
-        Context { json: true, patience, out, place: "the client".into() }
+        let remote = Some(Remote { hear: Box::new(hear), cancel });
+        Context { json: true, patience, out, place: "the client".into(), remote }
+    }
+
+    /// Whether this runs for a client elsewhere, and nobody is at the terminal.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// A message beside the data; whether anybody reads it is not this run's concern.
+    pub(crate) fn note(&self, text: impl fmt::Display) {
+        match &self.remote {
+            Some(remote) => (remote.hear)(&anstream::adapter::strip_str(&text.to_string()).to_string()),
+            None => say(text),
+        }
+    }
+
+    /// Catches what ends this early: Ctrl-C, or a client that leaves.
+    pub(crate) fn cancel(&self) -> Outcome<Signals> {
+        match &self.remote {
+            #[cfg(feature = "serve")]
+            Some(remote) => remote
+                .cancel
+                .again()
+                .map_err(|error| Failure::failed(format!("cannot wait for the client's end: {error}"))),
+            _ => Signals::to_end(),
+        }
     }
 
     /// Writes bytes, as they are.
@@ -149,12 +190,9 @@ impl Context {
     }
 }
 
-/// A message to the person, beside the data; whether anybody reads it is not this run's concern.
+/// A message on standard error, of what never runs for a client elsewhere; a verb has
+/// [`Context::note`].
 pub(crate) fn say(text: impl fmt::Display) {
-    if audience::is_elsewhere() {
-        audience::say(&anstream::adapter::strip_str(&text.to_string()).to_string());
-        return;
-    }
     let _ = writeln!(AutoStream::auto(io::stderr().lock()), "{text}");
 }
 
@@ -192,10 +230,25 @@ pub(crate) fn is_interactive() -> bool {
 
 /// Whether a stream is a terminal that can be drawn on.
 pub(crate) fn is_drawable(stream: &impl io::IsTerminal) -> bool {
-    stream.is_terminal() && !is_dumb() && !audience::is_elsewhere()
+    stream.is_terminal() && !is_dumb()
 }
 
 /// Whether the terminal can do no more than print.
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
+}
+
+#[cfg(all(test, feature = "serve"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_reach_the_client() {
+        let (heard, hears) = std::sync::mpsc::channel();
+        let (cancel, _hang_up) = Signals::remote().unwrap();
+        let hear = move |text: &str| heard.send(text.to_owned()).unwrap();
+        let context = Context::remote(io::sink(), hear, cancel, Duration::ZERO);
+        context.note(format_args!("{BAD}loud{BAD:#}"));
+        assert_eq!(hears.recv().unwrap(), "loud");
+    }
 }

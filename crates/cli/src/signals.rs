@@ -7,7 +7,7 @@
 //! A verb catches signals before its first request to a service, never after: otherwise a signal
 //! that comes while the service answers would end the process without a result.
 //!
-//! On a thread that works for somebody elsewhere ([`audience`]) they are what ends that work.
+//! A verb that runs for an HTTP client has the client's leaving in their place: [`Signals::remote`].
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,13 +20,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::flag;
 
-use crate::audience;
 use crate::exit::{Failure, Outcome};
 
 /// Signals that arrived and were not yet looked at.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: UnixStream,
+}
+
+/// The client of [`Signals::remote`]; dropped, it has left.
+#[cfg(feature = "serve")]
+#[derive(Debug)]
+pub(crate) struct HangUp {
+    _end: UnixStream,
 }
 
 impl Signals {
@@ -53,13 +59,7 @@ impl Signals {
 
     fn of(signals: &[i32], ends_at_second: bool) -> Outcome<Signals> {
         let catch = || {
-            // A client elsewhere asked for this, and its end is the end of this.
-            if let Some(pipe) = audience::end() {
-                return Ok(Signals { pipe: pipe? });
-            }
-            let (pipe, writer) = UnixStream::pair()?;
-            pipe.set_nonblocking(true)?;
-            writer.set_nonblocking(true)?;
+            let (pipe, writer) = pair()?;
             for &signal in signals {
                 // First: from the first registration on, a signal no longer ends the process. A
                 // signal before the pipe exists would be lost.
@@ -76,20 +76,43 @@ impl Signals {
         catch().map_err(|error: io::Error| Failure::failed(format!("cannot catch signals: {error}")))
     }
 
+    /// In place of the kernel's signals: the end of a client.
+    #[cfg(feature = "serve")]
+    pub(crate) fn remote() -> io::Result<(Signals, HangUp)> {
+        let (pipe, end) = pair()?;
+        Ok((Signals { pipe }, HangUp { _end: end }))
+    }
+
+    /// The same of a client.
+    #[cfg(feature = "serve")]
+    pub(crate) fn again(&self) -> io::Result<Signals> {
+        Ok(Signals { pipe: self.pipe.try_clone()? })
+    }
+
     /// Waits until `due`; true when a signal came first.
     pub(crate) fn came_before(&self, due: Instant) -> Outcome<bool> {
         let [signalled] = wait([self.as_fd()], Some(due))?;
         Ok(signalled && self.take())
     }
 
-    /// Clears received signals, and returns whether there were any.
+    /// Clears received signals, and returns whether there were any. The end of a client stays.
     pub(crate) fn take(&self) -> bool {
         let mut any = false;
-        while matches!((&self.pipe).read(&mut [0; 16]), Ok(1..)) {
-            any = true;
+        loop {
+            match (&self.pipe).read(&mut [0; 16]) {
+                Ok(0) => return true,
+                Ok(_) => any = true,
+                Err(_) => return any,
+            }
         }
-        any
     }
+}
+
+fn pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (pipe, other) = UnixStream::pair()?;
+    pipe.set_nonblocking(true)?;
+    other.set_nonblocking(true)?;
+    Ok((pipe, other))
 }
 
 impl AsFd for Signals {
@@ -116,5 +139,20 @@ pub(crate) fn poll_until(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::
             Err(rustix::io::Errno::INTR) => {}
             result => return result.map_err(io::Error::from),
         }
+    }
+}
+
+#[cfg(all(test, feature = "serve"))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn hanging_up_is_a_signal_to_end() {
+        let (signals, hang_up) = Signals::remote().unwrap();
+        assert!(!signals.take());
+        drop(hang_up);
+        assert!(signals.came_before(Instant::now() + Duration::from_secs(60)).unwrap());
+        assert!(signals.again().unwrap().take(), "it has left for good");
     }
 }

@@ -7,8 +7,11 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
+use std::marker::PhantomData;
+use std::str::FromStr;
 
 use serde::Serialize;
+use serde::de::{self, Deserializer, Visitor};
 use serde_json::ser::{Formatter, Serializer};
 
 /// Shows text with control characters escaped.
@@ -109,6 +112,39 @@ pub(crate) fn list<S: AsRef<str>>(names: &[S], most: usize) -> String {
         let _ = write!(text, " and {} more", names.len() - most);
     }
     text
+}
+
+/// Has serde read types as clap does, by [`FromStr`].
+macro_rules! read_by_text {
+    ($($read:ty),*) => {
+        $(
+            impl<'de> serde::Deserialize<'de> for $read {
+                fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                    crate::text::by_text(from)
+                }
+            }
+        )*
+    };
+}
+pub(crate) use read_by_text;
+
+/// Reads a value from a text.
+pub(crate) fn by_text<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    struct ByText<T>(PhantomData<T>);
+
+    impl<T: FromStr<Err: Display>> Visitor<'_> for ByText<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+    }
+
+    from.deserialize_str(ByText(PhantomData))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`WireId`] | an id of a trace or a span |
-//! | [`profile`] | a profile as data |
+//! | [`profile`], [`ProfileQuery`] | a profile as data, and as a query asks for it |
 //! | [`Verb`] | what each operation has: its name, its answer, its bounds |
 //! | `verbs` | the operations, a file for each subject |
 //! | [`Request`], [`Response`] | the lines |
@@ -48,6 +48,7 @@
 
 mod id;
 pub mod profile;
+mod profile_query;
 mod verb;
 mod verbs;
 
@@ -60,6 +61,7 @@ pub use file::{
 };
 pub use id::WireId;
 pub use message::{Code, Request, Response, WireError};
+pub use profile_query::ProfileQuery;
 pub use verb::{Each, Memory, Verb};
 pub use verbs::*;
 

@@ -1,5 +1,7 @@
 //! A profile as data: addresses, weights, and what is missing.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 /// The kinds of profiles.
@@ -31,6 +33,12 @@ pub struct Column {
 pub type Values = [u64; 4];
 
 impl ProfileKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Cpu, Self::Alloc, Self::Faults, Self::Wall];
+
+    /// Their names.
+    pub const NAMES: [&str; 4] = ["cpu", "alloc", "faults", "wall"];
+
     /// The columns of its values.
     pub fn columns(self) -> &'static [Column] {
         const fn column(name: &'static str, unit: &'static str) -> Column {
@@ -60,12 +68,16 @@ impl ProfileKind {
 
     /// Its name, as in options and URLs.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Alloc => "alloc",
-            Self::Faults => "faults",
-            Self::Wall => "wall",
-        }
+        Self::NAMES[self as usize]
+    }
+}
+
+impl FromStr for ProfileKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        named.ok_or_else(|| format!("it is {name:?}, and must be cpu, alloc, faults or wall"))
     }
 }
 

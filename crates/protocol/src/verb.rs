@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 ///
 /// assert_eq!(KeysRequest::NAME, "keys");
 /// ```
-pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
+pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned + Send + 'static {
     /// Its name on the wire, as in `"op":"keys"`.
     const NAME: &'static str;
 
@@ -29,7 +29,7 @@ pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned {
     const LONGEST_ANSWER: usize = LONG_ANSWER;
 
     /// The answer.
-    type Answer: Serialize + DeserializeOwned;
+    type Answer: Serialize + DeserializeOwned + Send + 'static;
 }
 
 /// The bound of answers that list keys, groups, tasks or threads: far above a hundred thousand

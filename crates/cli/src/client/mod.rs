@@ -9,6 +9,7 @@ pub(crate) mod file;
 pub(crate) mod frames;
 pub(crate) mod long_polls;
 pub(crate) mod profile;
+pub(crate) mod session;
 pub(crate) mod tasks;
 pub(crate) mod waits;
 
@@ -365,9 +366,7 @@ impl Client {
     }
 
     pub(crate) fn silent(&self, omission: &str) -> Failure {
-        let patience = short_of(self.patience);
-        Failure::failed(format!("{} has {omission} for {patience}", self.who))
-            .hint("it may be stopped or overloaded; --timeout waits longer")
+        silent(&self.who, omission, self.patience)
     }
 
     pub(crate) fn nonsense(&self, what: &str) -> Failure {
@@ -390,6 +389,11 @@ impl Client {
         }
         failure
     }
+}
+
+fn silent(who: &str, omission: &str, patience: Duration) -> Failure {
+    Failure::failed(format!("{who} has {omission} for {}", short_of(patience)))
+        .hint("it may be stopped or overloaded; --timeout waits longer")
 }
 
 fn is_hang_up(error: &io::Error) -> bool {

@@ -10,16 +10,18 @@ use std::fs::File;
 
 use dormouse_breakpoints::free_registers;
 use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::advice;
 use crate::client::Client;
+use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
 use crate::prologues::Prologues;
 use crate::render::table::Table;
-use crate::target::{Finder, Target, describe};
+use crate::target::{Target, describe};
 use crate::text::clean;
+use crate::verb::Asked;
 
 /// The first process, which is somebody else's for all but root.
 const FIRST: u32 = 1;
@@ -36,7 +38,13 @@ dormouse::static_key! {
 pub(crate) struct Args {
     /// Process id or name; without it, this machine is looked at
     target: Option<Target>,
+    #[command(flatten)]
+    request: Request,
 }
+
+/// The checks of a process.
+#[derive(Debug, clap::Args, Deserialize)]
+pub(crate) struct Request {}
 
 #[derive(Serialize)]
 struct Examination<'a> {
@@ -48,26 +56,29 @@ struct Examination<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (subject, pid, doctor) = match &args.target {
-        Some(target) => {
-            let finder = Finder::new();
-            let found = finder.look(target)?;
-            if found.has_agent() {
-                let (mut client, _) = Client::reach(&finder, &found, context.patience)?;
-                let mut doctor: Doctor = client.call(DoctorRequest {})?;
-                doctor.checks.extend(frame_pointers(client.pid));
-                (client.who.clone(), Some(client.pid), doctor)
-            } else {
-                let pid = found.process.pid;
-                let mut checks = vec![no_agent(), outside(pid)];
-                checks.extend(frame_pointers(pid));
-                (describe(&found.process), Some(pid), Doctor { checks })
-            }
-        }
-        None => ("this machine".to_owned(), None, examine_here(context)),
-    };
+    match &args.target {
+        Some(target) => args.request.run(&Subject::of(target), context),
+        None => print("this machine", None, &examine_here(context), context),
+    }
+}
+
+impl Asked for Request {
+    const NAME: &'static str = "doctor";
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let (process, session) = subject.look(context.patience)?;
+        let mut doctor = match session {
+            Some(mut session) => session.call(DoctorRequest {})?,
+            None => Doctor { checks: vec![no_agent(), outside(process.pid)] },
+        };
+        doctor.checks.extend(frame_pointers(process.pid));
+        print(&describe(&process), Some(process.pid), &doctor, context)
+    }
+}
+
+fn print(subject: &str, pid: Option<u32>, doctor: &Doctor, context: &mut Context) -> Outcome {
     if context.json {
-        context.document(&Examination { subject: &subject, pid, doctor: &doctor })?;
+        context.document(&Examination { subject, pid, doctor })?;
     } else {
         context.line(format_args!("{HEAD}{subject}{HEAD:#}"))?;
         context.text(table(&doctor.checks).render(HEAD))?;

@@ -1,38 +1,42 @@
 //! `dormouse keys`: which keys there are, and which are on.
 
 use dormouse_protocol::{KeyHolder, KeyInfo, Keys, KeysRequest};
+use serde::Deserialize;
 
 use crate::args::help;
-use crate::client::Client;
+use crate::client::session::Subject;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Context, GOOD, HEAD, say};
+use crate::output::{Context, GOOD, HEAD};
 use crate::render::leases::{holder_text, short_ms};
 use crate::render::table::Table;
-use crate::target::Target;
 use crate::text::clean;
+use crate::verb::Asked;
 
 /// List the keys of a process, and which are on
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
     #[arg(help = help::GLOB)]
     glob: Option<String>,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (mut client, _) = Client::open(&args.target, context.patience)?;
-    let keys: Keys = client.call(KeysRequest { glob: args.glob.clone() })?;
-    if context.json {
-        context.document(&keys)?;
-    } else if !keys.keys.is_empty() {
-        context.text(table(&keys.keys).render(HEAD))?;
+impl Asked for Request {
+    const NAME: &'static str = "keys";
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let mut session = subject.session(context.patience)?;
+        let keys: Keys = session.call(KeysRequest { glob: self.glob.clone() })?;
+        if context.json {
+            context.document(&keys)?;
+        } else if !keys.keys.is_empty() {
+            context.text(table(&keys.keys).render(HEAD))?;
+        }
+        if keys.keys.is_empty() {
+            context.note(format_args!("{} has no keys", session.who()));
+            return Ok(Exit::Failed);
+        }
+        Ok(Exit::Ok)
     }
-    if keys.keys.is_empty() {
-        say(format_args!("{} has no keys", client.who));
-        return Ok(Exit::Failed);
-    }
-    Ok(Exit::Ok)
 }
 
 fn table(keys: &[KeyInfo]) -> Table {

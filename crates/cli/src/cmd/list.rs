@@ -1,22 +1,29 @@
 //! `dormouse list`: what can be counted, and why the rest cannot.
 
-use dormouse_protocol::{EventInfo, Events, EventsRequest};
-use serde::Serialize;
+use dormouse_protocol::{EventInfo, EventsRequest};
+use serde::{Deserialize, Serialize};
 
-use crate::client::Client;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::client::session::Subject;
+use crate::exit::{Exit, Outcome};
 use crate::output::{BAD, Context, GOOD, HEAD};
 use crate::render::table::Table;
 use crate::sample::events::{here, of_any_process};
-use crate::target::{Finder, Target};
+use crate::target::Target;
 use crate::text::clean;
+use crate::verb::Asked;
 
 /// List the events that can be counted, and why others cannot
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Process id or name; without it, what a service on this machine could count
     target: Option<Target>,
+    #[command(flatten)]
+    request: Request,
 }
+
+/// The events of a process.
+#[derive(Debug, clap::Args, Deserialize)]
+pub(crate) struct Request {}
 
 #[derive(Serialize)]
 struct Listing<'a> {
@@ -33,32 +40,33 @@ struct Row<'a> {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (pid, events) = match &args.target {
-        None => (None, here()),
-        Some(target) => of_target(target, context).map(|(pid, events)| (Some(pid), events))?,
-    };
+    match &args.target {
+        Some(target) => args.request.run(&Subject::of(target), context),
+        None => print(None, &here(), context),
+    }
+}
+
+impl Asked for Request {
+    const NAME: &'static str = "list";
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let (process, session) = subject.look(context.patience)?;
+        let events = match session {
+            Some(mut session) => session.call(EventsRequest {})?.events,
+            None => of_any_process(here()),
+        };
+        print(Some(process.pid), &events, context)
+    }
+}
+
+fn print(pid: Option<u32>, events: &[EventInfo], context: &mut Context) -> Outcome {
     if context.json {
         let row = |event| Row { event, available: event.unavailable.is_none() };
         context.document(&Listing { pid, events: events.iter().map(row).collect() })?;
     } else {
-        context.text(table(&events).render(HEAD))?;
+        context.text(table(events).render(HEAD))?;
     }
     Ok(Exit::Ok)
-}
-
-fn of_target(target: &Target, context: &Context) -> Outcome<(u32, Vec<EventInfo>)> {
-    let finder = Finder::new();
-    let found = finder.look(target)?;
-    if !found.has_agent() {
-        return Ok((found.process.pid, of_any_process(here())));
-    }
-    let (mut client, hello) = Client::reach(&finder, &found, context.patience)?;
-    if !client.knows::<EventsRequest>() {
-        let message = format!("{} has dormouse {}, which lists no events", client.who, clean(&hello.version));
-        return Err(Failure::new(Exit::Unsupported, message).hint("build the service with a later dormouse"));
-    }
-    let events: Events = client.call(EventsRequest {})?;
-    Ok((client.pid, events.events))
 }
 
 fn table(events: &[EventInfo]) -> Table {

@@ -12,15 +12,15 @@ use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
 use dormouse_maps::{AddressSpace, MappedObject, Mapping, Perms, Region, SpaceError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::system::sysinfo;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::args::help;
-use crate::audience;
+use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, DIM, GOOD, HEAD};
 use crate::render::table::Table;
-use crate::target::{Finder, Process, Target};
-use crate::text::{Clean, clean};
+use crate::target::{Finder, Process};
+use crate::text::{Clean, by_text, clean};
+use crate::verb::Asked;
 
 /// A machine with less memory than this is treated as if it had this much.
 const LEAST_MEMORY: u64 = 4 << 30;
@@ -29,16 +29,16 @@ const LEAST_MEMORY: u64 = 4 << 30;
 ///
 /// Any process that you may look at, with dormouse in it or not. Ends with exit code 1 if nothing
 /// is mapped at one of the addresses.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
     /// Addresses in hex, with or without 0x; - reads them from standard input
     #[arg(value_name = "ADDR")]
+    #[serde(rename = "addr")]
     wanted: Vec<Wanted>,
 }
 
-/// An address, or where to read addresses.
+/// An address, or where to read addresses: a client elsewhere has no standard input here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Addr(u64),
@@ -50,11 +50,26 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Wanted, String> {
         match text {
-            // A server has no standard input of the user's.
-            "-" if audience::is_elsewhere() => Err("there is no standard input here".into()),
             "-" => Ok(Wanted::Stdin),
-            _ => address(text).map(Wanted::Addr),
+            _ => text.parse().map(|Addr(addr)| Wanted::Addr(addr)),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Wanted {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Wanted, D::Error> {
+        by_text(from).map(|Addr(addr)| Wanted::Addr(addr))
+    }
+}
+
+/// An address in hex.
+struct Addr(u64);
+
+impl FromStr for Addr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Addr, String> {
+        address(text).map(Addr)
     }
 }
 
@@ -119,12 +134,20 @@ struct Call {
     line: Option<u32>,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    bound_memory();
-    let process = Finder::new().process(&args.target)?;
+impl Asked for Request {
+    const NAME: &'static str = "maps";
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        bound_memory();
+        let process = Finder::new().process(&subject.target)?;
+        run(&process, &self.wanted, context)
+    }
+}
+
+fn run(process: &Process, wanted: &[Wanted], context: &mut Context) -> Outcome {
     let space = AddressSpace::of(process.pid).map_err(|error| Failure::from(&error))?;
-    if args.wanted.is_empty() {
-        return list(&process, &space, context);
+    if wanted.is_empty() {
+        return list(process, &space, context);
     }
     let (mut symbolizer, mut exit) = (Symbolizer::new(), Exit::Ok);
     let mut tell = |addr, context: &mut Context| -> Outcome<()> {
@@ -133,7 +156,7 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
         }
         Ok(())
     };
-    for wanted in &args.wanted {
+    for wanted in wanted {
         match *wanted {
             Wanted::Addr(addr) => tell(addr, context)?,
             Wanted::Stdin => {

@@ -9,16 +9,14 @@ mod generate;
 mod keys;
 mod list;
 mod maps;
-mod off;
-mod on;
 mod profile;
 mod ps;
 mod record;
-mod reset;
 #[cfg(feature = "serve")]
 mod serve;
 mod slots;
 mod stat;
+mod switch;
 mod tasks;
 mod top;
 mod trace;
@@ -31,6 +29,12 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::args::Common;
 use crate::exit::{Exit, Outcome, Report};
 use crate::output::Context;
+#[cfg(feature = "serve")]
+use crate::serve::Verbs;
+use crate::verb::Line;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
+use switch::{off, on, reset};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -90,22 +94,22 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Ps(ps::Args),
-    Keys(keys::Args),
-    On(on::Args),
-    Off(off::Args),
-    Reset(reset::Args),
-    Trace(trace::Args),
-    Top(top::Args),
+    Keys(Line<keys::Request>),
+    On(Line<on::Request>),
+    Off(Line<off::Request>),
+    Reset(Line<reset::Request>),
+    Trace(Line<trace::Request>),
+    Top(Line<top::Request>),
     Stat(stat::Args),
     List(list::Args),
     Record(record::Args),
     Profile(profile::Args),
-    Tasks(tasks::Args),
-    Triggers(triggers::Args),
-    Watch(watch::Args),
+    Tasks(Line<tasks::Request>),
+    Triggers(Line<triggers::Request>),
+    Watch(Line<watch::Request>),
     Experiment(experiment::Args),
-    Slots(slots::Args),
-    Maps(maps::Args),
+    Slots(Line<slots::Request>),
+    Maps(Line<maps::Request>),
     Doctor(doctor::Args),
     #[cfg(feature = "serve")]
     Serve(serve::Args),
@@ -122,29 +126,50 @@ pub(crate) enum Command {
     Teaparty(dormouse_teaparty::Args),
 }
 
+/// The verbs that HTTP may ask for.
+#[cfg(feature = "serve")]
+const SERVED: Verbs = Verbs {
+    offers: &[
+        Offer::reading::<doctor::Request>(),
+        Offer::reading::<keys::Request>(),
+        Offer::changing::<switch::Request>(),
+        Offer::reading::<list::Request>(),
+        Offer::reading::<maps::Request>(),
+        Offer::reading::<profile::Request>(),
+        Offer::reading::<slots::Request>(),
+        Offer::reading::<stat::Request>(),
+        Offer::reading::<tasks::Request>(),
+        Offer::reading::<top::Request>(),
+        Offer::changing::<trace::Request>(),
+        Offer::reading::<triggers::Request>(),
+        Offer::changing::<watch::Request>(),
+    ],
+    profile: profile::encoded,
+};
+
 /// Runs a subcommand.
 pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
     match command {
         Command::Ps(args) => ps::run(&args, context),
-        Command::Keys(args) => keys::run(&args, context),
-        Command::On(args) => on::run(&args, context),
-        Command::Off(args) => off::run(&args, context),
-        Command::Reset(args) => reset::run(&args, context),
-        Command::Trace(args) => trace::run(&args, context),
-        Command::Top(args) => top::run(&args, context),
+        Command::Keys(line) => line.run(context),
+        Command::On(line) => line.run(context),
+        Command::Off(line) => line.run(context),
+        Command::Reset(line) => line.run(context),
+        Command::Trace(line) => line.run(context),
+        Command::Top(line) => line.run(context),
         Command::Stat(args) => stat::run(&args, context),
         Command::List(args) => list::run(&args, context),
         Command::Record(args) => record::run(&args, context),
         Command::Profile(args) => profile::run(&args, context),
-        Command::Tasks(args) => tasks::run(&args, context),
-        Command::Triggers(args) => triggers::run(&args, context),
-        Command::Watch(args) => watch::run(&args, context),
+        Command::Tasks(line) => line.run(context),
+        Command::Triggers(line) => line.run(context),
+        Command::Watch(line) => line.run(context),
         Command::Experiment(args) => experiment::run(&args, context),
-        Command::Slots(args) => slots::run(&args, context),
-        Command::Maps(args) => maps::run(&args, context),
+        Command::Slots(line) => line.run(context),
+        Command::Maps(line) => line.run(context),
         Command::Doctor(args) => doctor::run(&args, context),
         #[cfg(feature = "serve")]
-        Command::Serve(args) => serve::run(&args, profile::encoded, context),
+        Command::Serve(args) => serve::run(&args, SERVED, context),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args, context),
         Command::Bench(args) => bench::run(None, &args, context),
@@ -177,6 +202,91 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// The flags and operands of a verb that HTTP may not set.
+    #[cfg(feature = "serve")]
+    fn for_the_terminal<R: crate::verb::Asked + clap::Args>() -> Vec<String> {
+        let known = crate::verb::words::names::<R>();
+        let command = R::augment_args(clap::Command::new(R::NAME));
+        let name = |argument: &clap::Arg| {
+            argument.get_long().map_or_else(|| argument.get_id().to_string(), str::to_owned)
+        };
+        let names: Vec<String> = command.get_arguments().map(name).collect();
+        let is_named = |known: &String| names.contains(known) || ["what", "addr"].contains(&known.as_str());
+        assert!(known.iter().all(is_named), "{known:?} of {names:?}");
+        let left = |name: &String| !known.contains(name) && name != "wanted";
+        names.into_iter().filter(left).collect()
+    }
+
+    #[cfg(feature = "serve")]
+    #[test]
+    fn flags_that_do_more_than_read_are_refused() {
+        const NONE: [&str; 0] = [];
+        assert_eq!(for_the_terminal::<keys::Request>(), NONE);
+        assert_eq!(for_the_terminal::<list::Request>(), NONE);
+        assert_eq!(for_the_terminal::<maps::Request>(), NONE);
+        assert_eq!(for_the_terminal::<profile::Request>(), NONE);
+        assert_eq!(for_the_terminal::<stat::Request>(), NONE);
+        assert_eq!(for_the_terminal::<tasks::Request>(), ["wake"]);
+        assert_eq!(for_the_terminal::<top::Request>(), ["once", "plain"]);
+        assert_eq!(for_the_terminal::<trace::Request>(), ["output"]);
+        assert_eq!(for_the_terminal::<triggers::Request>(), ["add", "remove"]);
+        assert_eq!(for_the_terminal::<watch::Request>(), ["stream", "stacks", "plain"]);
+        for (verb, name) in [
+            ("profile", "output"),
+            ("profile", "diff"),
+            ("profile", "command"),
+            ("stat", "output"),
+            ("stat", "pid"),
+            ("stat", "repeat"),
+            ("tasks", "wake"),
+            ("triggers", "add"),
+            ("keys", "target"),
+            ("keys", "json=0 --timeout"),
+            ("keys", ""),
+        ] {
+            for offer in SERVED.offers.iter().filter(|offer| offer.name == verb) {
+                assert!((offer.read)(&[(name.into(), "/tmp/x".into())]).is_err(), "{verb} {name}");
+            }
+        }
+        let is_stdin_read = (SERVED.offers[4].read)(&[("addr".into(), "-".into())]).is_ok();
+        assert!(!is_stdin_read, "the server's own input is nobody's");
+        for changes in ["on", "off", "reset", "record", "serve", "demo", "generate", "experiment"] {
+            assert!(SERVED.offers.iter().all(|offer| offer.name != changes), "{changes}");
+        }
+    }
+
+    /// Words put together by chance.
+    #[cfg(feature = "serve")]
+    #[test]
+    fn any_query_is_read_or_refused() {
+        let words = ["--output=/tmp/x", "--", "-", "", "=", "keep", " ", "\0", "1", "*", "\n--wake", "ö"];
+        let names = ["for", "glob", "waits", "interval", "event", "limit", "state", "kind", "hz", "addr"];
+        let mut state = 1_u64;
+        let mut below = |bound: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % bound as u64) as usize
+        };
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let offer = &SERVED.offers[below(SERVED.offers.len())];
+            let mut query = Vec::new();
+            for _ in 0..below(3) {
+                let name = if below(8) > 0 { names[below(names.len())] } else { words[below(words.len())] };
+                query.push((name.to_owned(), [(); 2].map(|()| words[below(words.len())]).concat()));
+            }
+            match (offer.read)(&query) {
+                Ok(_) => read += 1,
+                Err(failure) => {
+                    assert!(!failure.to_string().is_empty());
+                    refused += 1;
+                }
+            }
+        }
+        assert!(read > 1_000 && refused > 1_000, "{read} read, {refused} refused");
     }
 
     #[test]

@@ -1,16 +1,12 @@
-//! `dormouse serve`: the command line of the server in [`crate::serve`], and the verbs that it
-//! serves.
+//! `dormouse serve`: the command line of the server in [`crate::serve`].
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Parser as _;
-
-use super::{Cli, misread};
-use crate::exit::{Failure, Outcome};
+use crate::exit::Outcome;
 use crate::output::Context;
 use crate::sample::events::Wish;
-use crate::serve::{self, Settings, TakeProfile, Verbs};
+use crate::serve::{self, Settings, Verbs};
 use crate::target::Target;
 
 /// Serve metrics, profiles, every reading verb and a page over HTTP, for all services of this host
@@ -64,8 +60,8 @@ fn host(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// Serves; `profile` takes profiles.
-pub(crate) fn run(args: &Args, profile: TakeProfile, context: &mut Context) -> Outcome {
+/// Serves these verbs.
+pub(crate) fn run(args: &Args, verbs: Verbs, context: &mut Context) -> Outcome {
     let settings = Settings {
         targets: args.targets.clone(),
         listen: args.listen,
@@ -75,11 +71,5 @@ pub(crate) fn run(args: &Args, profile: TakeProfile, context: &mut Context) -> O
         waits: !args.no_waits,
         names: args.allow_host.clone(),
     };
-    serve::run(settings, Verbs { run: verb, profile }, context)
-}
-
-/// Runs a verb, whose command line was put together from a request.
-fn verb(line: &[String], context: &mut Context) -> Outcome {
-    let cli = Cli::try_parse_from(line).map_err(|error| Failure::Said(Box::new(misread(&error))))?;
-    super::run(cli.command, context).and_then(|exit| context.flush().map(|()| exit))
+    serve::run(settings, verbs, context)
 }

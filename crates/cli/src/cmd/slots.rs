@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use dormouse_breakpoints::{Error, free_registers};
 use dormouse_protocol::{HeldBy, SlotOwner, SlotRow, SlotsAnswer, SlotsRequest};
 use dormouse_sys::perf;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::args::help;
-use crate::client::Client;
+use crate::client::session::{Session, Subject};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Context, FAIR, HEAD, say};
+use crate::output::{Context, FAIR, HEAD};
 use crate::render::table::Table;
+use crate::target::Proc;
 use crate::target::process::read_text;
-use crate::target::{Finder, Found, Proc, Target};
 use crate::text::{clean, count, list};
+use crate::verb::Asked;
 
 /// Threads that are named; of others there is the number.
 const MOST_NAMED: usize = 4;
@@ -27,11 +27,8 @@ const MOST_NAMED: usize = 4;
 ///
 /// A thread has four registers. Watches leave one of them to debuggers. For the time of a glance
 /// the free ones of a thread are taken.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
-}
+#[derive(Debug, clap::Args, Deserialize)]
+pub(crate) struct Request {}
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -50,46 +47,41 @@ struct FreeThread {
     free_registers: usize,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let finder = Finder::new();
-    let found = finder.look(&args.target)?;
-    let watches = watches(&finder, &found, context)?;
-    let threads = match (threads(found.process.pid), &watches) {
-        (Ok(threads), _) => Some(threads),
-        (Err(why), None) => return Err(why),
-        (Err(why), Some(_)) => {
-            say(format_args!("{FAIR}free registers:{FAIR:#} {why}"));
-            None
-        }
-    };
-    if context.json {
-        let pid = found.process.pid;
-        context.document(&Document { pid, watches: watches.as_ref(), threads: threads.as_deref() })?;
-        return Ok(Exit::Ok);
-    }
-    if let Some(watches) = &watches {
-        context.text(table(watches))?;
-    }
-    if let Some(threads) = &threads {
-        let mut by_free = BTreeMap::<usize, Vec<String>>::new();
-        for FreeThread { tid, name, free_registers } in threads {
-            by_free.entry(*free_registers).or_default().push(format!("{name}/{tid}"));
-        }
-        for (free, names) in by_free.iter().rev() {
-            let registers = count(*free as u64, "register");
-            context.line(format_args!("{registers} free in {}", list(names, MOST_NAMED)))?;
-        }
-    }
-    Ok(Exit::Ok)
-}
+impl Asked for Request {
+    const NAME: &'static str = "slots";
 
-/// The watches that the agent lists.
-fn watches(finder: &Finder, found: &Found, context: &Context) -> Outcome<Option<SlotsAnswer>> {
-    if !found.has_agent() {
-        return Ok(None);
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let (process, session) = subject.look(context.patience)?;
+        let known = |mut session: Session| session.call_known(SlotsRequest {});
+        let watches = session.map(known).transpose()?.flatten();
+        let threads = match (threads(process.pid), &watches) {
+            (Ok(threads), _) => Some(threads),
+            (Err(why), None) => return Err(why),
+            (Err(why), Some(_)) => {
+                context.note(format_args!("{FAIR}free registers:{FAIR:#} {why}"));
+                None
+            }
+        };
+        if context.json {
+            let pid = process.pid;
+            context.document(&Document { pid, watches: watches.as_ref(), threads: threads.as_deref() })?;
+            return Ok(Exit::Ok);
+        }
+        if let Some(watches) = &watches {
+            context.text(table(watches))?;
+        }
+        if let Some(threads) = &threads {
+            let mut by_free = BTreeMap::<usize, Vec<String>>::new();
+            for FreeThread { tid, name, free_registers } in threads {
+                by_free.entry(*free_registers).or_default().push(format!("{name}/{tid}"));
+            }
+            for (free, names) in by_free.iter().rev() {
+                let registers = count(*free as u64, "register");
+                context.line(format_args!("{registers} free in {}", list(names, MOST_NAMED)))?;
+            }
+        }
+        Ok(Exit::Ok)
     }
-    let (mut client, _) = Client::reach(finder, found, context.patience)?;
-    client.knows::<SlotsRequest>().then(|| client.call(SlotsRequest {})).transpose()
 }
 
 fn threads(pid: u32) -> Outcome<Vec<FreeThread>> {

@@ -8,8 +8,10 @@
 use std::num::NonZero;
 use std::time::Duration;
 
-use crate::args::help;
-use crate::duration::parse_positive;
+use serde::Deserialize;
+
+use crate::client::session::Subject;
+use crate::duration::Length;
 use crate::exit::{Exit, Outcome};
 use crate::live;
 use crate::output::{Context, is_interactive};
@@ -17,10 +19,10 @@ use crate::render::watch::Watch;
 use crate::sample::events::Wish;
 use crate::sample::source::Source;
 use crate::signals::Signals;
-use crate::target::Target;
+use crate::verb::Asked;
 
-/// The shortest interval: below it the agent would show up in its own figures.
-const SHORTEST: Duration = Duration::from_millis(50);
+/// The shortest interval, in milliseconds: below it the agent would show up in its own figures.
+const SHORTEST_MS: u64 = 50;
 
 /// Show where the CPU time of a process goes: groups and threads, live
 ///
@@ -28,28 +30,38 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// (before) is what the process had used by then. REQ/s counts tasks of a group that ended, without
 /// parts of other tasks. (unattributed) is CPU time in no group. In a narrow window the least
 /// important columns are left out.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
     /// Print one snapshot and end
     #[arg(long, conflicts_with = "count")]
+    #[serde(skip)]
     once: bool,
     /// Exit after this many snapshots
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<NonZero<u64>>,
     /// Time between two snapshots
-    #[arg(short, long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
-    interval: Duration,
+    #[arg(short, long, value_name = "DURATION", default_value = "1s")]
+    interval: Interval,
     /// Print text, also on a terminal
     #[arg(long)]
+    #[serde(skip)]
     plain: bool,
     /// Events with a column of their own, as `dormouse list` has them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
+    #[serde(rename = "event")]
     events: Wish,
     /// Show where tasks spend their time, and latencies of requests (key w)
     #[arg(short, long)]
     waits: bool,
+}
+
+type Interval = Length<SHORTEST_MS>;
+
+impl Default for Interval {
+    fn default() -> Interval {
+        Length(Duration::from_secs(1))
+    }
 }
 
 /// In which form.
@@ -60,32 +72,46 @@ enum Form {
     Printed(Option<NonZero<u64>>),
 }
 
-impl Args {
+impl Request {
     fn form(&self, json: bool, interactive: bool) -> Form {
         let count = if self.once { Some(NonZero::<u64>::MIN) } else { self.count };
         if json || self.plain || count.is_some() || !interactive { Form::Printed(count) } else { Form::Live }
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    parse_positive(text).and_then(|length| {
-        if length < SHORTEST { Err("it must be at least 50ms".into()) } else { Ok(length) }
-    })
+impl Asked for Request {
+    const NAME: &'static str = "top";
+
+    fn is_stream(&self) -> bool {
+        true
+    }
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let Request { interval: Length(interval), events, waits, .. } = self;
+        let form = self.form(context.json, is_interactive());
+        // The live view catches them itself, before it has the terminal.
+        let signals = matches!(form, Form::Printed(_)).then(|| context.cancel()).transpose()?;
+        let mut source = Source::open(&subject.target, events, context.patience)?;
+        if *waits {
+            source.begin_waits()?;
+        }
+        match (form, signals) {
+            (Form::Printed(count), Some(signals)) => print(source, *interval, count, &signals, context),
+            _ => live::run(source, *interval, None, *waits),
+        }
+    }
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let form = args.form(context.json, is_interactive());
-    // The live view catches them itself, before it has the terminal.
-    let signals = matches!(form, Form::Printed(_)).then(Signals::to_end).transpose()?;
-    let mut source = Source::open(&args.target, &args.events, context.patience)?;
-    if args.waits {
-        source.begin_waits()?;
-    }
-    let (Form::Printed(count), Some(signals)) = (form, signals) else {
-        return live::run(source, args.interval, None, args.waits);
-    };
-    source.warn();
-    let mut watch = Watch::start(source, args.interval, args.interval)?;
+/// Prints one view after the other.
+fn print(
+    source: Source,
+    interval: Duration,
+    count: Option<NonZero<u64>>,
+    signals: &Signals,
+    context: &mut Context,
+) -> Outcome {
+    source.warn(context);
+    let mut watch = Watch::start(source, interval, interval)?;
     let mut left = count.map_or(u64::MAX, NonZero::get);
     while left > 0 && !signals.came_before(watch.due)? {
         let view = watch.view()?;
@@ -109,19 +135,11 @@ mod tests {
 
     #[test]
     fn text_is_printed_unless_a_person_watches() {
-        let (target, events) = (Target::Pid(1), Wish::default());
-        let args =
-            Args { target, once: false, count: None, interval: SHORTEST, plain: false, events, waits: false };
-        assert_eq!(args.form(false, true), Form::Live);
-        assert_eq!(args.form(false, false), Form::Printed(None));
-        assert_eq!(args.form(true, true), Form::Printed(None));
-        let once = Args { once: true, ..args };
+        let request = Request::default();
+        assert_eq!(request.form(false, true), Form::Live);
+        assert_eq!(request.form(false, false), Form::Printed(None));
+        assert_eq!(request.form(true, true), Form::Printed(None));
+        let once = Request { once: true, ..request };
         assert_eq!(once.form(false, true), Form::Printed(NonZero::new(1)));
-    }
-
-    #[test]
-    fn an_interval_below_the_shortest_is_refused() {
-        assert!(interval("49ms").is_err());
-        assert_eq!(interval("50ms"), Ok(SHORTEST));
     }
 }

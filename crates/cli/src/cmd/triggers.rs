@@ -4,31 +4,31 @@
 use dormouse_protocol::{
     TriggerAddRequest, TriggerRemoveRequest, TriggerRow, TriggersAnswer, TriggersRequest,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::args::help;
-use crate::client::Client;
+use crate::client::session::Subject;
 use crate::duration::short;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Context, FAIR, HEAD, say};
+use crate::output::{Context, FAIR, HEAD};
 use crate::render::table::Table;
-use crate::target::Target;
 use crate::text::clean;
+use crate::verb::Asked;
 
 /// List the triggers of a service, and why each has not fired; arm and remove them
 ///
 /// A rule is request>500ms, long-poll>20ms, cpu>90% for 10s, a probe's field as in
 /// brew.step.cups>100, or panic; the guide has all of them (docs/guide/triggers.md). A trigger
 /// stays when this command ends. The tasks, profile and trace commands read the files.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
     /// Arm triggers: one rule, or several with ; in between
     #[arg(long, value_name = "RULE", conflicts_with = "remove")]
+    #[serde(skip)]
     add: Option<String>,
     /// Remove the trigger of this number
     #[arg(long, value_name = "N")]
+    #[serde(skip)]
     remove: Option<u64>,
 }
 
@@ -39,35 +39,41 @@ struct Document<'a> {
     answer: &'a TriggersAnswer,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let (mut client, _) = Client::open(&args.target, context.patience)?;
-    let answer = match (&args.add, args.remove) {
-        (Some(rules), _) => client.call(TriggerAddRequest { rules: rules.clone() })?,
-        (None, Some(number)) => client.call(TriggerRemoveRequest { number })?,
-        (None, None) => client.call(TriggersRequest {})?,
-    };
-    if context.json {
-        context.document(&Document { pid: client.pid, answer: &answer })?;
-        return Ok(Exit::Ok);
-    }
-    if answer.triggers.is_empty() {
-        context.line("no trigger is armed")?;
-    } else {
-        context.text(table(&answer.triggers))?;
-    }
-    for row in &answer.triggers {
-        if let (Some(file), Some(seen)) = (&row.file, &row.seen) {
-            context.line(format_args!("{}: {} in {}", row.number, clean(seen), clean(file)))?;
+impl Asked for Request {
+    const NAME: &'static str = "triggers";
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let mut session = subject.session(context.patience)?;
+        let answer = match (&self.add, self.remove) {
+            (Some(rules), _) => session.call(TriggerAddRequest { rules: rules.clone() })?,
+            (None, Some(number)) => session.call(TriggerRemoveRequest { number })?,
+            (None, None) => session.call(TriggersRequest {})?,
+        };
+        if context.json {
+            context.document(&Document { pid: session.pid(), answer: &answer })?;
+            return Ok(Exit::Ok);
         }
-    }
-    match (&answer.fault, answer.used_bytes) {
-        (Some(fault), _) => say(format_args!("{FAIR}no file can be written:{FAIR:#} {}", clean(fault))),
-        (None, used) => {
-            let (used, most) = (used.unwrap_or(0) / 1024, answer.budget_bytes / 1024);
-            context.line(format_args!("{used} of {most} KiB used in {}", clean(&answer.directory)))?;
+        if answer.triggers.is_empty() {
+            context.line("no trigger is armed")?;
+        } else {
+            context.text(table(&answer.triggers))?;
         }
+        for row in &answer.triggers {
+            if let (Some(file), Some(seen)) = (&row.file, &row.seen) {
+                context.line(format_args!("{}: {} in {}", row.number, clean(seen), clean(file)))?;
+            }
+        }
+        match (&answer.fault, answer.used_bytes) {
+            (Some(fault), _) => {
+                context.note(format_args!("{FAIR}no file can be written:{FAIR:#} {}", clean(fault)))
+            }
+            (None, used) => {
+                let (used, most) = (used.unwrap_or(0) / 1024, answer.budget_bytes / 1024);
+                context.line(format_args!("{used} of {most} KiB used in {}", clean(&answer.directory)))?;
+            }
+        }
+        Ok(Exit::Ok)
     }
-    Ok(Exit::Ok)
 }
 
 fn table(rows: &[TriggerRow]) -> String {

@@ -6,6 +6,7 @@
 //! other process is watched from outside, with the same report.
 
 use std::num::NonZero;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -13,13 +14,13 @@ use dormouse_maps::AddressSpace;
 use dormouse_protocol::{WatchRequest, WireAccess, WireState};
 
 use dormouse_sys::clock::monotonic_ns;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::args::help;
-use crate::duration::parse_positive;
+use crate::client::session::Subject;
+use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::live::page;
-use crate::output::{Context, FAIR, is_interactive, say};
+use crate::output::{Context, FAIR, is_interactive};
 use crate::render::hits::{self, HitDocument, ReportDocument};
 use crate::sample::watching::look::Look;
 use crate::sample::watching::places::Places;
@@ -27,7 +28,8 @@ use crate::sample::watching::source::Watched;
 use crate::sample::watching::wanted::Wanted;
 use crate::signals::Signals;
 use crate::target::Target;
-use crate::text::clean;
+use crate::text::{clean, read_by_text};
+use crate::verb::Asked;
 
 /// Time between two looks: soon enough that the queue of single hits has room, and the end by
 /// --max is not long in coming.
@@ -42,26 +44,23 @@ const PAGE: Duration = Duration::from_millis(500);
 /// needs root or `CAP_PERFMON`. NAME is a static as in the source, `NAME+offset`, or `NAME.field`;
 /// with `-a x` a function. The lines below the table show what share of the accesses was seen.
 /// Exits with code 1 if there was no hit.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET)]
-    target: Target,
-    /// A variable, or an address such as 0x7f00c0a01230; with :LEN, that many bytes of it
-    #[arg(value_name = "NAME|ADDR[:LEN]")]
-    wanted: Wanted,
+pub(crate) struct Request {
     /// Watch writes (w), reads and writes (rw), or the execution of the instruction there (x)
     #[arg(short, long, value_name = "ACCESS", default_value = "w")]
+    #[serde(default)]
     access: Access,
     /// Show only hits that change the value
     #[arg(long)]
+    #[serde(default)]
     changed: bool,
     /// Show only hits that leave this value, in decimal (-1, too) or as 0x2a
-    #[arg(long, value_name = "VALUE", value_parser = number, allow_negative_numbers = true)]
-    equals: Option<u64>,
+    #[arg(long, value_name = "VALUE", allow_negative_numbers = true)]
+    equals: Option<Bits>,
     /// Look only at these bits of the value
-    #[arg(long, value_name = "MASK", value_parser = number)]
-    mask: Option<u64>,
+    #[arg(long, value_name = "MASK")]
+    mask: Option<Bits>,
     /// Show only hits of this group
     #[arg(long)]
     group: Option<String>,
@@ -69,29 +68,45 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     max: Option<NonZero<u64>>,
     /// End after this time
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
-    length: Option<Duration>,
+    #[arg(long = "for", value_name = "DURATION")]
+    #[serde(rename = "for")]
+    length: Option<Length>,
     /// Rest for a while when there are more hits a second
     #[arg(long, value_name = "N")]
     rate: Option<NonZero<u32>>,
     /// Take turns with other watches if the registers are taken
     #[arg(long)]
+    #[serde(default)]
     flexible: bool,
     /// Print each hit
     #[arg(long)]
+    #[serde(skip, default = "always")]
     stream: bool,
     /// Show the calls that led to each place; from outside by copies of the stack, which take no
     /// frame pointers
     #[arg(long)]
+    #[serde(skip)]
     stacks: bool,
     /// Print text, also on a terminal
     #[arg(long)]
+    #[serde(skip)]
     plain: bool,
+    /// A variable, or an address such as 0x7f00c0a01230; with :LEN, that many bytes of it
+    #[arg(value_name = "NAME|ADDR[:LEN]")]
+    #[serde(rename = "what")]
+    wanted: Wanted,
+}
+
+/// A client elsewhere is told of each hit.
+fn always() -> bool {
+    true
 }
 
 /// A kind of access, as people write it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Access {
+    #[default]
     W,
     Rw,
     X,
@@ -107,16 +122,26 @@ impl From<Access> for WireAccess {
     }
 }
 
-fn number(text: &str) -> Result<u64, String> {
-    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-    let parsed = match hex {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        // The bits that a negative number has in as many bytes as the variable.
-        None if text.starts_with('-') => text.parse().map(i64::cast_unsigned),
-        None => text.parse(),
-    };
-    parsed.map_err(|error| format!("{error}: write 42 or 0x2a"))
+/// A value in decimal, which may be negative, or in hex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bits(u64);
+
+impl FromStr for Bits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bits, String> {
+        let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let parsed = match hex {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            // The bits that a negative number has in as many bytes as the variable.
+            None if text.starts_with('-') => text.parse().map(i64::cast_unsigned),
+            None => text.parse(),
+        };
+        parsed.map(Bits).map_err(|error| format!("{error}: write 42 or 0x2a"))
+    }
 }
+
+read_by_text!(Bits);
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
@@ -134,13 +159,13 @@ enum Document<'a> {
     Report(ReportDocument),
 }
 
-impl Args {
+impl Request {
     fn wish(&self) -> WatchRequest {
         WatchRequest {
             access: self.access.into(),
             changed: self.changed,
-            equals: self.equals,
-            mask: self.mask,
+            equals: self.equals.map(|Bits(value)| value),
+            mask: self.mask.map(|Bits(mask)| mask),
             group: self.group.clone(),
             max_hits: self.max.map(NonZero::get),
             rate_per_s: self.rate.map(NonZero::get),
@@ -221,11 +246,23 @@ impl page::Writer for Watcher {
     }
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
+impl Asked for Request {
+    const NAME: &'static str = "watch";
+
+    fn is_stream(&self) -> bool {
+        true
+    }
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        run(self, &subject.target, context)
+    }
+}
+
+fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
     let is_live = is_interactive() && !context.json && !args.stream && !args.plain;
-    let signals = if is_live { Signals::to_leave() } else { Signals::to_end() }?;
-    let watched = Watched::open(&args.target, &args.wanted, args.wish(), args.stacks, context.patience)?;
-    let end = args.length.map(|length| Instant::now() + length);
+    let signals = if is_live { Signals::to_leave() } else { context.cancel() }?;
+    let watched = Watched::open(target, &args.wanted, args.wish(), args.stacks, context.patience)?;
+    let end = args.length.map(|Length(length)| Instant::now() + length);
     let (who, stacks) = (watched.who.clone(), args.stacks);
     let last = if is_live {
         announce(&watched, context)?;
@@ -267,7 +304,7 @@ fn announce(watched: &Watched, context: &mut Context) -> Outcome<()> {
     let Watched { process, variable, access, outside, .. } = watched;
     let is_mapped = AddressSpace::of(process.pid).and_then(|space| space.resolve_now(variable.addr));
     if let Ok(None) = is_mapped {
-        say(format_args!("{FAIR}nothing is mapped at {:#x} now{FAIR:#}", variable.addr));
+        context.note(format_args!("{FAIR}nothing is mapped at {:#x} now{FAIR:#}", variable.addr));
     }
     if context.json {
         context.document(&Document::Start {
@@ -281,7 +318,7 @@ fn announce(watched: &Watched, context: &mut Context) -> Outcome<()> {
         return context.flush();
     }
     if let Some(why) = outside {
-        say(format_args!("{FAIR}watched from outside:{FAIR:#} {}", clean(why)));
+        context.note(format_args!("{FAIR}watched from outside:{FAIR:#} {}", clean(why)));
     }
     Ok(())
 }
@@ -292,13 +329,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct Watch {
         #[command(flatten)]
-        args: Args,
+        line: crate::verb::Line<Request>,
     }
 
     fn wish(line: &str) -> Result<WatchRequest, clap::Error> {
-        Line::try_parse_from(line.split(' ')).map(|line| line.args.wish())
+        Watch::try_parse_from(line.split(' ')).map(|watch| watch.line.request.wish())
     }
 
     #[test]

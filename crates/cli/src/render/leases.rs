@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use crate::duration::short;
 use crate::exit::Outcome;
-use crate::output::{Context, FAIR, GOOD, HEAD, say};
+use crate::output::{Context, FAIR, GOOD, HEAD};
 use crate::text::{Clean, clean, count};
+use crate::user::User;
 
 /// A change of keys: the JSON of `on`, `off` and `reset`.
 #[derive(Serialize)]
@@ -23,9 +24,23 @@ pub(crate) struct Switched<'a> {
     pub(crate) off_at_unix_ms: Option<u64>,
     #[serde(flatten)]
     pub(crate) changed: &'a Changed,
+    /// Who has switched for a client elsewhere, who may be somebody else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<User>,
 }
 
-impl Switched<'_> {
+impl<'a> Switched<'a> {
+    /// A change for the client of `context`.
+    pub(crate) fn new(
+        (state, mode): (&'static str, &'static str),
+        pid: u32,
+        off_at_unix_ms: Option<u64>,
+        changed: &'a Changed,
+        context: &Context,
+    ) -> Switched<'a> {
+        Switched { state, mode, pid, off_at_unix_ms, changed, by: context.is_remote().then(User::own) }
+    }
+
     /// Prints the change, in the form that was asked for.
     pub(crate) fn print(&self, context: &mut Context) -> Outcome<()> {
         if context.json {
@@ -59,10 +74,10 @@ pub(crate) fn short_ms(ms: u64) -> String {
     short(ms.saturating_mul(1_000_000))
 }
 
-/// Says which keys are still on, and by which holders; false if none is.
-pub(crate) fn say_held(changed: &Changed) -> bool {
+/// Notes which keys are still on, and by which holders; false if none is.
+pub(crate) fn note_held(changed: &Changed, context: &Context) -> bool {
     for held in &changed.held {
-        say(format_args!("{FAIR}still on:{FAIR:#} {}", held_text(held)));
+        context.note(format_args!("{FAIR}still on:{FAIR:#} {}", held_text(held)));
     }
     !changed.held.is_empty()
 }
@@ -100,8 +115,8 @@ pub(crate) fn holder_text(holder: &LeaseHolder) -> String {
     }
 }
 
-/// Says that another client ended leases of this one.
-pub(crate) fn say_ended(ended: &Ended) {
+/// Notes that another client ended leases of this one.
+pub(crate) fn note_ended(ended: &Ended, context: &Context) {
     let keys = count(ended.keys as u64, "key");
     let by = match ended.pid {
         0 => format!("user {}", ended.uid),
@@ -111,7 +126,7 @@ pub(crate) fn say_ended(ended: &Ended) {
         0 => "nothing is held any more".to_owned(),
         n => format!("{} still held", count(n as u64, "key")),
     };
-    say(format_args!("{FAIR}switched off by force:{FAIR:#} {keys}, by {by}; {left}"));
+    context.note(format_args!("{FAIR}switched off by force:{FAIR:#} {keys}, by {by}; {left}"));
 }
 
 #[cfg(test)]

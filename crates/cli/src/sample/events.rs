@@ -7,9 +7,9 @@ use dormouse_protocol::{CountAnswer, CountRequest, EventInfo, Events, EventsRequ
 use super::totals::Usage;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{FAIR, say};
+use crate::output::{Context, FAIR};
 use crate::target::near;
-use crate::text::clean;
+use crate::text::{clean, read_by_text};
 
 /// The event that is counted by default.
 pub(crate) const TASK_CLOCK: &str = "task-clock";
@@ -49,6 +49,8 @@ impl FromStr for Wish {
         Ok(Wish(names))
     }
 }
+
+read_by_text!(Wish);
 
 impl Wish {
     /// Has the groups of a service count them as long as the conversation lasts.
@@ -109,10 +111,11 @@ pub(crate) fn of_any_process(events: Vec<EventInfo>) -> Vec<EventInfo> {
     events.into_iter().map(of_any).collect()
 }
 
-/// Tells the person what is not counted, and why.
-pub(crate) fn warn(counted: &CountAnswer) {
+/// Notes what is not counted, and why.
+pub(crate) fn warn(counted: &CountAnswer, context: &Context) {
     for event in &counted.refused {
-        say(format_args!("{FAIR}not counted:{FAIR:#} {}: {}", clean(&event.name), clean(refused(event))));
+        let (name, why) = (clean(&event.name), clean(refused(event)));
+        context.note(format_args!("{FAIR}not counted:{FAIR:#} {name}: {why}"));
     }
 }
 

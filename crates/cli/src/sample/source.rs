@@ -15,6 +15,7 @@ use super::tasks::Tasks;
 use super::totals::Sample;
 use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Context;
 use crate::signals::wait;
 use crate::target::{Finder, Found, Target, describe};
 
@@ -93,9 +94,9 @@ impl Source {
         all.filter(|event| event.name != TASK_CLOCK).map(|event| event.name.clone()).collect()
     }
 
-    /// Tells the person what is not counted, and why.
-    pub(crate) fn warn(&self) {
-        warn(&self.counted);
+    /// Notes what is not counted, and why.
+    pub(crate) fn warn(&self, context: &Context) {
+        warn(&self.counted, context);
     }
 
     /// To wait for the end of the process.

@@ -9,8 +9,8 @@
 //! | [`metrics`] | a scrape of all of them |
 //! | [`push`] | the same for a collector that does not scrape |
 //! | [`live`] | one of them, once a second |
-//! | [`served`], [`verb`] | reading verbs, as they are at a terminal |
-//! | [`switch`] | what changes something, for a time |
+//! | [`served`] | verbs: the functions that the command line calls, too |
+//! | [`body`] | the body of a request that changes something |
 //! | [`pprof`] | profiles |
 //! | [`page`] | all of it, for people |
 //!
@@ -22,6 +22,7 @@
 #![allow(clippy::result_large_err, reason = "an answer that says why there is none is still an answer")]
 
 mod answers;
+mod body;
 mod connections;
 mod flow;
 mod guard;
@@ -34,9 +35,7 @@ mod pprof;
 mod push;
 mod routes;
 mod served;
-mod switch;
 mod token;
-mod verb;
 
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
@@ -53,17 +52,18 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, say};
 use crate::sample::events::Wish;
 use crate::target::Target;
+use crate::verb::Offer;
 use guard::Guard;
 use hub::Hub;
 use live::Gallery;
 use page::Front;
-use routes::App;
+use routes::{App, Me};
 use served::Stage;
-use switch::Me;
 use token::Token;
 
 /// How long answers may take to end once the server ends.
@@ -85,18 +85,14 @@ pub(crate) struct Settings {
     pub(crate) names: Vec<String>,
 }
 
-/// Takes a profile of a process for so long, with so much patience, and gives it in a form.
-pub(crate) type TakeProfile = fn(
-    (&Target, &ProfileRequest),
-    (Duration, Duration),
-    fn(&Profile, &Symbols) -> Vec<u8>,
-) -> Outcome<Vec<u8>>;
+/// Takes a profile of a process for that time, and writes it in a form.
+pub(crate) type TakeProfile =
+    fn(&Subject, (&ProfileRequest, Duration), fn(&Profile, &Symbols) -> Vec<u8>, &mut Context) -> Outcome;
 
-/// The subcommands, which lie above this.
+/// The verbs, which lie above this.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Verbs {
-    /// Runs a command line.
-    pub(crate) run: fn(&[String], &mut Context) -> Outcome,
+    pub(crate) offers: &'static [Offer],
     pub(crate) profile: TakeProfile,
 }
 

@@ -1,34 +1,29 @@
 //! Profiles at the addresses that Go's programs have, and for the page.
 //!
 //! The service samples itself; the names are found here, where nobody waits for it. The words of
-//! the query are those of [`dormouse::profile::web`].
+//! the query are those of [`ProfileQuery`].
 
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use dormouse_profile::ProfileKind;
 use dormouse_profile::encode;
-use dormouse_protocol::ProfileRequest;
+use dormouse_protocol::ProfileQuery;
 
 use super::TakeProfile;
 use super::answers::{bad, refusal, text};
 use super::hub::Seat;
-use super::served::{PATIENCE, Shape, Stage};
-use crate::target::Target;
+use super::served::{Shape, Stage};
+use crate::output::Context;
 
-/// The length of a profile if nothing else is said, as Go's programs have it; for the page; and the
-/// longest.
-const SECONDS: u64 = 30;
+/// The length of a profile for the page if the query has none.
 const PAGE_SECONDS: u64 = 5;
-const MAX_SECONDS: u64 = 300;
 
-/// A wish.
+/// A profile that is asked for.
 #[derive(Debug)]
 pub(super) struct Taking {
-    wish: ProfileRequest,
-    length: Duration,
-    /// The service by its id or name, where the query says it.
+    query: ProfileQuery,
+    /// The service by its id or name, where the query has it.
     pub(super) service: Option<String>,
 }
 
@@ -41,80 +36,30 @@ pub(super) enum Asked {
 }
 
 /// Reads the last part of a path, and a query.
-pub(super) fn asked(kind: &str, query: &[(String, String)]) -> Result<Asked, Response> {
-    let (kind, live) = match kind {
-        "symbol" => return Ok(Asked::Symbol),
-        "profile" => (ProfileKind::Cpu, false),
-        "allocs" => (ProfileKind::Alloc, false),
-        "heap" => (ProfileKind::Alloc, true),
-        "faults" => (ProfileKind::Faults, false),
-        "wall" => (ProfileKind::Wall, false),
-        other => {
-            let message =
-                format!("there is no profile {other:?}: ask for profile, allocs, heap, faults or wall");
-            return Err(refusal(StatusCode::NOT_FOUND, "not-found", &message));
-        }
-    };
-    taking(kind, live, SECONDS, query).map(|taking| Asked::Profile(Box::new(taking)))
+pub(super) fn asked(kind: &str, words: &[(String, String)]) -> Result<Asked, Response> {
+    if kind == "symbol" {
+        return Ok(Asked::Symbol);
+    }
+    let query = ProfileQuery::at(kind);
+    let query = query.map_err(|message| refusal(StatusCode::NOT_FOUND, "not-found", &message))?;
+    taking(query, words).map(|taking| Asked::Profile(Box::new(taking)))
 }
 
 /// Reads the query of a profile for the page.
-pub(super) fn for_page(query: &[(String, String)]) -> Result<Taking, Response> {
-    let kind = query.iter().find(|(name, _)| name == "kind").map_or("cpu", |(_, kind)| kind);
-    let kind = match kind {
-        "cpu" => ProfileKind::Cpu,
-        "alloc" => ProfileKind::Alloc,
-        "faults" => ProfileKind::Faults,
-        "wall" => ProfileKind::Wall,
-        other => return Err(bad(&format!("`kind` is {other:?}, and must be cpu, alloc, faults or wall"))),
-    };
-    let rest: Vec<_> = query.iter().filter(|(name, _)| name != "kind").cloned().collect();
-    taking(kind, false, PAGE_SECONDS, &rest)
+pub(super) fn for_page(words: &[(String, String)]) -> Result<Taking, Response> {
+    let kind = words.iter().find(|(name, _)| name == "kind").map_or("cpu", |(_, kind)| kind);
+    let kind = kind.parse().map_err(|why: String| bad(&format!("`kind`: {why}")))?;
+    let rest: Vec<_> = words.iter().filter(|(name, _)| name != "kind").cloned().collect();
+    taking(ProfileQuery::of(kind, PAGE_SECONDS), &rest)
 }
 
-fn taking(
-    kind: ProfileKind,
-    live: bool,
-    seconds: u64,
-    query: &[(String, String)],
-) -> Result<Taking, Response> {
-    let mut wish = ProfileRequest { kind, live, ..ProfileRequest::default() };
-    let (mut seconds, mut service, mut groups) = (seconds, None, Vec::new());
-    for (name, value) in query {
-        match name.as_str() {
-            "seconds" => seconds = number(name, value, 1..=MAX_SECONDS)?,
-            "hz" => wish.hz = Some(number(name, value, 1..=1000)? as u32),
-            "bytes" => wish.bytes = Some(number(name, value, 1..=u64::MAX)?),
-            "group" => groups.push(value.as_str()),
-            "unwind" => wish.unwind = flag(name, value)?,
-            "pid" => service = Some(value.clone()),
-            // They are always there.
-            "symbols" => drop(flag(name, value)?),
-            "debug" if value == "0" => {}
-            "debug" => return Err(bad("`debug` is 0 here: the answer has the format of pprof")),
-            other => {
-                let known = "seconds, hz, bytes, group, unwind, pid";
-                return Err(bad(&format!("{other:?} means nothing here: {known} do")));
-            }
-        }
-    }
-    wish.group = (!groups.is_empty()).then(|| groups.join(","));
-    Ok(Taking { wish, length: Duration::from_secs(seconds), service })
-}
-
-fn number(name: &str, value: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Response> {
-    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        let (least, most) = range.into_inner();
-        bad(&format!("`{name}` is {value:?}, and must be a whole number from {least} to {most}"))
-    })
-}
-
-fn flag(name: &str, value: &str) -> Result<bool, Response> {
-    match value {
-        "" | "1" | "true" => Ok(true),
-        "0" | "false" => Ok(false),
-        _ => Err(bad(&format!("`{name}` is {value:?}, and must be 0 or 1"))),
-    }
+fn taking(query: ProfileQuery, words: &[(String, String)]) -> Result<Taking, Response> {
+    let words = words.iter().map(|(name, value)| (name, value));
+    let query = query.read(words, &["pid", "symbols"]).map_err(|why| bad(&why))?;
+    // Names are always in the answer.
+    query.own_flag("symbols").map_err(|why| bad(&why))?;
+    let service = query.own.iter().rfind(|(name, _)| name == "pid").map(|(_, service)| service.clone());
+    Ok(Taking { query, service })
 }
 
 /// The answer for names: none.
@@ -131,18 +76,13 @@ impl Taking {
         seat: &Seat,
         shape: Shape,
     ) -> Response {
-        let Taking { wish, length, .. } = self;
+        let ProfileQuery { request, length, .. } = self.query;
         let encode = match shape {
             Shape::Bytes => encode::pprof,
             _ => |profile: &_, symbols: &_| encode::html_data(profile, symbols).into_bytes(),
         };
-        let process = seat.process();
-        let target = Target::Exact(process.pid, process.start_ticks);
-        let longest = length + Duration::from_secs(60);
-        let work = move |context: &mut crate::output::Context| {
-            let bytes = take((&target, &wish), (length, PATIENCE), encode)?;
-            context.bytes(&bytes).map(|()| crate::exit::Exit::Ok)
-        };
+        let (subject, longest) = (seat.subject(), length + Duration::from_secs(60));
+        let work = move |context: &mut Context| take(&subject, (&request, length), encode, context);
         stage.answer(shape, longest, work).await
     }
 }
@@ -150,21 +90,18 @@ impl Taking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dormouse_profile::ProfileKind;
 
     fn pairs(query: &[(&str, &str)]) -> Vec<(String, String)> {
         query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
-    fn a_query_says_what_to_take() {
-        let query =
-            pairs(&[("seconds", "2"), ("hz", "19"), ("group", "GET *"), ("group", "b"), ("pid", "tea")]);
+    fn a_query_may_name_the_service() {
+        let query = pairs(&[("seconds", "2"), ("pid", "tea"), ("symbols", "1")]);
         let Ok(Asked::Profile(taking)) = asked("heap", &query) else { panic!("it is a profile") };
-        assert_eq!((taking.length.as_secs(), taking.service.as_deref()), (2, Some("tea")));
-        assert_eq!((taking.wish.kind, taking.wish.live), (ProfileKind::Alloc, true));
-        assert_eq!((taking.wish.hz, taking.wish.group.as_deref()), (Some(19), Some("GET *,b")));
-        let Ok(Asked::Profile(plain)) = asked("profile", &[]) else { panic!("it is a profile") };
-        assert_eq!((plain.length.as_secs(), plain.wish), (30, ProfileRequest::default()));
+        assert_eq!((taking.query.length.as_secs(), taking.service.as_deref()), (2, Some("tea")));
+        assert_eq!((taking.query.request.kind, taking.query.request.live), (ProfileKind::Alloc, true));
         assert!(matches!(asked("symbol", &[]), Ok(Asked::Symbol)));
     }
 
@@ -172,17 +109,14 @@ mod tests {
     fn bad_queries_are_refused() {
         for (kind, name, value, status) in [
             ("profile", "seconds", "0", 400),
-            ("profile", "seconds", "301", 400),
-            ("profile", "hz", "1001", 400),
-            ("profile", "debug", "1", 400),
             ("profile", "output", "/tmp/x", 400),
-            ("profile", "unwind", "maybe", 400),
+            ("profile", "symbols", "maybe", 400),
             ("goroutine", "seconds", "1", 404),
         ] {
             let refused = asked(kind, &pairs(&[(name, value)])).unwrap_err();
             assert_eq!(refused.status().as_u16(), status, "{kind} {name}={value}");
         }
         assert!(for_page(&pairs(&[("kind", "heap")])).is_err());
-        assert_eq!(for_page(&pairs(&[("kind", "wall")])).unwrap().wish.kind, ProfileKind::Wall);
+        assert_eq!(for_page(&pairs(&[("kind", "wall")])).unwrap().query.request.kind, ProfileKind::Wall);
     }
 }

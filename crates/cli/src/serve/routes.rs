@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::to_bytes;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
 
 use super::Verbs;
-use super::answers::{self, bytes, document, failed, nothing, text, wrong_method};
+use super::answers::{self, document, failed, nothing, text, wrong_method};
+use super::body;
 use super::connections::Answer;
 use super::guard::{Guard, HEALTHY};
 use super::hub::{Hub, Seat, Standing};
@@ -21,10 +21,9 @@ use super::metrics;
 use super::page::Front;
 use super::pprof::{self, Asked};
 use super::served::{Shape, Stage};
-use super::switch::{self, Me};
-use super::verb::{self, Call, Verb};
-use crate::exit::Outcome;
 use crate::render::processes::{Listing, Refused, Row};
+use crate::user::User;
+use crate::verb::Offer;
 
 /// The server's parts.
 #[derive(Debug)]
@@ -36,6 +35,22 @@ pub(super) struct App {
     pub(super) gallery: Gallery,
     pub(super) me: Me,
     pub(super) verbs: Verbs,
+}
+
+/// The server, as its user calls it.
+#[derive(Debug, Serialize)]
+pub(super) struct Me {
+    #[serde(flatten)]
+    user: User,
+    host: String,
+    version: &'static str,
+}
+
+impl Me {
+    pub(super) fn new() -> Me {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Me { user: User::own(), host, version: env!("CARGO_PKG_VERSION") }
+    }
 }
 
 type Shared = State<Arc<App>>;
@@ -62,10 +77,7 @@ pub(super) fn all(app: &Arc<App>) -> Routes {
         .route("/api/processes", get(processes))
         .route("/api/processes/{pid}/live", get(live))
         .route("/api/processes/{pid}/profile.json", get(flame))
-        .route("/api/processes/{pid}/keys", get(keys).post(switch_keys))
-        .route("/api/processes/{pid}/trace", post(trace))
-        .route("/api/processes/{pid}/watch", post(watch))
-        .route("/api/processes/{pid}/{verb}", get(read))
+        .route("/api/processes/{pid}/{verb}", get(read).post(change))
         .fallback(async || nothing())
         .with_state(Arc::clone(app));
     Routes { app: Arc::clone(app), router }
@@ -193,75 +205,50 @@ async fn flame(State(app): Shared, Path(name): Path<String>, Query(words): Words
     }
 }
 
-async fn keys(State(app): Shared, Path(name): Path<String>, Query(words): Words) -> Response {
-    app.reading("keys", &name, &words).await
-}
-
 async fn read(
     State(app): Shared,
     Path((name, verb)): Path<(String, String)>,
     Query(words): Words,
 ) -> Response {
-    app.reading(&verb, &name, &words).await
-}
-
-async fn trace(State(app): Shared, Path(name): Path<String>, request: Request) -> Response {
-    app.changing(&verb::TRACE, &name, request).await
-}
-
-async fn watch(State(app): Shared, Path(name): Path<String>, request: Request) -> Response {
-    app.changing(&verb::WATCH, &name, request).await
-}
-
-async fn switch_keys(State(app): Shared, Path(name): Path<String>, request: Request) -> Response {
-    let body = match switch::object(request).await {
-        Ok(body) => body,
-        Err(refusal) => return refusal,
-    };
-    let call = match app.hub.find(&name).await {
-        Ok(seat) => switch::keys(&seat.target(), body),
-        Err(failure) => return failed(&failure),
-    };
-    let response = match call {
-        Ok(call) => app.call(call).await,
-        Err(refusal) => return refusal,
-    };
-    if !response.status().is_success() {
-        return response;
+    match app.offer(&verb, false) {
+        Ok(offer) => app.call(offer, &name, &words).await,
+        Err(refusal) => refusal,
     }
-    let kind = response.headers().get(CONTENT_TYPE).cloned().unwrap_or(answers::JSON);
-    let signed = to_bytes(response.into_body(), usize::MAX).await.ok().and_then(|body| app.me.sign(&body));
-    match signed {
-        Some(signed) => bytes(kind, signed),
-        None => answers::refusal(StatusCode::BAD_GATEWAY, "failed", "the answer broke off"),
+}
+
+async fn change(
+    State(app): Shared,
+    Path((name, verb)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    let offer = match app.offer(&verb, true) {
+        Ok(offer) => offer,
+        Err(refusal) => return refusal,
+    };
+    match body::words(request).await {
+        Ok(words) => app.call(offer, &name, &words).await,
+        Err(refusal) => refusal,
     }
 }
 
 impl App {
-    async fn reading(&self, verb: &str, name: &str, words: &[(String, String)]) -> Response {
-        let Some(verb) = verb::reading(verb) else { return nothing() };
-        let called = self.hub.find(name).await.map(|seat| verb.call(&seat.target(), words));
+    /// The verb of that name, by POST if it changes something.
+    fn offer(&self, name: &str, changes: bool) -> Result<Offer, Response> {
+        let mut named = self.verbs.offers.iter().filter(|offer| offer.name == name).peekable();
+        let is_known = named.peek().is_some();
+        match named.find(|offer| offer.changes == changes) {
+            Some(offer) => Ok(*offer),
+            None if is_known => Err(wrong_method(if changes { "GET,HEAD" } else { "POST" })),
+            None => Err(nothing()),
+        }
+    }
+
+    async fn call(&self, offer: Offer, name: &str, words: &[(String, String)]) -> Response {
+        let found = self.hub.find(name).await;
+        let called = found.and_then(|seat| Ok(((offer.read)(words)?, seat.subject())));
         match called {
-            Ok(Ok(call)) => self.call(call).await,
-            Ok(Err(why)) => answers::bad(&why),
+            Ok((call, subject)) => self.stage.call(call, subject).await,
             Err(failure) => failed(&failure),
         }
-    }
-
-    async fn changing(&self, verb: &Verb, name: &str, request: Request) -> Response {
-        let body = match switch::object(request).await {
-            Ok(body) => body,
-            Err(refusal) => return refusal,
-        };
-        match self.hub.find(name).await.map(|seat| switch::call(verb, &seat.target(), body)) {
-            Ok(Ok(call)) => self.call(call).await,
-            Ok(Err(refusal)) => refusal,
-            Err(failure) => failed(&failure),
-        }
-    }
-
-    async fn call(&self, call: Call) -> Response {
-        let (Call { line, shape, longest }, run) = (call, self.verbs.run);
-        self.stage.answer(shape, longest, move |context| -> Outcome { run(&line, context) }).await
     }
 }

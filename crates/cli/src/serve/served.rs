@@ -1,8 +1,8 @@
 //! Verbs that run for a client over HTTP.
 //!
-//! A verb runs as it does at a terminal: on a thread of its own, where it may wait, with a
-//! [`Context`] whose output is the answer. The client that hangs up is its Ctrl-C, and so is the
-//! end of the longest time that it may take.
+//! A verb runs on a thread of its own, where it may wait, with a [`Context`] whose output is the
+//! answer. It is cancelled when the client leaves, and at the end of the longest time that it may
+//! take.
 //!
 //! | it writes | the answer is |
 //! |---|---|
@@ -21,18 +21,26 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answers::{EVENTS, JSON, busy, bytes, failed};
 use super::flow::{self, Gone, HEARTBEAT, Pen};
-use crate::audience::{HangUp, Line};
+use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, as_document, error_document};
+use crate::signals::{HangUp, Signals};
+use crate::verb::Call;
 
 /// Verbs that run at once.
 const MOST: usize = 32;
 
 /// How long a service may take to answer one.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest that a verb may take whose answer is lines.
+const LINES: Duration = Duration::from_secs(3600);
 
 /// The longest document that is held until it is known how its verb ends.
 const HELD: usize = 1 << 20;
+
+/// The longest that a verb may take whose answer is one document.
+const DOCUMENT: Duration = Duration::from_secs(300);
 
 /// Bytes that a verb writes at once.
 const PIECE: usize = 64 * 1024;
@@ -73,10 +81,9 @@ pub(super) struct Stage {
 #[derive(Debug)]
 struct Run {
     parts: mpsc::Receiver<Part>,
-    hang_up: HangUp,
+    /// Dropped when it shall end.
+    client: Option<HangUp>,
     due: Instant,
-    /// The place that it takes is free when it has ended.
-    over: bool,
 }
 
 /// The way of a run's output to the client.
@@ -109,6 +116,13 @@ impl Stage {
         Stage { places: Arc::new(Semaphore::new(MOST)) }
     }
 
+    /// Runs a verb, and answers with what it writes.
+    pub(super) async fn call(&self, call: Call, subject: Subject) -> Response {
+        let (shape, longest) =
+            if call.is_stream { (Shape::Lines, LINES) } else { (Shape::Document, DOCUMENT) };
+        self.answer(shape, longest, move |context| (call.run)(&subject, context)).await
+    }
+
     /// Runs `work`, for that long at most, and answers with what it writes.
     pub(super) async fn answer(
         &self,
@@ -133,34 +147,32 @@ impl Run {
         longest: Duration,
         work: impl FnOnce(&mut Context) -> Outcome + Send + 'static,
     ) -> io::Result<Run> {
-        let (line, hang_up) = Line::new()?;
+        let (cancel, client) = Signals::remote()?;
         let (sender, parts) = mpsc::channel(PIECES);
         let body = move || {
+            // Free for the next when this one has ended.
             let _place = place;
             let said = sender.clone();
             let hear = move |text: &str| drop(said.try_send(Part::Said(text.to_owned())));
-            let result = line.serve(hear, || {
-                let mut context = Context::elsewhere(Outlet(sender.clone()), PATIENCE);
-                let result = work(&mut context);
-                // Data from before a failure is still worth having.
-                context.flush().and(result)
-            });
+            let mut context = Context::remote(Outlet(sender.clone()), hear, cancel, PATIENCE);
+            let result = work(&mut context);
+            // Data from before a failure is still worth having.
+            let result = context.flush().and(result);
             let _ = sender.blocking_send(Part::End(result));
         };
         thread::Builder::new().name("serve-verb".into()).stack_size(STACK).spawn(body)?;
-        Ok(Run { parts, hang_up, due: Instant::now() + longest, over: false })
+        Ok(Run { parts, client: Some(client), due: Instant::now() + longest })
     }
 
     /// The next part; the end of a run that came to none.
     async fn next(&mut self) -> Part {
         let broken = || Part::End(Err(Failure::failed("it broke off")));
-        if !self.over {
+        if self.client.is_some() {
             tokio::select! {
                 part = self.parts.recv() => return part.unwrap_or_else(broken),
                 () = sleep_until(self.due) => {}
             }
-            self.over = true;
-            self.hang_up.hang_up();
+            self.client = None;
             self.due = Instant::now() + ENDING;
         }
         tokio::select! {

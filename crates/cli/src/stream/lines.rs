@@ -9,6 +9,7 @@ use super::{HOLD, Sink};
 use crate::client::Client;
 use crate::exit::Outcome;
 use crate::output::Context;
+use crate::render::leases::note_ended;
 use crate::sample::tasks::Numbers;
 use crate::target::Proc;
 
@@ -33,6 +34,9 @@ impl<'a> Lines<'a> {
 
 impl Sink for Lines<'_> {
     fn learn(&mut self, note: Note) {
+        if let Note::Ended(ended) = &note {
+            note_ended(ended, self.context);
+        }
         self.names.learn(note);
     }
 

@@ -20,7 +20,6 @@ use crate::client::frames::{self, Frame};
 use crate::duration::short;
 use crate::exit::{Failure, Outcome};
 use crate::output::FAIR;
-use crate::render::leases::say_ended;
 use crate::signals::{Signals, wait};
 use crate::text::count;
 
@@ -155,7 +154,6 @@ impl<S: Sink> Stream<S> {
                 tally.client = tally.client.saturating_add(client);
                 sink.learn(Note::Dropped { rings, client });
             }
-            Frame::Note(Note::Ended(ended)) => say_ended(&ended),
             Frame::Note(note) => sink.learn(note),
             Frame::Records { tid, start, bytes } => {
                 malformed = sink.take(tid, start, bytes).err().or(malformed);

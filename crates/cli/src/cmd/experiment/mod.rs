@@ -19,12 +19,13 @@ mod tests;
 use std::io::Write as _;
 use std::time::Duration;
 
-use crate::args::KeyArgs;
+use crate::args::help;
 use crate::client::Client;
 use crate::duration::{parse_hold, short_of};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, is_drawable, say};
 use crate::signals::Signals;
+use crate::target::Target;
 use judge::Verdict;
 use metric::Metric;
 use report::{Document, so_far};
@@ -42,8 +43,10 @@ use trial::{End, Trial};
 /// together. One experiment runs on a process at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    keys: KeyArgs,
+    #[arg(help = help::TARGET)]
+    target: Target,
+    #[arg(help = help::GLOB)]
+    glob: String,
     /// End after this time, or earlier if the answer is clear
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_hold, default_value = "60s")]
     length: Duration,
@@ -53,7 +56,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let KeyArgs { target, glob } = &args.keys;
+    let Args { target, glob, .. } = args;
     let conversation = Client::open(target, context.patience)?;
     // From here on a signal ends the turn, not the process in the middle of a line.
     let signals = Signals::to_end_or_stop()?;

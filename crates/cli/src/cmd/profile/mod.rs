@@ -10,24 +10,28 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_profile::encode::{self, HtmlOptions};
 use dormouse_profile::{Diff, Profile, ProfileKind, Symbols, decode};
 use dormouse_protocol::ProfileRequest;
+use serde::Deserialize;
 
 use crate::args::help;
 use crate::child::code_of;
-use crate::duration::parse_positive;
+use crate::client::session::Subject;
+use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Context, FAIR, say};
+use crate::new_file::NewFile;
+use crate::output::{Context, FAIR};
 use crate::render::profile::change::{self, DiffDocument};
 use crate::render::profile::document::{Circumstances, ProfileDocument};
 use crate::render::profile::text;
-use crate::signals::Signals;
 use crate::target::Target;
-use crate::text::{clean, count};
+use crate::text::{clean, count, read_by_text};
+use crate::verb::Asked;
 
 use file::{Form, Place};
 use take::{Taken, of_command, of_target};
@@ -50,26 +54,8 @@ const FUNCTIONS: usize = 10;
 pub(crate) struct Args {
     #[arg(help = help::TARGET_OR_FILE, group = "subject")]
     target: Option<Target>,
-    /// How long; 10s if it is not said, a command to its end
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
-    length: Option<Duration>,
-    /// Samples a second of CPU time of each thread [default: 99]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    hz: Option<u32>,
-    /// Only groups that match, as 'GET /*,!GET /health'
-    #[arg(long, value_name = "GLOB")]
-    group: Option<String>,
-    /// CPU time (cpu), allocated bytes (alloc), page faults (faults), or the wall time of tasks:
-    /// running, runnable, and awaiting at a place (wall)
-    #[arg(long, value_name = "KIND", default_value = "cpu")]
-    kind: KindArg,
-    /// Show the bytes that are still there, of those allocated meanwhile (with --kind alloc)
-    #[arg(long)]
-    live: bool,
-    /// Find callers in code without frame pointers, too: by copies of stacks and the tables of
-    /// exceptions, which the service keeps in memory meanwhile
-    #[arg(long)]
-    unwind: bool,
+    #[command(flatten)]
+    request: Request,
     /// Write to this file, in the form of its ending: .pb.gz (pprof), .html (flame graph), .folded,
     /// .json.gz (Firefox Profiler)
     #[arg(short, long, value_name = "FILE")]
@@ -77,116 +63,205 @@ pub(crate) struct Args {
     /// Compare with this profile, a file of pprof: show what grew and what shrank
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
-    /// Functions of each group in the table [default: 10, in JSON all]
-    #[arg(short = 'n', long, value_name = "N")]
-    top: Option<usize>,
     /// Run this and profile it, to its end, whose exit code this command's is
     #[arg(last = true, value_name = "COMMAND", group = "subject")]
     command: Vec<OsString>,
 }
 
-/// A kind of profile, as people write it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum KindArg {
-    Cpu,
-    Alloc,
-    Faults,
-    Wall,
+/// What to profile, and for how long.
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
+    /// How long; 10s if it is not said, a command to its end
+    #[arg(long = "for", value_name = "DURATION")]
+    #[serde(rename = "for")]
+    length: Option<Length>,
+    /// Samples a second of CPU time of each thread [default: 99]
+    #[arg(long, value_name = "N")]
+    hz: Option<Hertz>,
+    /// Only groups that match, as 'GET /*,!GET /health'
+    #[arg(long, value_name = "GLOB")]
+    group: Option<String>,
+    /// CPU time (cpu), allocated bytes (alloc), page faults (faults), or the wall time of tasks:
+    /// running, runnable, and awaiting at a place (wall)
+    #[arg(long, value_name = "KIND", default_value = "cpu", value_parser = kinds())]
+    kind: ProfileKind,
+    /// Show the bytes that are still there, of those allocated meanwhile (with --kind alloc)
+    #[arg(long)]
+    live: bool,
+    /// Find callers in code without frame pointers, too: by copies of stacks and the tables of
+    /// exceptions, which the service keeps in memory meanwhile
+    #[arg(long)]
+    unwind: bool,
+    /// Functions of each group in the table [default: 10, in JSON all]
+    #[arg(short = 'n', long, value_name = "N")]
+    top: Option<usize>,
 }
 
-impl From<KindArg> for ProfileKind {
-    fn from(of: KindArg) -> ProfileKind {
-        match of {
-            KindArg::Cpu => ProfileKind::Cpu,
-            KindArg::Alloc => ProfileKind::Alloc,
-            KindArg::Faults => ProfileKind::Faults,
-            KindArg::Wall => ProfileKind::Wall,
-        }
+/// Samples a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hertz(u32);
+
+impl FromStr for Hertz {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hertz, String> {
+        let hz = text.parse().ok().filter(|hz| ProfileRequest::HZ.contains(hz));
+        hz.map(Hertz).ok_or_else(|| "it must be a whole number from 1 to 1000".to_owned())
     }
 }
 
-impl Args {
-    fn wish(&self) -> ProfileRequest {
-        ProfileRequest {
-            kind: self.kind.into(),
-            hz: self.hz,
-            live: self.live,
-            unwind: self.unwind,
-            timeline: self.form().is_some_and(|form| matches!(form, Form::Firefox | Form::FirefoxPlain)),
-            group: self.group.clone(),
-            ..ProfileRequest::default()
-        }
+read_by_text!(Hertz);
+
+fn kinds() -> impl TypedValueParser<Value = ProfileKind> {
+    PossibleValuesParser::new(ProfileKind::NAMES).try_map(|kind| kind.parse::<ProfileKind>())
+}
+
+impl Request {
+    fn wish(&self, timeline: bool) -> ProfileRequest {
+        let Request { hz, ref group, kind, live, unwind, .. } = *self;
+        let (hz, group) = (hz.map(|Hertz(hz)| hz), group.clone());
+        ProfileRequest { kind, hz, live, unwind, timeline, group, ..ProfileRequest::default() }
     }
 
-    fn form(&self) -> Option<Form> {
-        self.output.as_ref().map(|place| place.form)
-    }
-
-    /// Refuses a command line with impossible options.
+    /// Refuses a request with impossible options.
     fn check(&self) -> Outcome<()> {
-        let usage = |message| Err(Failure::new(Exit::Usage, message));
-        if self.hz.is_some() && !matches!(self.kind, KindArg::Cpu | KindArg::Wall) {
+        let is_timed = matches!(self.kind, ProfileKind::Cpu | ProfileKind::Wall);
+        if self.hz.is_some() && !is_timed {
             return usage("--hz is for --kind cpu and wall: others are not sampled by time");
         }
-        if self.live && self.kind != KindArg::Alloc {
+        if self.live && self.kind != ProfileKind::Alloc {
             return usage("--live is for --kind alloc: nothing else is given back");
         }
-        if self.unwind && !matches!(self.kind, KindArg::Cpu | KindArg::Wall) {
+        if self.unwind && !is_timed {
             return usage("--unwind is for --kind cpu and wall: other stacks are followed by frame pointers");
-        }
-        if self.diff.is_some() && !matches!(self.form(), None | Some(Form::Html | Form::Folded)) {
-            return usage("--diff goes to .html or .folded: the other forms have no room for two profiles");
         }
         Ok(())
     }
 
     /// The column that is shown.
     fn column(&self) -> usize {
-        let columns = ProfileKind::from(self.kind).columns();
-        let live = columns.iter().position(|column| column.name == "inuse_space").filter(|_| self.live);
-        live.unwrap_or(ProfileKind::from(self.kind).main_column())
+        let live = self.kind.columns().iter().position(|column| column.name == "inuse_space");
+        live.filter(|_| self.live).unwrap_or(self.kind.main_column())
+    }
+}
+
+fn usage(message: &str) -> Outcome<()> {
+    Err(Failure::new(Exit::Usage, message))
+}
+
+impl Args {
+    fn form(&self) -> Option<Form> {
+        self.output.as_ref().map(|place| place.form)
+    }
+
+    fn wish(&self) -> ProfileRequest {
+        self.request.wish(matches!(self.form(), Some(Form::Firefox | Form::FirefoxPlain)))
+    }
+
+    /// Refuses a command line with impossible options.
+    fn check(&self) -> Outcome<()> {
+        self.request.check()?;
+        if self.diff.is_some() && !matches!(self.form(), None | Some(Form::Html | Form::Folded)) {
+            return usage("--diff goes to .html or .folded: the other forms have no room for two profiles");
+        }
+        Ok(())
+    }
+}
+
+impl Asked for Request {
+    const NAME: &'static str = "profile";
+    const TARGET: &'static str = help::TARGET_OR_FILE;
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        self.check()?;
+        let signals = context.cancel()?;
+        let length = self.length.map_or(LENGTH, |Length(length)| length);
+        let taken = of_target(&subject.target, (&self.wish(false), length), &signals, context)?;
+        show(taken, (self, None, None), context)
     }
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     // Before anything is sampled or run, so that an unreadable or unwritable file costs no time.
     args.check()?;
-    let old = args.diff.as_deref().map(|path| earlier(path, args.kind.into())).transpose()?;
-    // A command has its own way with them.
-    let signals = args.target.as_ref().map(|_| Signals::to_end()).transpose()?;
-    let file = args.output.as_ref().map(Place::create).transpose()?;
-    let taken = match (args.target.as_ref().zip(signals), args.command.as_slice()) {
-        (Some((target, signals)), _) => {
-            let length = args.length.unwrap_or(LENGTH);
-            of_target(target, &args.wish(), length, context.patience, &signals)?
+    let Args { target, request, output, diff, command } = args;
+    let old = diff.as_deref().map(|path| earlier(path, request.kind)).transpose()?;
+    // A command has its own way with signals.
+    let signals = target.as_ref().map(|_| context.cancel()).transpose()?;
+    let file = output.as_ref().map(Place::create).transpose()?;
+    let length = request.length.map(|Length(length)| length);
+    let taken = match target.as_ref().zip(signals) {
+        Some((target, signals)) => {
+            of_target(target, (&args.wish(), length.unwrap_or(LENGTH)), &signals, context)?
         }
-        (None, command) => of_command(command, &args.wish(), args.length, context.patience)?,
+        None => of_command(command, &args.wish(), length, context)?,
     };
+    show(taken, (request, output.as_ref().zip(file), old), context)
+}
+
+/// Takes a profile until its time is over or the client leaves, and writes it in some form.
+#[cfg(feature = "serve")]
+pub(crate) fn encoded(
+    subject: &Subject,
+    wish: (&ProfileRequest, Duration),
+    encode: fn(&Profile, &Symbols) -> Vec<u8>,
+    context: &mut Context,
+) -> Outcome {
+    let Taken { mut profiled, failure, .. } = of_target(&subject.target, wish, &context.cancel()?, context)?;
+    let who = profiled.who.clone();
+    let (profile, symbols) = match profiled.named() {
+        Some(named) => named,
+        None => return Err(failure.unwrap_or_else(|| unread(&who))),
+    };
+    context.bytes(&encode(profile, &symbols)).map(|()| Exit::Ok)
+}
+
+/// A profile to show, what was asked for, the file that it goes to, and the profile from before.
+type Shown<'a> = (&'a Request, Option<(&'a Place, NewFile)>, Option<(Profile, Symbols)>);
+
+fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) -> Outcome {
     let Taken { mut profiled, ended, failure, status } = taken;
     if let Some(ended) = &ended {
-        say(format_args!("{FAIR}{ended}:{FAIR:#} its last moments are not in the profile"));
+        context.note(format_args!("{FAIR}{ended}:{FAIR:#} its last moments are not in the profile"));
     }
     if let Some(why) = &profiled.unnamed {
-        say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(why)));
+        context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(why)));
     }
     let (who, unnamed) = (profiled.who.clone(), profiled.unnamed.clone());
-    let Some((profile, symbols)) = profiled.named() else {
-        let none = || Failure::failed(format!("{who} has ended before the profile was read once"));
-        return Err(failure.unwrap_or_else(none));
+    let (profile, symbols) = match profiled.named() {
+        Some(named) => named,
+        None => return Err(failure.unwrap_or_else(|| unread(&who))),
     };
     let (new, old) = ((profile, &symbols), old.as_ref().map(|(old, names)| (old, names)));
     let diff = old.map(|old| between(old, new)).transpose()?;
-    if let (Some(file), Some(form)) = (file, args.form()) {
-        let content = content(form, new, old, diff.as_ref());
+    let place = file.as_ref().map(|(place, _)| *place);
+    if let Some((place, file)) = file {
+        let content = content(place.form, new, old, diff.as_ref());
         file.finish(|file| file.write_all(&content))?;
     }
-    let shown = Shown { args, who: &who, profile, symbols: &symbols, diff: diff.as_ref() };
     let circumstances = Circumstances {
         unnamed_because: unnamed.as_deref(),
         ended_because: ended.as_deref(),
-        file: args.output.as_ref().map(ToString::to_string),
+        file: place.map(ToString::to_string),
     };
-    shown.print(circumstances, context)?;
+    let (column, top) = (request.column(), request.top);
+    let most = top.unwrap_or(if context.json { usize::MAX } else { FUNCTIONS });
+    match (&diff, place) {
+        (Some(diff), _) if context.json => {
+            context.document(&DiffDocument::new(diff, column, profile.pid, circumstances.file))?;
+        }
+        (None, _) if context.json => {
+            context.document(&ProfileDocument::new(profile, &symbols, (column, most), circumstances))?;
+        }
+        (_, Some(place)) => {
+            let samples = count(profile.coverage.samples, "sample");
+            context.line(format_args!("{place}: {}, {samples} of {who}", place.form))?;
+            context.text(text::coverage(profile))?;
+        }
+        (Some(diff), None) => context.text(change::report(&who, diff, profile, column, most))?,
+        (None, None) => context.text(text::report(&who, profile, &symbols, column, most))?,
+    }
     match (failure, status) {
         (Some(failure), _) => Err(failure),
         (None, Some(status)) => Ok(Exit::Child(code_of(status))),
@@ -195,56 +270,8 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
-/// Takes a profile until its time is over or Ctrl-C, and gives it in some form.
-#[cfg(feature = "serve")]
-pub(crate) fn encoded(
-    (target, wish): (&Target, &ProfileRequest),
-    (length, patience): (Duration, Duration),
-    encode: fn(&Profile, &Symbols) -> Vec<u8>,
-) -> Outcome<Vec<u8>> {
-    let Taken { mut profiled, failure, .. } = of_target(target, wish, length, patience, &Signals::to_end()?)?;
-    let who = profiled.who.clone();
-    let (profile, symbols) = profiled.named().ok_or_else(|| {
-        let none = || Failure::failed(format!("{who} has ended before the profile was read once"));
-        failure.unwrap_or_else(none)
-    })?;
-    Ok(encode(profile, &symbols))
-}
-
-/// A profile to show.
-struct Shown<'a> {
-    args: &'a Args,
-    who: &'a str,
-    profile: &'a Profile,
-    symbols: &'a Symbols,
-    diff: Option<&'a Diff>,
-}
-
-impl Shown<'_> {
-    fn print(&self, circumstances: Circumstances<'_>, context: &mut Context) -> Outcome<()> {
-        let Shown { args, who, profile, symbols, diff } = *self;
-        let column = args.column();
-        let most = args.top.unwrap_or(if context.json { usize::MAX } else { FUNCTIONS });
-        if context.json {
-            return match diff {
-                Some(diff) => {
-                    context.document(&DiffDocument::new(diff, column, profile.pid, circumstances.file))
-                }
-                None => {
-                    context.document(&ProfileDocument::new(profile, symbols, (column, most), circumstances))
-                }
-            };
-        }
-        if let Some(place) = &args.output {
-            let samples = count(profile.coverage.samples, "sample");
-            context.line(format_args!("{place}: {}, {samples} of {who}", place.form))?;
-            return context.text(text::coverage(profile));
-        }
-        match diff {
-            Some(diff) => context.text(change::report(who, diff, profile, column, most)),
-            None => context.text(text::report(who, profile, symbols, column, most)),
-        }
-    }
+fn unread(who: &str) -> Failure {
+    Failure::failed(format!("{who} has ended before the profile was read once"))
 }
 
 /// The profile in a file, which must be of that kind.
@@ -309,9 +336,12 @@ mod tests {
             timeline: true,
             ..ProfileRequest::default()
         };
-        assert_eq!((all.wish(), all.column()), (right, 1));
+        assert_eq!((all.wish(), all.request.column()), (right, 1));
         let live = args("profile tea --kind alloc --live").unwrap();
-        assert_eq!((live.wish().kind, live.wish().live, live.column()), (ProfileKind::Alloc, true, 3));
+        assert_eq!(
+            (live.wish().kind, live.wish().live, live.request.column()),
+            (ProfileKind::Alloc, true, 3)
+        );
         assert!(args("profile tea --unwind").unwrap().wish().unwind);
         assert_eq!(args("profile tea").unwrap().wish(), ProfileRequest::default());
     }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::child::{Caught, code_of, spawn};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{FAIR, is_drawable, say};
+use crate::output::{Context, FAIR, is_drawable};
 use crate::sample::profiling::{Profiled, only_inside};
 use crate::signals::{Signals, wait};
 use crate::target::{Finder, Found, Target};
@@ -69,20 +69,19 @@ impl Reads {
 /// Takes the profile of a running process, for the given time or until one of `signals`.
 pub(super) fn of_target(
     target: &Target,
-    wish: &ProfileRequest,
-    length: Duration,
-    patience: Duration,
+    (wish, length): (&ProfileRequest, Duration),
     signals: &Signals,
+    context: &Context,
 ) -> Outcome<Taken> {
-    let mut profiled = Profiled::open(target, wish, patience)?;
+    let mut profiled = Profiled::open(target, wish, context.patience)?;
     if profiled.is_recorded() {
         return Ok(Taken { profiled, ended: None, failure: None, status: None });
     }
     if let Some(why) = &profiled.outside {
-        say(format_args!("{FAIR}profiled from outside, by thread:{FAIR:#} {}", clean(why)));
+        context.note(format_args!("{FAIR}profiled from outside, by thread:{FAIR:#} {}", clean(why)));
     }
     let end = Instant::now() + length;
-    let progress = Progress::new(&profiled.who);
+    let progress = Progress::new(&profiled.who, context);
     let mut reads = Reads::new();
     let last = loop {
         progress.show(end);
@@ -109,7 +108,7 @@ pub(super) fn of_command(
     command: &[OsString],
     wish: &ProfileRequest,
     length: Option<Duration>,
-    patience: Duration,
+    context: &Context,
 ) -> Outcome<Taken> {
     let caught = Caught::new()?;
     let mut child = spawn(command)?;
@@ -138,7 +137,7 @@ pub(super) fn of_command(
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         if is_searched
             && !is_over
-            && let Some(found) = search.look(patience)
+            && let Some(found) = search.look(context)
         {
             until = length.map(|length| Instant::now() + length);
             (profiled, reads, outside) = (Some(found), Reads::new(), None);
@@ -154,7 +153,8 @@ pub(super) fn of_command(
     }
     if let Some(outside) = outside.as_mut().filter(|_| matches!(last, Ok(true))) {
         last = outside.look();
-        say(format_args!("{FAIR}profiled from outside, by thread:{FAIR:#} no dormouse was seen in it"));
+        context
+            .note(format_args!("{FAIR}profiled from outside, by thread:{FAIR:#} no dormouse was seen in it"));
     }
     let profiled = profiled.or(outside);
     let status = child.wait().map_err(gone)?;
@@ -181,15 +181,15 @@ impl Search<'_> {
         Profiled::outside(&process, self.wish, "it has no dormouse in it").ok()
     }
 
-    fn look(&mut self, patience: Duration) -> Option<Profiled> {
+    fn look(&mut self, context: &Context) -> Option<Profiled> {
         let finder = Finder::new();
         let found = finder.look(&self.target).ok().filter(Found::has_agent)?;
-        match Profiled::reach(&finder, &found, self.wish, patience) {
+        match Profiled::reach(&finder, &found, self.wish, context.patience) {
             Ok(profiled) => Some(profiled),
             // It may not listen yet, or be about to end.
             Err(Failure::Said(report)) if report.has_hung_up || report.exit == Exit::NoTarget => None,
             Err(failure) => {
-                say(format_args!("{FAIR}not profiled:{FAIR:#} {}", clean(&failure.to_string())));
+                context.note(format_args!("{FAIR}not profiled:{FAIR:#} {}", clean(&failure.to_string())));
                 self.failure = Some(failure);
                 None
             }
@@ -222,8 +222,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(who: &str) -> Progress {
-        Progress { who: is_drawable(&io::stderr()).then(|| who.to_owned()) }
+    fn new(who: &str, context: &Context) -> Progress {
+        let is_seen = !context.is_remote() && is_drawable(&io::stderr());
+        Progress { who: is_seen.then(|| who.to_owned()) }
     }
 
     fn show(&self, end: Instant) {

@@ -169,7 +169,7 @@ pub(super) fn run(
         }
     }
     if runs.iter().all(|run| run.inside.is_none()) {
-        events::warn(&outside);
+        events::warn(&outside, context);
     }
     let failed = runs.iter().filter(|run| !run.status.success()).count();
     if repeat.is_some() {

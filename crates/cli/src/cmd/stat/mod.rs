@@ -17,19 +17,24 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use clap::ArgGroup;
+use serde::Deserialize;
 
-use crate::duration::parse_positive;
+use crate::client::session::Subject;
+use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Context, FAIR, say};
+use crate::output::{Context, FAIR};
 use crate::sample::delta::{Delta, Window};
 use crate::sample::events::Wish;
 use crate::sample::source::Source;
-use crate::signals::{Signals, wait};
+use crate::signals::wait;
 use crate::target::Target;
+use crate::verb::Asked;
 use account::{Account, Kind};
 
-/// The shortest interval: below it the looks would show up in their own figures.
-const SHORTEST: Duration = Duration::from_millis(10);
+/// The shortest interval, in milliseconds: below it the looks would show up in their own figures.
+const SHORTEST_MS: u64 = 10;
+/// How long a client elsewhere has counted that does not say: nobody presses Ctrl-C there.
+const REMOTE: Duration = Duration::from_secs(1);
 /// How often a process is looked at in between.
 const LOOK: Duration = Duration::from_millis(250);
 /// Sampling may take one part in this many of one processor.
@@ -52,19 +57,8 @@ pub(crate) struct Args {
     /// Command to run and count, behind `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Events that groups are to count, as `dormouse list` has them
-    #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
-    events: Wish,
-    /// Also show where tasks spend their time: on a CPU, stalled in a poll, runnable, awaiting; and
-    /// latencies of requests
-    #[arg(long)]
-    waits: bool,
-    /// End after this time
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive, conflicts_with = "command")]
-    length: Option<Duration>,
-    /// Also print each interval of this length
-    #[arg(short = 'i', long, value_name = "DURATION", value_parser = interval, conflicts_with = "command")]
-    interval: Option<Duration>,
+    #[command(flatten)]
+    request: Request,
     /// Run the command this many times, and print means with their spread
     #[arg(short = 'r', long, value_name = "N", conflicts_with_all = ["target", "pid"])]
     repeat: Option<NonZero<u32>>,
@@ -73,40 +67,70 @@ pub(crate) struct Args {
     output: Option<std::path::PathBuf>,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    parse_positive(text).and_then(|length| {
-        if length < SHORTEST { Err("it must be at least 10ms".into()) } else { Ok(length) }
-    })
+/// What to count, and until when.
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
+    /// Events that groups are to count, as `dormouse list` has them
+    #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
+    #[serde(rename = "event")]
+    events: Wish,
+    /// Also show where tasks spend their time: on a CPU, stalled in a poll, runnable, awaiting; and
+    /// latencies of requests
+    #[arg(long)]
+    waits: bool,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", conflicts_with = "command")]
+    #[serde(rename = "for")]
+    length: Option<Length>,
+    /// Also print each interval of this length
+    #[arg(short = 'i', long, value_name = "DURATION", conflicts_with = "command")]
+    interval: Option<Length<SHORTEST_MS>>,
 }
 
 pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     if let Some(path) = &args.output {
         context.write_to(path)?;
     }
-    match (&args.target, args.pid) {
-        (Some(target), _) => watch(target, args, context),
-        (None, Some(pid)) => watch(&Target::Pid(pid), args, context),
-        (None, None) => command::run(&args.command, args.repeat, &args.events, args.waits, context),
+    let Args { target, pid, request, .. } = args;
+    match target.clone().or(pid.map(Target::Pid)) {
+        Some(target) => request.run(&Subject::of(&target), context),
+        None => command::run(&args.command, args.repeat, &request.events, request.waits, context),
     }
 }
 
-fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
-    let signals = Signals::to_end()?;
-    let mut source = Source::open(target, &args.events, context.patience)?;
-    if args.waits {
+impl Asked for Request {
+    const NAME: &'static str = "stat";
+
+    fn is_stream(&self) -> bool {
+        self.interval.is_some()
+    }
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        watch(self, &subject.target, context)
+    }
+}
+
+fn watch(request: &Request, target: &Target, context: &mut Context) -> Outcome {
+    let length = request.length.map(|length| length.0);
+    let length = length.or_else(|| (context.is_remote() && !request.is_stream()).then_some(REMOTE));
+    let interval = request.interval.map(|interval| interval.0);
+    let signals = context.cancel()?;
+    let mut source = Source::open(target, &request.events, context.patience)?;
+    if request.waits {
         source.begin_waits()?;
     }
     let Some(first) = source.sample()? else {
         return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who)));
     };
-    source.warn();
-    let end = args.length.map(|length| Instant::now() + length);
-    if args.length.is_none() && !context.json {
-        say(format_args!("counting {}; Ctrl-C ends it", source.who));
+    source.warn(context);
+    let end = length.map(|length| Instant::now() + length);
+    if length.is_none() && !context.json {
+        context.note(format_args!("counting {}; Ctrl-C ends it", source.who));
     }
     let mut total = Window::new(first.clone());
     let mut part = Window::new(first);
-    let mut due = args.interval.map(|interval| Instant::now() + interval);
+    let mut due = interval.map(|interval| Instant::now() + interval);
     let mut pause = LOOK;
     // Whether the process has ended, or the reason why it cannot be watched any longer.
     let ended = loop {
@@ -127,7 +151,7 @@ fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
         if is_over {
             break Ok(false);
         }
-        if let Some((at, interval)) = due.zip(args.interval).filter(|(at, _)| now >= *at) {
+        if let Some((at, interval)) = due.zip(interval).filter(|(at, _)| now >= *at) {
             print(context, Kind::Interval, &source, &part.delta())?;
             context.flush()?;
             part = Window::new(part.last.clone());
@@ -137,7 +161,8 @@ fn watch(target: &Target, args: &Args, context: &mut Context) -> Outcome {
     };
     let has_ended = matches!(ended, Ok(true));
     if has_ended {
-        say(format_args!("{FAIR}{} has ended:{FAIR:#} its last moments are not counted", source.who));
+        context
+            .note(format_args!("{FAIR}{} has ended:{FAIR:#} its last moments are not counted", source.who));
     }
     print(context, Kind::Total { has_ended }, &source, &total.delta())?;
     ended.map(|_| Exit::Ok)
@@ -179,11 +204,5 @@ mod tests {
             let json = serde_json::to_value(json::Document::of(kind, &account)).unwrap();
             assert_committed(&format!("tests/figures/{name}.json"), &pretty(json));
         }
-    }
-
-    #[test]
-    fn an_interval_that_would_count_itself_is_refused() {
-        assert!(interval("9ms").is_err());
-        assert_eq!(interval("10ms"), Ok(SHORTEST));
     }
 }

@@ -1,26 +1,52 @@
 //! Selecting and sorting the tasks of a list.
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use dormouse::keys::Selector;
 use dormouse_protocol::{TaskRow, WireTaskState};
+use serde::Deserialize;
 
-use super::Args;
+use super::Request;
+use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::render::tasks::Listing;
 
 /// The order of a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Sort {
     Age,
+    #[default]
     For,
     Polls,
     Wakes,
     Busy,
     Cpu,
     Group,
+}
+
+/// Refuses what has no meaning together.
+fn check(request: &Request) -> Outcome<()> {
+    let Request { state, older, waiting, sort, limit, wake, tree, .. } = request;
+    let of_lists = [("--sort", sort.is_some()), ("--limit", limit.is_some())];
+    let of_tasks = [
+        ("--state", !state.is_empty()),
+        ("--older", older.is_some()),
+        ("--waiting", waiting.is_some()),
+        ("--wake", *wake),
+        ("--tree", *tree),
+    ];
+    let refused = match request {
+        Request { long_poll: Some(_), .. } => {
+            of_lists.iter().chain(&of_tasks).find(|(_, is_given)| *is_given)
+        }
+        Request { tree: true, .. } => of_lists.iter().find(|(_, is_given)| *is_given),
+        _ => None,
+    };
+    let Some((refused, _)) = refused else { return Ok(()) };
+    let one = if request.long_poll.is_some() { "--long-poll" } else { "--tree" };
+    Err(Failure::new(Exit::Usage, format!("{one} cannot be used with {refused}")))
 }
 
 /// The tasks that are wanted.
@@ -35,26 +61,28 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new(args: &Args) -> Outcome<Choice> {
+    pub(super) fn new(request: &Request) -> Outcome<Choice> {
+        check(request)?;
+        let sort = request.sort.unwrap_or_default();
         let parse = |globs: &String| {
             Selector::parse(globs).map_err(|error| {
                 Failure::new(Exit::Usage, format!("--group: {error}"))
                     .hint("globs are as in 'GET /*,!GET /health'; quote them from the shell")
             })
         };
-        let ns = |length: Option<Duration>| {
-            length.map_or(0, |length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
+        let ns = |length: Option<Length>| {
+            length.map_or(0, |Length(length)| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
         };
-        if args.sort == Sort::Cpu && !args.cpu {
+        if sort == Sort::Cpu && !request.cpu {
             return Err(Failure::new(Exit::Usage, "CPU time is sorted by where it is taken: add --cpu"));
         }
         Ok(Choice {
-            groups: args.group.as_ref().map(parse).transpose()?,
-            states: args.state.iter().map(|&state| state.into()).collect(),
-            older_ns: ns(args.older),
-            waiting_ns: ns(args.waiting),
-            sort: args.sort,
-            limit: args.limit.unwrap_or(usize::MAX),
+            groups: request.group.as_ref().map(parse).transpose()?,
+            states: request.state.iter().map(|&state| state.into()).collect(),
+            older_ns: ns(request.older),
+            waiting_ns: ns(request.waiting),
+            sort,
+            limit: request.limit.unwrap_or(usize::MAX),
         })
     }
 

@@ -6,17 +6,15 @@ use std::time::{Duration, Instant};
 use dormouse_profile::NameFinder;
 use dormouse_protocol::LongPollRow;
 
-use super::Args;
 use super::choice::Choice;
 use crate::client::{Client, long_polls};
 use crate::duration::short_of;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Context, FAIR, say};
+use crate::output::{Context, FAIR};
 use crate::render::tasks::long_poll::{LongPollDocument, report};
 use crate::sample::tasks::Numbers;
 use crate::sample::waiting_places::names_of;
-use crate::signals::Signals;
-use crate::target::Proc;
+use crate::target::{Proc, Target};
 use crate::text::{clean, count};
 
 /// The time between two questions for reports.
@@ -25,15 +23,20 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The longest time between two looks of a service, but for one with very many threads.
 const USUAL: Duration = Duration::from_millis(10);
 
-pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &mut Context) -> Outcome {
-    let (mut client, _) = Client::open(&args.target, context.patience)?;
-    let signals = Signals::to_end()?;
+pub(super) fn run(
+    target: &Target,
+    (threshold, length): (Duration, Option<Duration>),
+    choice: &Choice,
+    context: &mut Context,
+) -> Outcome {
+    let (mut client, _) = Client::open(target, context.patience)?;
+    let signals = context.cancel()?;
     long_polls::begin(&mut client, threshold)?;
     let mut finder = NameFinder::of(client.pid).map_err(|why| {
-        say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why.to_string())));
+        context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why.to_string())));
     });
     let mut numbers = Numbers::of(Proc::system(), client.pid);
-    let end = args.length.map(|length| Instant::now() + length);
+    let end = length.map(|length| Instant::now() + length);
     let mut polls = BTreeSet::new();
     loop {
         let due = Instant::now() + LOOK;
@@ -54,10 +57,13 @@ pub(super) fn run(args: &Args, threshold: Duration, choice: &Choice, context: &m
         if is_over {
             if between > USUAL {
                 let between = short_of(between);
-                say(format_args!("{FAIR}looked every {between} only:{FAIR:#} so many threads are in tasks"));
+                context.note(format_args!(
+                    "{FAIR}looked every {between} only:{FAIR:#} so many threads are in tasks"
+                ));
             }
             if lost > 0 {
-                say(format_args!("{FAIR}{} lost:{FAIR:#} too many came at once", count(lost, "report")));
+                let lost = count(lost, "report");
+                context.note(format_args!("{FAIR}{lost} lost:{FAIR:#} too many came at once"));
             }
             return Ok(if polls.is_empty() { Exit::Failed } else { Exit::Ok });
         }

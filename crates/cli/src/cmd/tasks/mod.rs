@@ -10,17 +10,20 @@ mod long_polls;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use dormouse_protocol::WireTaskState;
+use serde::Deserialize;
 
 use crate::args::help;
+use crate::client::session::Subject;
 use crate::client::tasks::{Taken, TaskList};
 use crate::client::{Client, tasks};
-use crate::duration::{parse, parse_positive};
+use crate::duration::{Length, parse};
 use crate::exit::{Exit, Outcome};
-use crate::output::{Context, DIM, FAIR, say};
+use crate::output::{Context, DIM, FAIR};
 use crate::render::tasks::document::TasksDocument;
 use crate::render::tasks::place::PlaceNames;
 use crate::render::tasks::tree::{self, TreeDocument};
@@ -28,7 +31,8 @@ use crate::render::tasks::{Listing, text};
 use crate::sample::waiting_places::named;
 use crate::signals::{Signals, wait};
 use crate::target::Target;
-use crate::text::{clean, count};
+use crate::text::{clean, count, read_by_text};
+use crate::verb::Asked;
 
 use choice::{Choice, Sort};
 
@@ -47,14 +51,14 @@ const BEFORE_WAKE: &str =
 /// that has `DORMOUSE_WAITS=1`; the others are counted by group. A task that has only yielded
 /// counts as runnable, if the names of its place show that. If a task began before that, only a
 /// lower bound of its age is known (>). Exits with code 1 if no task is listed.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET_OR_FILE)]
-    target: Target,
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
     /// Wait for this long before the list [default: until times and places were taken for 1s];
     /// Ctrl-C ends it early. With --long-poll: end after this time
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse)]
-    length: Option<Duration>,
+    #[arg(long = "for", value_name = "DURATION")]
+    #[serde(rename = "for")]
+    length: Option<Pause>,
     /// Only tasks of groups that match, as 'GET /*,!GET /health'
     #[arg(long, value_name = "GLOB")]
     group: Option<String>,
@@ -62,39 +66,54 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STATES", value_delimiter = ',', hide_possible_values = true)]
     state: Vec<StateArg>,
     /// Only tasks of this age or more; those whose age is not known, too
-    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
-    older: Option<Duration>,
+    #[arg(long, value_name = "DURATION")]
+    older: Option<Length>,
     /// Only tasks that have been in their state for this long or longer
-    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
-    waiting: Option<Duration>,
+    #[arg(long, value_name = "DURATION")]
+    waiting: Option<Length>,
     /// The first ones: the longest in their state (for), the oldest (age), those with most polls,
-    /// wakes, time in polls (busy) or CPU time (cpu, with --cpu), or by group
-    #[arg(long, value_name = "BY", default_value = "for", hide_possible_values = true)]
-    sort: Sort,
+    /// wakes, time in polls (busy) or CPU time (cpu, with --cpu), or by group [default: for]
+    #[arg(long, value_name = "BY", hide_possible_values = true)]
+    sort: Option<Sort>,
     /// List at most this many tasks
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
     /// Wake each task once that waits since before places were taken: it is polled once more for
     /// nothing, as any runtime may do, and its place is known then
     #[arg(long)]
+    #[serde(skip)]
     wake: bool,
     /// Also show the CPU time of each task since the command began: CPU. To take it costs two reads
     /// of the thread's clock for each poll
     #[arg(long)]
     cpu: bool,
     /// Show how many tasks wait at which place instead, by group
-    #[arg(long, conflicts_with_all = ["sort", "limit"])]
+    #[arg(long)]
     tree: bool,
     /// Report polls that last this long or longer instead, while they last, with the stack of their
     /// thread, until Ctrl-C: one report then, one each time that the length has doubled, and one at
     /// the end
-    #[arg(long, value_name = "DURATION", value_parser = parse_positive,
-        conflicts_with_all = ["state", "older", "waiting", "sort", "limit", "wake", "tree"])]
-    long_poll: Option<Duration>,
+    #[arg(long, value_name = "DURATION")]
+    long_poll: Option<Length>,
 }
 
+/// A duration, which may be nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pause(Duration);
+
+impl FromStr for Pause {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pause, String> {
+        parse(text).map(Pause)
+    }
+}
+
+read_by_text!(Pause);
+
 /// A state, as people write it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum StateArg {
     Awaiting,
     Runnable,
@@ -111,37 +130,53 @@ impl From<StateArg> for WireTaskState {
     }
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let choice = Choice::new(args)?;
-    if let Some(threshold) = args.long_poll {
-        return long_polls::run(args, threshold, &choice, context);
+impl Asked for Request {
+    const NAME: &'static str = "tasks";
+    const TARGET: &'static str = help::TARGET_OR_FILE;
+
+    fn is_stream(&self) -> bool {
+        self.long_poll.is_some()
     }
-    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        let choice = Choice::new(self)?;
+        match self.long_poll {
+            Some(Length(threshold)) => {
+                let length = self.length.map(|Pause(length)| length);
+                long_polls::run(&subject.target, (threshold, length), &choice, context)
+            }
+            None => list(self, &choice, &subject.target, context),
+        }
+    }
+}
+
+fn list(request: &Request, choice: &Choice, target: &Target, context: &mut Context) -> Outcome {
+    let (mut client, hello) = Client::open(target, context.patience)?;
     // Before times begin: from then on there is a list, also for a signal.
-    let signals = Signals::to_end()?;
-    let has_places = tasks::begin(&mut client, &hello, args.cpu)?;
-    if args.wake {
+    let signals = context.cancel()?;
+    let has_places = tasks::begin(&mut client, &hello, request.cpu)?;
+    if request.wake {
         let woken = tasks::wake(&mut client)?;
-        say(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
+        context.note(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
     }
-    let length = wait_length(args, &mut client)?;
+    let length = wait_length(request, &mut client)?;
     await_times(&mut client, length, &signals)?;
     let taken = tasks::taken(&mut client)?;
     let begun = Instant::now();
     let mut list = tasks::list(&mut client)?;
     let took = begun.elapsed();
-    let names = names(&mut client, &list)?;
+    let names = names(&mut client, &list, context)?;
     names.find_yields(&mut list);
     names.leave_out_sets(&mut list);
     let mut listing = Listing::new((client.pid, client.who.clone()), taken, took, &list);
     listing.places = names;
-    listing.unplaced = match (has_places, args.wake || client.file().is_some()) {
+    listing.unplaced = match (has_places, request.wake || client.file().is_some()) {
         (false, _) => "wait where nobody notes: the service has no memory for places, or an older dormouse",
         (true, false) => BEFORE_WAKE,
         (true, true) => BEFORE,
     };
     choice.arrange(&mut listing);
-    match (args.tree, context.json) {
+    match (request.tree, context.json) {
         (false, false) => context.text(text::report(&listing, width()))?,
         (false, true) => context.document(&TasksDocument::new(&listing))?,
         (true, false) => context.text(tree::report(&listing, width()))?,
@@ -151,15 +186,15 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
 }
 
 /// How long to wait before the list.
-fn wait_length(args: &Args, client: &mut Client) -> Outcome<Duration> {
+fn wait_length(request: &Request, client: &mut Client) -> Outcome<Duration> {
     // A file's times have been taken.
     if client.file().is_some() {
         return Ok(Duration::ZERO);
     }
-    let known_ns = match args.length {
-        Some(length) => return Ok(length),
+    let known_ns = match request.length {
+        Some(Pause(length)) => return Ok(length),
         // Those that were woken are to be polled first, and CPU time is taken from now on.
-        None if args.wake || args.cpu => 0,
+        None if request.wake || request.cpu => 0,
         None => {
             let Taken { times_ns, places_ns } = tasks::taken(client)?;
             times_ns.min(places_ns.unwrap_or(0))
@@ -169,7 +204,7 @@ fn wait_length(args: &Args, client: &mut Client) -> Outcome<Duration> {
 }
 
 /// The functions of all places at which tasks of the list wait.
-fn names(client: &mut Client, list: &TaskList) -> Outcome<PlaceNames> {
+fn names(client: &mut Client, list: &TaskList, context: &Context) -> Outcome<PlaceNames> {
     let wanted: BTreeSet<u32> = list.tasks.iter().flat_map(|task| &task.places).copied().collect();
     if wanted.is_empty() {
         return Ok(PlaceNames::default());
@@ -177,7 +212,7 @@ fn names(client: &mut Client, list: &TaskList) -> Outcome<PlaceNames> {
     let stacks = tasks::places(client, &wanted)?;
     let (names, why) = named(client.names(), &stacks);
     if let Some(why) = why {
-        say(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
+        context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
     }
     Ok(PlaceNames(names))
 }
@@ -208,16 +243,17 @@ fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outc
 mod tests {
     use super::*;
     use crate::render::tasks::tests::{list, task};
+    use crate::verb::Line;
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct Tasks {
         #[command(flatten)]
-        args: Args,
+        line: Line<Request>,
     }
 
-    fn args(line: &str) -> Result<Args, clap::Error> {
-        Line::try_parse_from(line.split(' ')).map(|line| line.args)
+    fn request(line: &str) -> Result<Request, clap::Error> {
+        Tasks::try_parse_from(line.split(' ')).map(|tasks| tasks.line.request)
     }
 
     /// The numbers of the tasks that a line shows, and how many more there are.
@@ -229,7 +265,7 @@ mod tests {
         let mut polled = task(3, 2, WireTaskState::Polled, 7_000_000_000);
         (polled.age_ns, polled.cpu_ns) = (Some(8_000_000_000), Some(1));
         let list = list(vec![old, busy, polled]);
-        let choice = Choice::new(&args(line).unwrap()).unwrap();
+        let choice = Choice::new(&request(line).unwrap()).unwrap();
         let taken = Taken { times_ns: 1, places_ns: Some(1) };
         let mut listing = Listing::new((7, "tea".into()), taken, Duration::ZERO, &list);
         choice.arrange(&mut listing);
@@ -267,16 +303,23 @@ mod tests {
             "tea --state gone",
             "tea --sort name",
             "tea --older 0s",
-            "tea --tree -n 1",
             "tea --for 5",
             "tea --long-poll 0s",
             "tea --long-poll 5",
-            "tea --long-poll 5ms --tree",
         ] {
-            assert!(args(&format!("tasks {wrong}")).is_err(), "{wrong}");
+            assert!(request(&format!("tasks {wrong}")).is_err(), "{wrong}");
         }
-        assert!(Choice::new(&args("tasks tea --group a{").unwrap()).is_err());
-        assert!(Choice::new(&args("tasks tea --sort cpu").unwrap()).is_err());
-        assert_eq!(args("tasks tea --for 0s").unwrap().length, Some(Duration::ZERO));
+        for wrong in [
+            "--tree -n 1",
+            "--tree --sort for",
+            "--group a{",
+            "--sort cpu",
+            "--long-poll 5ms --tree",
+            "--long-poll 5ms --older 1s",
+            "--long-poll 5ms --wake",
+        ] {
+            assert!(Choice::new(&request(&format!("tasks tea {wrong}")).unwrap()).is_err(), "{wrong}");
+        }
+        assert_eq!(request("tasks tea --for 0s").unwrap().length, Some(Pause(Duration::ZERO)));
     }
 }

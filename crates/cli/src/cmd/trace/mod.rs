@@ -9,44 +9,47 @@
 mod viewer;
 
 use std::num::NonZero;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dormouse_protocol::{BatchStat, Hello, ProbeInfo, TraceRequest, Tracing};
 use dormouse_timeline::POLL;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::help;
 use crate::client::Client;
-use crate::duration::{parse_positive, short};
+use crate::client::session::Subject;
+use crate::duration::{Length, short};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::new_file::NewFile;
-use crate::output::{Context, FAIR, say};
+use crate::output::{Context, FAIR};
 use crate::signals::Signals;
 use crate::stream::{Limits, Lines, Sink, Stream, Tally, Timed, summary};
 use crate::target::Target;
 use crate::text::{count, list};
+use crate::verb::Asked;
 use viewer::TimelinePlace;
 
 /// Switch probes on and print what they record, until Ctrl-C
 ///
 /// With -o nothing is printed: the records become a timeline, for viewers. Beside the probes of the
 /// service it has polls and tasks, if they are named: 'dormouse.poll,dormouse.task,db.*'.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(help = help::TARGET_OR_FILE)]
-    target: Target,
-    #[arg(help = help::GLOB)]
-    glob: Option<String>,
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
     /// Write a timeline to this file, in the form of its ending: .json.gz (Firefox Profiler),
     /// .pftrace or .perfetto-trace (Perfetto)
     #[arg(short, long, value_name = "FILE")]
+    #[serde(skip)]
     output: Option<TimelinePlace>,
     /// End after this time
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
-    length: Option<Duration>,
+    #[arg(long = "for", value_name = "DURATION")]
+    #[serde(rename = "for")]
+    length: Option<Length>,
     /// Exit after this many records
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<NonZero<u64>>,
+    #[arg(help = help::GLOB)]
+    glob: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -79,15 +82,15 @@ struct Written {
     is_full: bool,
 }
 
-impl Args {
+impl Request {
     fn limits(&self) -> Limits {
-        Limits { length: self.length, records: self.count }
+        Limits { length: self.length.map(|Length(length)| length), records: self.count }
     }
 
     /// The keys to switch on; a file has none.
-    fn glob(&self) -> Outcome<String> {
+    fn glob(&self, target: &Target) -> Outcome<String> {
         let usage = |what: &str, hint: &str| Err(Failure::new(Exit::Usage, what).hint(hint));
-        match (&self.target, &self.glob) {
+        match (target, &self.glob) {
             (Target::File(_), Some(_)) => usage("a file has the probes that it has", "leave GLOB out"),
             (Target::File(_), None) if self.length.is_some() => {
                 usage("a file is read to its end", "leave --for out; -n ends after so many records")
@@ -99,20 +102,33 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let glob = args.glob()?;
+impl Asked for Request {
+    const NAME: &'static str = "trace";
+    const TARGET: &'static str = help::TARGET_OR_FILE;
+
+    fn is_stream(&self) -> bool {
+        true
+    }
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        run(self, &subject.target, context)
+    }
+}
+
+fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
+    let glob = args.glob(target)?;
     // A file that was begun is put in its place, or removed.
-    let signals = if args.output.is_some() { Signals::to_leave() } else { Signals::to_end() }?;
+    let signals = if args.output.is_some() { Signals::to_leave() } else { context.cancel() }?;
     // A place that cannot be written is refused before anything is switched on.
     let file = args.output.as_ref().map(|place| NewFile::create(&place.path)).transpose()?;
-    let (mut client, hello) = Client::open(&args.target, context.patience)?;
+    let (mut client, hello) = Client::open(target, context.patience)?;
     let tracing: Tracing = client.call(TraceRequest { glob })?;
     if context.json {
         let Tracing { matched, probes, batch, .. } = &tracing;
         context.document(&Document::Start { pid: client.pid, matched, probes, batch })?;
         context.flush()?;
     } else if client.file().is_none() {
-        announce(&tracing, &client.who);
+        announce(&tracing, &client.who, context);
     }
     match (file, &args.output) {
         (Some(file), Some(place)) => write(args, client, &hello, &tracing, &signals, (file, place), context),
@@ -120,7 +136,13 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     }
 }
 
-fn print(args: &Args, client: Client, tracing: Tracing, signals: &Signals, context: &mut Context) -> Outcome {
+fn print(
+    args: &Request,
+    client: Client,
+    tracing: Tracing,
+    signals: &Signals,
+    context: &mut Context,
+) -> Outcome {
     let (start, patience, json) = (Instant::now(), context.patience, context.json);
     let lines = Lines::new(&client, tracing, context);
     let mut stream = Stream::new(client, lines, patience);
@@ -136,13 +158,13 @@ fn print(args: &Args, client: Client, tracing: Tracing, signals: &Signals, conte
     }
     context.flush()?;
     if !json && (result.is_ok() || tally != Tally::default()) {
-        say(summary(tally, elapsed_ns));
+        context.note(summary(tally, elapsed_ns));
     }
     result.map(|()| Exit::Ok)
 }
 
 fn write(
-    args: &Args,
+    args: &Request,
     client: Client,
     hello: &Hello,
     tracing: &Tracing,
@@ -160,7 +182,7 @@ fn write(
     // A service that ended leaves a timeline; of nothing there is none.
     if tally.records == 0 {
         result?;
-        say(summary(tally, elapsed_ns));
+        context.note(summary(tally, elapsed_ns));
         return Err(Failure::failed(format!("nothing was recorded: {place} is not written")));
     }
     let timeline = stream.sink.finish();
@@ -177,7 +199,7 @@ fn write(
         context.document(&Document::End { elapsed_ns, tally, timeline: Some(written) })?;
         context.flush()?;
     } else {
-        say(format_args!(
+        context.note(format_args!(
             "{}\n{place}: {} on {} and {} in {}, for {}",
             summary(tally, elapsed_ns),
             count((written.events - written.tasks) as u64, "mark"),
@@ -187,10 +209,12 @@ fn write(
             place.viewer.address(),
         ));
         if is_full {
-            say(format_args!("{FAIR}warning:{FAIR:#} no more fit into a timeline: trace for a shorter time"));
+            context.note(format_args!(
+                "{FAIR}warning:{FAIR:#} no more fit into a timeline: trace for a shorter time"
+            ));
         }
         if !tracing.probes.iter().any(|probe| probe.name == POLL) {
-            say("  it has no polls and tasks: name 'dormouse.poll,dormouse.task', too");
+            context.note("  it has no polls and tasks: name 'dormouse.poll,dormouse.task', too");
         }
     }
     result.map(|()| Exit::Ok)
@@ -200,7 +224,7 @@ fn elapsed_ns(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn announce(tracing: &Tracing, who: &str) {
+fn announce(tracing: &Tracing, who: &str, context: &Context) {
     let mut names: Vec<&str> = tracing.probes.iter().map(|probe| probe.name.as_str()).collect();
     let probes = names.len();
     // Several keys may have the same name. An agent of an earlier version counts names, and
@@ -209,7 +233,7 @@ fn announce(tracing: &Tracing, who: &str) {
     let others = keys.saturating_sub(probes);
     names.dedup();
     if names.is_empty() {
-        say(format_args!(
+        context.note(format_args!(
             "{FAIR}warning:{FAIR:#} none of the {} is a probe: they are on in {who}, but record nothing here",
             count(keys as u64, "matched key"),
         ));
@@ -217,7 +241,7 @@ fn announce(tracing: &Tracing, who: &str) {
     }
     let beside =
         if others == 0 { String::new() } else { format!(" and {}", count(others as u64, "other key")) };
-    say(format_args!(
+    context.note(format_args!(
         "tracing {}{beside} in {who}: {}; Ctrl-C ends it",
         count(probes as u64, "probe"),
         list(&names, 6),

@@ -12,7 +12,7 @@ use dormouse_protocol::WireAccess;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::target::Process;
-use crate::text::list;
+use crate::text::{list, read_by_text};
 
 /// The longest that is watched at an address without a length: a register's width.
 const WIDEST: u64 = 8;
@@ -74,6 +74,8 @@ impl FromStr for Wanted {
         Ok(Wanted { what, len })
     }
 }
+
+read_by_text!(Wanted);
 
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,11 +1,11 @@
 //! One service: a thread that talks to its agent, and the last look that it took.
 //!
-//! | standing | a look is wanted | the thread |
-//! |---|---|---|
-//! | coming: nobody has heard of it yet | waits for it | connects, has the service count, looks |
-//! | answers | looks | waits for the next wish |
-//! | refused | connects again, if that was not tried just now | waits for the next wish |
-//! | ended | there is none | is gone |
+//! | standing | a look is wanted | a verb asks | the thread |
+//! |---|---|---|---|
+//! | coming: nobody has heard of it yet | waits for it | waits | connects, has the service count, looks |
+//! | answers | looks | asks the agent | waits for the next wish |
+//! | refused | connects again, if that was not tried just now | connects again | waits for the next wish |
+//! | ended | there is none | fails | is gone |
 //!
 //! The thread waits for an answer for as long as the service may be stopped; who wants the look
 //! waits a second from when it was asked for. So a stopped service costs a second once, keeps its
@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,6 +24,7 @@ use dormouse_protocol::{Hello, Stat, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
 use super::report_of;
+use crate::client::session::{Errand, Shared, Subject};
 use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{FAIR, say};
@@ -78,7 +79,7 @@ struct State {
 pub(in crate::serve) struct Seat {
     process: Process,
     state: watch::Sender<State>,
-    wishes: SyncSender<()>,
+    wishes: Sender<Errand>,
     /// Its name for metrics: not made anew in each conversation, since the beginning of a counter
     /// must not move.
     origin: Mutex<Option<Arc<Origin>>>,
@@ -89,7 +90,7 @@ pub(in crate::serve) struct Seat {
 impl Seat {
     /// Begins to talk to a service.
     pub(super) fn start(found: Found, events: Wish, waits: bool) -> io::Result<Arc<Seat>> {
-        let (wishes, wished) = sync_channel(1);
+        let (wishes, wished) = channel();
         let state = State { standing: Standing::Coming, look: None, refused: None };
         let seat = Arc::new(Seat {
             process: found.process.clone(),
@@ -109,9 +110,9 @@ impl Seat {
         &self.process
     }
 
-    /// As a verb's target: this process, and no later one of its number.
-    pub(in crate::serve) fn target(&self) -> String {
-        format!("{}@{}", self.process.pid, self.process.start_ticks)
+    /// As the subject of verbs, which ask on this connection what leaves nothing behind on it.
+    pub(in crate::serve) fn subject(&self) -> Subject {
+        Subject::shared(Shared { process: self.process.clone(), errands: self.wishes.clone() })
     }
 
     /// Its name for metrics, once it has said who it is.
@@ -155,7 +156,7 @@ impl Seat {
 
     /// A look of that age at most; `None` if none has come in time, counted from when somebody
     /// wanted it first.
-    pub(super) async fn look(&self, age: Duration, within: Duration) -> Option<Arc<Look>> {
+    pub(super) async fn look(self: &Arc<Self>, age: Duration, within: Duration) -> Option<Arc<Look>> {
         let mut states = self.state.subscribe();
         let asked = Instant::now();
         let mut since = None;
@@ -175,21 +176,12 @@ impl Seat {
                     _ => {}
                 }
             }
-            let since = *since.get_or_insert_with(|| self.want());
+            let since = *since.get_or_insert_with(|| want(self));
             let changed = tokio::time::timeout_at((since + within).into(), states.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
                 return None;
             }
         }
-    }
-
-    /// Wants a look, and says since when somebody has.
-    fn want(&self) -> Instant {
-        let mut wanted = self.wanted();
-        let since = *wanted.get_or_insert_with(Instant::now);
-        // Full: the thread has not yet seen an earlier wish.
-        let _ = self.wishes.try_send(());
-        since
     }
 
     fn wanted(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
@@ -207,10 +199,37 @@ impl Seat {
         });
     }
 
-    fn show(&self, look: Look) {
+    /// Looks; a failure ends the conversation.
+    fn take_look(&self, client: &mut Client) -> Option<Failure> {
+        let stat = match client.call(StatRequest {}) {
+            Ok(stat) => stat,
+            Err(failure) => return Some(failure),
+        };
+        let Standing::Answers(hello) = self.standing() else { return None };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
+        let (whole, news) = Default::default();
+        let look = Arc::new(Look { hello, stat, at, unix_ms, whole, news });
         *self.wanted() = None;
-        self.state.send_modify(|state| state.look = Some(Arc::new(look)));
+        self.state.send_modify(|state| state.look = Some(look));
+        None
     }
+}
+
+/// Wants a look, and says since when somebody has.
+fn want(seat: &Arc<Seat>) -> Instant {
+    let mut wanted = seat.wanted();
+    *wanted.get_or_insert_with(|| {
+        let of = Arc::downgrade(seat);
+        // Without the thread the service has ended, and there is no look.
+        let _ = seat.wishes.send(Errand::new(move |client| {
+            let (client, seat) = (client.ok()?, of.upgrade()?);
+            // The look that a new connection begins with was it.
+            let is_wanted = seat.wanted().is_some();
+            is_wanted.then(|| seat.take_look(client)).flatten()
+        }));
+        Instant::now()
+    })
 }
 
 /// The thread's part.
@@ -219,7 +238,7 @@ struct Talk {
     found: Found,
     events: Wish,
     waits: bool,
-    wished: Receiver<()>,
+    wished: Receiver<Errand>,
     /// Whether it was told that the service does not know an event.
     told: Cell<bool>,
 }
@@ -227,19 +246,22 @@ struct Talk {
 impl Talk {
     fn run(self) {
         let finder = Finder::new();
-        while self.converse(&finder) {}
+        let mut next = None;
+        while self.converse(&finder, &mut next) {}
     }
 
-    /// Talks until the conversation ends; false: nobody is left to talk to, or for.
-    fn converse(&self, finder: &Finder) -> bool {
+    /// Talks until the conversation ends, beginning with `next`; false: nobody is left to talk to,
+    /// or for.
+    fn converse(&self, finder: &Finder, next: &mut Option<Errand>) -> bool {
         let begun = self.begin(finder);
         let Some(seat) = self.seat.upgrade() else { return false };
-        let mut failure = match begun {
+        let failure = match begun {
             Ok((mut client, hello)) => {
                 seat.name(&hello);
-                seat.stand(Standing::Answers(Arc::clone(&hello)));
+                seat.stand(Standing::Answers(hello));
+                let broken = seat.take_look(&mut client);
                 drop(seat);
-                match self.look_on(&mut client, &hello) {
+                match broken.map_or_else(|| self.serve(&mut client, next), Some) {
                     Some(failure) => failure,
                     None => return false,
                 }
@@ -247,19 +269,18 @@ impl Talk {
             Err(failure) => failure,
         };
         let Some(seat) = self.seat.upgrade() else { return false };
-        if !self.is_there(finder) {
+        let report = report_of(failure);
+        if let Some(errand) = next.take() {
+            errand.run(Err(&report));
+        }
+        if !self.is_there(finder) || report.exit == Exit::NoTarget {
             seat.stand(Standing::Ended);
             return false;
         }
-        if let Failure::Said(report) = &mut failure
-            && report.exit == Exit::NoTarget
-        {
-            seat.stand(Standing::Ended);
-            return false;
-        }
-        seat.stand(Standing::Refused(Arc::new(report_of(failure))));
+        seat.stand(Standing::Refused(Arc::new(report)));
         drop(seat);
-        self.next_wish()
+        *next = self.next_wish();
+        next.is_some()
     }
 
     fn begin(&self, finder: &Finder) -> Outcome<(Client, Arc<Hello>)> {
@@ -291,41 +312,23 @@ impl Talk {
         Ok((client, Arc::new(hello)))
     }
 
-    /// Looks as often as somebody wishes; a failure ends it, `None`: nobody is left.
-    fn look_on(&self, client: &mut Client, hello: &Arc<Hello>) -> Option<Failure> {
+    /// Does what is wished, `next` first; a failure ends it, `None`: nobody is left.
+    fn serve(&self, client: &mut Client, next: &mut Option<Errand>) -> Option<Failure> {
         loop {
-            match client.call(StatRequest {}) {
-                Ok(stat) => {
-                    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                    let (hello, unix_ms) = (Arc::clone(hello), now.as_millis() as u64);
-                    self.seat.upgrade()?.show(Look {
-                        hello,
-                        stat,
-                        at: Instant::now(),
-                        unix_ms,
-                        whole: OnceLock::new(),
-                        news: OnceLock::new(),
-                    });
-                }
-                Err(failure) => return Some(failure),
-            }
-            if !self.next_wish() {
-                return None;
+            let errand = next.take().or_else(|| self.next_wish())?;
+            if let Some(failure) = errand.run(Ok(client)) {
+                return Some(failure);
             }
         }
     }
 
-    /// Waits until somebody wants a look; false: nobody will.
-    fn next_wish(&self) -> bool {
+    /// Waits until something is wished; `None`: nothing will be.
+    fn next_wish(&self) -> Option<Errand> {
         loop {
             match self.wished.recv_timeout(CHECK) {
-                Ok(()) => return true,
-                Err(RecvTimeoutError::Timeout) => {
-                    if self.seat.strong_count() == 0 {
-                        return false;
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => return false,
+                Ok(errand) => return Some(errand),
+                Err(RecvTimeoutError::Timeout) if self.seat.strong_count() > 0 => {}
+                Err(_) => return None,
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The choice of what to profile, and how often.
 
 use dormouse_profile::{Options, ProfileKind};
+use dormouse_protocol::ProfileRequest;
 
 /// The choice of what to profile, and how often.
 ///
@@ -93,5 +94,19 @@ impl ProfileSpec {
     /// The kind of samples.
     pub fn kind(&self) -> ProfileKind {
         self.options.kind
+    }
+}
+
+impl ProfileSpec {
+    /// The profile that a client asks for.
+    pub(crate) fn of(request: &ProfileRequest) -> Self {
+        let ProfileRequest { kind, hz, bytes, live, unwind, timeline, group } = request;
+        let mut spec = Self::new(*kind);
+        let options = &mut spec.options;
+        options.hz = hz.unwrap_or(options.hz);
+        options.bytes = bytes.unwrap_or(options.bytes);
+        (options.live, options.unwind, options.timeline) = (*live, *unwind, *timeline);
+        spec.groups.clone_from(group);
+        spec
     }
 }

@@ -53,7 +53,7 @@ impl Answered for ProfileRequest {
             );
             return Err(WireError::new(Code::Busy, message));
         }
-        let run = ProfileRun::start(&spec(&self)).map_err(wire_error)?;
+        let run = ProfileRun::start(&ProfileSpec::of(&self)).map_err(wire_error)?;
         let number = states.all::<ClientProfile>().last().map_or(1, |last| last.number + 1);
         states.add(ClientProfile { number, run, look: None });
         Ok(ProfileBegun { number })
@@ -81,29 +81,6 @@ impl Answered for ProfileReportRequest {
         }
         Ok(part)
     }
-}
-
-fn spec(wish: &ProfileRequest) -> ProfileSpec {
-    let mut spec = ProfileSpec::new(wish.kind);
-    if let Some(hz) = wish.hz {
-        spec = spec.hz(hz);
-    }
-    if let Some(bytes) = wish.bytes {
-        spec = spec.bytes(bytes);
-    }
-    if wish.live {
-        spec = spec.live();
-    }
-    if wish.unwind {
-        spec = spec.unwind();
-    }
-    if wish.timeline {
-        spec = spec.timeline();
-    }
-    if let Some(groups) = &wish.group {
-        spec = spec.groups(groups);
-    }
-    spec
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
+use dormouse_protocol::ProfileQuery;
+
 use super::answer::bad;
 use crate::features::profile::spec::ProfileSpec;
 use crate::web::WebAnswer;
-
-/// The length of a profile if nothing else is said, as Go's programs have it; and the longest.
-const SECONDS: u64 = 30;
-const MAX_SECONDS: u64 = 300;
 
 /// The wish of a request.
 #[derive(Debug, Clone)]
@@ -34,75 +32,24 @@ impl Asked {
     /// describes it.
     pub(super) fn parse(path_and_query: &str) -> Result<Self, WebAnswer> {
         let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
-        let spec = match path.rsplit('/').next().unwrap_or_default() {
+        let asked = match path.rsplit('/').next().unwrap_or_default() {
             "" | "pprof" => return Ok(Self::Page),
             "symbol" => return Ok(Self::Symbol),
-            "profile" => ProfileSpec::cpu(),
-            "allocs" => ProfileSpec::alloc(),
-            "heap" => ProfileSpec::alloc().live(),
-            "faults" => ProfileSpec::faults(),
-            "wall" => ProfileSpec::wall(),
-            other => {
-                let message =
-                    format!("there is no profile {other:?}: ask for profile, allocs, heap, faults or wall");
-                return Err(WebAnswer::text(404, &message));
-            }
+            name => ProfileQuery::at(name).map_err(|message| WebAnswer::text(404, &message))?,
         };
-        let mut taking = Taking { spec, length: Duration::from_secs(SECONDS), symbols: false };
-        let mut groups = Vec::new();
+        let mut words = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = decode(value).map_err(|why| bad(&format!("`{name}`: {why}")))?;
-            match name {
-                "seconds" => taking.length = Duration::from_secs(seconds(&value)?),
-                "hz" => taking.spec = taking.spec.hz(number(name, &value)?),
-                "bytes" => taking.spec = taking.spec.bytes(number(name, &value)?),
-                "group" => groups.push(value),
-                "unwind" if flag(name, &value)? => taking.spec = taking.spec.unwind(),
-                "unwind" => {}
-                "symbols" => taking.symbols = flag(name, &value)?,
-                // Go's: 0 is the format of pprof, others are texts for people.
-                "debug" if value == "0" => {}
-                "debug" => {
-                    let message = "`debug` is 0 here: the answer has the format of pprof";
-                    return Err(bad(message));
-                }
-                other => {
-                    let known = "seconds, hz, bytes, group, unwind, symbols";
-                    return Err(bad(&format!("`{other}` means nothing here: {known} do")));
-                }
-            }
+            words.push((name, decode(value).map_err(|why| bad(&format!("`{name}`: {why}")))?));
         }
-        if !groups.is_empty() {
-            taking.spec = taking.spec.groups(&groups.join(","));
-        }
-        if taking.symbols && !cfg!(feature = "symbols") {
+        let asked = asked.read(words, &["symbols"]).map_err(|why| bad(&why))?;
+        let symbols = asked.own_flag("symbols").map_err(|why| bad(&why))?;
+        if symbols && !cfg!(feature = "symbols") {
             let message = "`symbols`: this program was built without dormouse's feature `symbols`";
             return Err(bad(message));
         }
-        Ok(Self::Profile(taking))
-    }
-}
-
-fn seconds(value: &str) -> Result<u64, WebAnswer> {
-    match number("seconds", value)? {
-        seconds @ 1..=MAX_SECONDS => Ok(seconds),
-        other => {
-            let message = format!("`seconds` is {other}, and must be from 1 to {MAX_SECONDS}");
-            Err(bad(&message))
-        }
-    }
-}
-
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, WebAnswer> {
-    value.parse().map_err(|_| bad(&format!("`{name}` is {value:?}, and must be a whole number")))
-}
-
-fn flag(name: &str, value: &str) -> Result<bool, WebAnswer> {
-    match value {
-        "1" | "true" => Ok(true),
-        "0" | "false" => Ok(false),
-        _ => Err(bad(&format!("`{name}` is {value:?}, and must be 0 or 1"))),
+        let (spec, length) = (ProfileSpec::of(&asked.request), asked.length);
+        Ok(Self::Profile(Taking { spec, length, symbols }))
     }
 }
 
@@ -166,15 +113,9 @@ mod tests {
     #[test]
     fn a_bad_query_is_told_what_is_wrong() {
         for (query, part) in [
-            ("profile?seconds=0", "`seconds` is 0, and must be from 1 to 300"),
-            ("profile?seconds=301", "`seconds` is 301"),
-            ("profile?seconds=", "`seconds` is \"\", and must be a whole number"),
-            ("profile?hz=-1", "`hz` is \"-1\""),
+            ("profile?seconds=0", "`seconds` is \"0\", and must be a whole number from 1 to 300"),
             ("profile?hz=99999999999", "`hz` is \"99999999999\""),
-            ("allocs?bytes=x", "`bytes` is \"x\""),
             ("profile?symbols=yes", "`symbols` is \"yes\", and must be 0 or 1"),
-            ("profile?unwind=2", "`unwind` is \"2\", and must be 0 or 1"),
-            ("profile?debug=1", "`debug` is 0 here"),
             ("profile?grp=a", "`grp` means nothing here: seconds, hz, bytes, group, unwind, symbols do"),
             ("profile?group=%2", "`group`: a % is followed by two hexadecimal digits"),
             ("profile?group=%ff", "`group`: it is not UTF-8"),
