@@ -153,7 +153,7 @@ fn top_once_accounts_for_the_process() {
     let groups: f64 = top["groups"].as_array().expect("groups").iter().map(cpu).sum();
     let (process, rest) = (cpu(&top["process"]), cpu(&top["unattributed"]));
     assert!((groups - (process - rest)).abs() <= 0.05 * process, "{groups} of {process} less {rest}");
-    // Nobody looked before, so what groups used then is nobody's now.
+    // Nothing was counted before, so what groups used then is charged to none now.
     let counted = top["counted_ns"].as_f64().expect("the time it is of");
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as f64;
     assert!(process <= 1.05 * counted * processors, "{process} in {counted}: {top}");

@@ -157,7 +157,7 @@ fn surface(round: u32) {
     spin(Duration::from_millis(20));
 }
 
-/// Uses so much CPU time.
+/// Uses `time` of CPU time.
 fn spin(time: Duration) {
     let until = dormouse::clock::thread_cpu_ns() + time.as_nanos() as u64;
     while dormouse::clock::thread_cpu_ns() < until {}

@@ -43,7 +43,7 @@ fn range(mapping: &Value) -> (u64, u64) {
     (number("start"), number("end"))
 }
 
-/// The functions at so many places of a mapping, asked for through standard input.
+/// The functions at `places` places of a mapping, requested through standard input.
 fn functions_in(pid: u32, mapping: &Value, places: u64) -> Vec<String> {
     let (start, end) = range(mapping);
     let step = ((end - start) / places).max(1) as usize;

@@ -94,7 +94,7 @@ fn number(of: &Value, field: &str) -> f64 {
     of[field].as_f64().unwrap_or_else(|| panic!("no {field} in {of}"))
 }
 
-/// Waits until the service has used so many ticks of CPU time while it is profiled.
+/// Waits until the service has used `ticks` ticks of CPU time while it is profiled.
 fn await_samples(service: &Service, ticks: u64) {
     let task = format!("/proc/{}/task", service.pid());
     let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();

@@ -112,7 +112,7 @@ fn a_killed_target_leaves_a_whole_trace() {
         .expect("a shell");
     let recorder = Recorder::of(target.id(), &path);
     let mut rounds = BufReader::new(target.stdout.take().expect("its output")).lines();
-    // Some are from before; a pipe does not hold so many.
+    // Some are from before; a pipe does not hold that many.
     rounds.by_ref().take(20_000).for_each(|line| assert_eq!(line.expect("a line"), "round"));
     assert!(!Path::new(&path).exists(), "it has its name when it is whole");
     target.kill().expect("a process of ours");

@@ -7,8 +7,8 @@ use dormouse_maps::{Cache, Overlap, RangeMap};
 
 use crate::Supply;
 
-/// Addresses of the oracle stand for so many of the map's: places of the cache are shared, and are
-/// not.
+/// Each address of the oracle stands for this many of the map's: places of the cache are shared,
+/// and are not.
 const EACH: u64 = 1 << 18;
 /// The last of the oracle's 256 addresses ends with the address space.
 const BASE: u64 = u64::MAX - (256 * EACH - 1);

@@ -225,7 +225,7 @@ fn buckets(point: &Value) -> Vec<(i64, u64)> {
     (positive["offset"].as_i64().unwrap_or_default()..).zip(counts).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The same of the agent's row.
+/// The buckets in the agent's row that are not empty.
 fn filled(row: &Value) -> Vec<(i64, u64)> {
     let pairs = row["buckets"].as_array().into_iter().flatten();
     pairs.filter_map(|pair| Some((pair[0].as_i64()?, pair[1].as_u64()?))).collect()

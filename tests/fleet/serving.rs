@@ -22,7 +22,7 @@ impl Serving {
         Serving::with(service, &[])
     }
 
-    /// The same with variables.
+    /// Starts `serve` with these variables.
     #[track_caller]
     pub(crate) fn with(service: &Service, variables: &[(&str, &str)]) -> Serving {
         Serving::start(service.runtime(), &[&service.target()], variables)

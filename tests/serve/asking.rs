@@ -50,7 +50,7 @@ impl Serving {
         Serving::with(&[], targets)
     }
 
-    /// The same, with arguments of its own.
+    /// Starts `serve` with arguments of its own.
     pub(super) fn with<S: ToString>(args: &[&str], targets: impl IntoIterator<Item = S>) -> Serving {
         let runtime = tempfile::tempdir().expect("a temporary directory");
         let mut command = command(["serve", "--json", "--listen", "127.0.0.1:0"]);

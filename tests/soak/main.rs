@@ -26,7 +26,7 @@ use visitors::{Scraper, Visitors};
 #[global_allocator]
 static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
-/// A step's length: so often something new begins.
+/// A step's length: something new begins once in each step.
 const STEP: Duration = Duration::from_millis(25);
 
 fn setting(variable: &str, default: u64) -> u64 {

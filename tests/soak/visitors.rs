@@ -60,11 +60,11 @@ fn waits_for_ctrl_c(visit: &str) -> bool {
 enum Fate {
     /// By itself.
     Natural,
-    /// By SIGKILL, so many steps on.
+    /// By SIGKILL, after this many steps.
     Killed(usize),
     /// By SIGKILL, after it has been stopped from a step to another.
     Stopped(usize, usize),
-    /// By itself, after it has been stopped so long.
+    /// By itself, after it has been stopped for this many steps.
     Continued(usize, usize),
     /// By a signal that it handles.
     Interrupted(usize),

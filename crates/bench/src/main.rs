@@ -57,7 +57,7 @@ use crate::compare::compare;
 use crate::report::SCHEMA;
 use crate::run::run;
 
-/// As in the service of `dormouse demo`.
+/// The same allocator as in the service of `dormouse demo`.
 #[global_allocator]
 static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 

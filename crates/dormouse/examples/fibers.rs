@@ -34,7 +34,7 @@ fn run(mut ready: VecDeque<Fiber>) -> (usize, usize) {
     (switches.len(), read)
 }
 
-/// A fiber that works in so many steps.
+/// A fiber that works in `steps` steps.
 fn fiber(group: Group, steps: u32) -> Fiber {
     let mut left = steps;
     let resume = move || {

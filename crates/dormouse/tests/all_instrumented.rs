@@ -21,7 +21,7 @@ async fn polls(polls: u64, each: u64) {
     }
 }
 
-/// Workers that have parked once; around their sleep something happens that is nobody's.
+/// Workers that have parked once; around their sleep something happens that belongs to no task.
 fn workers(builder: &mut Builder, n: usize) -> Runtime {
     let (parks, parked) = mpsc::channel();
     let runtime = builder

@@ -35,7 +35,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A future that uses `time` in each of so many polls.
+/// A future that uses `time` in each of `polls` polls.
 fn works(time: Duration, polls: u32) -> impl Future<Output = ()> {
     let mut left = polls;
     poll_fn(move |_| {

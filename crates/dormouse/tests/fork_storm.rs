@@ -106,7 +106,7 @@ fn everything() {
     ask(agent.path(), 1);
 }
 
-/// Asks the agent all sorts of things, so often.
+/// Sends the agent requests of all kinds, `times` times.
 fn ask(socket: &std::path::Path, times: u32) {
     let Ok(mut stream) = UnixStream::connect(socket) else { return };
     let Ok(lines) = stream.try_clone() else { return };

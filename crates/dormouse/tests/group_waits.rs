@@ -14,7 +14,7 @@ use dormouse_sys::thread::ThreadBlock;
 /// Long enough for anything but a wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Counts nothing, and answers who asks from outside when it is let.
+/// Counts nothing, and answers readers from outside only when it is released.
 #[derive(Debug)]
 struct Slow;
 

@@ -24,7 +24,7 @@ const THREADS: usize = 3;
 /// An act inside a task, or outside any.
 #[derive(Debug, Clone)]
 enum Act {
-    /// Works for so many units.
+    /// Works for this many units.
     Work(u32),
     /// Does this in a scope of that group.
     Nest(usize, Vec<Act>),

@@ -59,7 +59,8 @@ fn what_others_do_between_ours_is_nobodys() {
     assert_eq!(value(group), 3 * POLLS);
 }
 
-/// Also where that task is spawned by us, in no group: what it does beside the group is nobody's.
+/// The same holds if we spawn that task, in no group: what it does beside the group is charged to
+/// no group.
 #[test]
 fn a_group_inside_anothers_task_pays_alone() {
     let _alone = alone();

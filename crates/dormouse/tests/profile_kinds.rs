@@ -335,7 +335,7 @@ fn page_faults_have_their_function_and_group() {
         let touch = || {
             // So that no sample finds the queue full.
             for part in untouched(PAGES).chunks_mut(PAGES / 10 * 4096) {
-                // SAFETY: it writes to so many pages, which are there.
+                // SAFETY: it writes to that many pages, which are there.
                 group.scope(|| unsafe { toucher(part.as_mut_ptr(), PAGES / 10) });
                 profiling.read();
             }
@@ -382,7 +382,7 @@ fn page_faults_in_the_library_have_its_caller() {
         };
         let group = Group::new("filler");
         let memory = untouched(PAGES);
-        // SAFETY: so many bytes are there.
+        // SAFETY: that many bytes are there.
         let fill = || unsafe { filler(memory.as_mut_ptr(), 1, PAGES * 4096, libc::memset as *const ()) };
         group.scope(fill);
         let profile = profiling.read();

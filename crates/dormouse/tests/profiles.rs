@@ -42,7 +42,7 @@ fn usage() -> u64 {
     ns(usage.ru_utime) + ns(usage.ru_stime)
 }
 
-/// Uses so many milliseconds of CPU time in a group, on a thread of its own.
+/// Uses `ms` milliseconds of CPU time in a group, on a thread of its own.
 fn work(group: Option<Group>, ms: u64) -> thread::JoinHandle<()> {
     let spin = move || spin_for(Duration::from_millis(ms));
     thread::spawn(move || match group {

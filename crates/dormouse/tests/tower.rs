@@ -207,7 +207,7 @@ fn names_beyond_the_bound_are_charged_to_other() {
     // Services of one layer share its bound.
     let answers: Vec<_> =
         (1..=4).chain(1..=4).map(|id| block_on(service.clone().oneshot(id)).unwrap()).collect();
-    // The future of `ready` was made in the call, so it says who was charged.
+    // The future of `ready` was made in the call, so it shows which group was charged.
     assert_eq!(answers[..4], ["client 1", "client 2", "other", "other"]);
     assert_eq!(answers[4..], answers[..4]);
     assert!(!Group::all().iter().any(|group| group.name() == "client 3"));

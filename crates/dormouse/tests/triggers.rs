@@ -47,7 +47,7 @@ struct Content {
     head: FileHead,
     missing: Vec<FileMissing>,
     tasks: usize,
-    /// Of each task.
+    /// The places of each task.
     places: Vec<Vec<u32>>,
     stat: Option<Stat>,
     samples: u64,
@@ -99,7 +99,7 @@ fn file_of(number: u64) -> (TriggerRow, Content) {
     (row, content)
 }
 
-/// A request of a group that takes so long.
+/// A request of a group that takes `length`.
 fn request(group: Group, length: Duration) {
     let mut task = std::pin::pin!(group.instrument(async move {
         let mut polled = false;

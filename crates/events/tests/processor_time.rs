@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter};
 use dormouse_testkit::{assert_about, spin_for, thread_cpu};
 
-/// Of tests that want the processors for themselves.
+/// Taken by tests that need the processors for themselves.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,7 +16,7 @@ thread_local! {
     static IN: Cell<u32> = const { Cell::new(0) };
     /// How often that has changed.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
-    /// As the counter was read last.
+    /// The counter's value at its last read.
     static READ_WHILE: Cell<u32> = const { Cell::new(0) };
 }
 

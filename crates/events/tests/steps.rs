@@ -34,7 +34,7 @@ enum Handler {
     Changes,
     /// Both: it changes before the tasks, while they are current, and after them.
     Both,
-    /// Both, but what is counted changes before its tasks, and so many instructions later.
+    /// Both, but what is counted changes before its tasks, and this many instructions later.
     Later(u64),
     /// It has another thread begin to count, and end it again.
     Begins,

@@ -82,7 +82,7 @@ fn flip(stop: &AtomicBool) -> usize {
     batches
 }
 
-/// Runs `body` while other threads flip keys; at least so many batches are made meanwhile.
+/// Runs `body` while other threads flip keys; meanwhile at least `batches` batches are made.
 fn while_flipping(batches: usize, mut body: impl FnMut()) {
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -223,7 +223,7 @@ fn processes_are_spawned_in_the_middle_of_batches() {
     });
 }
 
-/// Of a child that shares this process's memory, as one between `vfork` and `exec` does.
+/// Stops a child that shares this process's memory, as one between `vfork` and `exec` does.
 static STOP: AtomicBool = AtomicBool::new(false);
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 

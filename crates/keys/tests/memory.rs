@@ -69,7 +69,7 @@ fn sites() -> [bool; 2] {
     [unlikely!(KEY), unlikely!(OTHER)]
 }
 
-/// Runs `act` with so many allocations.
+/// Runs `act`, which may allocate `allocations` times.
 fn with<T>(allocations: usize, act: impl FnOnce() -> T) -> T {
     LEFT.set(allocations);
     let done = act();

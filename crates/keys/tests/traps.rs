@@ -359,7 +359,7 @@ fn own_code() -> extern "C" fn() {
 
 #[test]
 fn a_late_trap_is_tried_again() {
-    /// As a round that ends between trap and look-up.
+    /// Imitates a round that ends between trap and look-up.
     fn resolve(address: usize) -> Verdict {
         let page = CODE_PAGE.load(Ordering::Relaxed);
         if address != page as usize {

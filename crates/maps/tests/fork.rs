@@ -15,7 +15,7 @@ thread_local! {
     static CACHE: Cache<u64> = const { Cache::new() };
 }
 
-/// As the map and as the cache have it.
+/// The value in the map, and in the cache.
 fn value(addr: u64) -> [Option<u64>; 2] {
     let cached = CACHE.with(|cache| MAP.find_cached(cache, addr)).expect("a slot");
     [MAP.find(addr).expect("a slot"), cached].map(|mapping| mapping.map(|mapping| mapping.value))

@@ -22,7 +22,7 @@ enum Step {
     Ask(u64, Which),
 }
 
-/// Of the addresses that one of the oracle's stands for.
+/// Which of the addresses that one of the oracle's stands for.
 #[derive(Debug, Clone, Copy)]
 enum Which {
     First,
@@ -47,7 +47,7 @@ fn addr(at: u64, which: Which) -> u64 {
     }
 }
 
-/// As the oracle has it.
+/// A mapping in the oracle's form.
 fn shown<V>(mapping: dormouse_maps::Mapping<V>) -> (u64, u64, V) {
     ((mapping.start - BASE) / EACH, (mapping.last - BASE) / EACH, mapping.value)
 }

@@ -42,7 +42,7 @@ pub struct NameFinder {
 struct Place {
     /// `None`: nothing was mapped there.
     mapping: Option<Mapping<Region>>,
-    /// As in the object's symbols. `None` if they were not needed yet.
+    /// The functions in the object's symbols. `None` if they were not needed yet.
     frames: Option<Vec<SourceFrame>>,
     /// Why there is less than functions and lines.
     lack: Option<String>,

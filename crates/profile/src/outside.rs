@@ -51,7 +51,7 @@ use crate::{Error, Options};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;
-/// The same with copied stacks: room for sixty.
+/// The size of a ring with copied stacks: room for sixty.
 const RING_OF_STACKS: usize = 1 << 20;
 /// Bytes of a copied stack: the kernel gives a record no less, and none may have 64 KiB.
 const COPY: u16 = 16 << 10;

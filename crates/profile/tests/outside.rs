@@ -99,7 +99,7 @@ std::arch::global_asm!(
 #[cfg(target_arch = "x86_64")]
 fn stacks_deeper_than_the_kernel_follows_say_so() {
     unsafe extern "sysv64" {
-        /// Calls itself so often, and then counts down.
+        /// Calls itself this many times, and then counts down.
         fn deep(calls: usize, rounds: u64);
     }
     in_child(|| {

@@ -108,7 +108,7 @@ fn executes() {
     assert!(Command::new("true").status().unwrap().success());
 }
 
-/// The child uses time, which is nobody's profile's, and ends.
+/// The child uses time, which belongs to no profile, and ends.
 fn forks() {
     assert!(dormouse_testkit::fork(|| spin_for(Duration::from_millis(2))).success());
 }

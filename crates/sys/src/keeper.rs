@@ -104,7 +104,7 @@ pub enum KeeperError {
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
     NoMemory,
-    /// The same, as an error number.
+    /// The thread could not get a descriptor table; the error number.
     Table(i32),
 }
 

@@ -121,8 +121,8 @@ fn local_tasks_run_to_their_ends() {
     assert_eq!(done.get(), 20);
 }
 
-/// As in tokio#8434: children of one set wait for each other's locks, so a wake that is lost or
-/// goes to another child leaves all of them waiting.
+/// The case of tokio#8434: children of one set wait for each other's locks, so a wake that is lost
+/// or goes to another child leaves all of them waiting.
 #[test]
 fn children_hand_locks_to_each_other() {
     run(|| async {
@@ -146,8 +146,8 @@ fn children_hand_locks_to_each_other() {
     });
 }
 
-/// As in tokio#8391: a future that wakes itself in each poll, and one that is woken in the midst of
-/// it by others.
+/// The case of tokio#8391: a future that wakes itself in each poll, and one that is woken in the
+/// midst of it by others.
 #[test]
 fn a_future_wakes_itself() {
     run(|| async {

@@ -93,7 +93,7 @@ pub(crate) struct Change {
     pub(crate) high_percent: Option<f64>,
     /// The probability of such a change if there is no difference.
     pub(crate) p: Option<f64>,
-    /// The same, corrected for all rows.
+    /// `p`, corrected for all rows.
     pub(crate) p_corrected: Option<f64>,
     /// The verdict.
     pub(crate) finding: Finding,

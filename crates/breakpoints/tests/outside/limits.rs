@@ -131,7 +131,7 @@ fn a_request_that_needs_dormouse_inside_is_refused() {
     assert!(matches!(none, Error::NoProcess { pid: u32::MAX }), "{none}");
 }
 
-/// As a user without rights: not the process of root, but one of its own.
+/// A user without rights can watch one of their own processes, but not root's.
 #[test]
 fn nobody_watches_only_processes_of_its_own() {
     with_registers(|| {

@@ -77,7 +77,7 @@ fn pass_until(outside: &mut Outside, mut is_so: impl FnMut(&Outside) -> bool) {
     }
 }
 
-/// Runs a test in its own child if there are debug registers to be had.
+/// Runs a test in its own child if debug registers are free.
 #[track_caller]
 fn with_registers(body: impl FnOnce()) {
     in_child(|| {

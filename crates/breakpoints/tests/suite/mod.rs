@@ -24,7 +24,7 @@ pub(crate) enum Place {
 /// One line of a case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
-    /// All slots but so many can be taken.
+    /// All slots except this many can be taken.
     Fill(Place, usize),
     /// One slot can be taken.
     Take(Place),

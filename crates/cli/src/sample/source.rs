@@ -48,7 +48,7 @@ impl Source {
         Source::reach(&finder, &found, wish, patience)
     }
 
-    /// As [`Source::open`], of a process that was found.
+    /// Opens the source of a process that was found already; see [`Source::open`].
     pub(crate) fn reach(finder: &Finder, found: &Found, wish: &Wish, patience: Duration) -> Outcome<Source> {
         let process = &found.process;
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);

@@ -62,22 +62,22 @@ fn with_status(mut response: Response, status: StatusCode) -> Response {
     response
 }
 
-/// That the request says nothing that is known.
+/// 400: an unknown parameter or value.
 pub(super) fn bad(message: &str) -> Response {
     refusal(StatusCode::BAD_REQUEST, "usage", message)
 }
 
-/// That as much is going on as may.
+/// 429: as much of this is going on as allowed.
 pub(super) fn busy(what: &str) -> Response {
     refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", what)
 }
 
-/// That the address is of nothing.
+/// 404: there is nothing at this address.
 pub(super) fn nothing() -> Response {
     refusal(StatusCode::NOT_FOUND, "not-found", "nothing is at this address")
 }
 
-/// That the address is not for that method.
+/// 405: the address does not support this method.
 pub(super) fn wrong_method(allowed: &'static str) -> Response {
     let message = format!("this address is for {allowed}");
     let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", &message);
@@ -85,7 +85,7 @@ pub(super) fn wrong_method(allowed: &'static str) -> Response {
     response
 }
 
-/// That the token is missing or wrong. A browser asks its user for a password where `asks` says so.
+/// 401: the token is missing or wrong. If `asks`, a browser asks its user for a password.
 pub(super) fn unauthorized(asks: bool) -> Response {
     let message = "the token is missing or wrong: send it as Authorization: Bearer, or as the \
                    password of Basic";

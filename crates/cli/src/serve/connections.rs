@@ -7,9 +7,10 @@
 //! | the length of a head | [`BUFFER`] | memory without end |
 //! | the time for which what was sent is not taken | [`TAKE`] | readers that do not read |
 //!
-//! A stranger is a connection that has not shown the token. One that waits for a request may have
-//! to leave: so who opens connections without end closes others that wait to ask, and nobody's
-//! answer. Of strangers [`ANSWERED`] are answered at once, so that the token finds a place.
+//! A stranger is a connection that has not shown the token. A stranger that waits for a request may
+//! be closed to make room: so a client that opens connections without end only closes others that
+//! wait, and no answer is cut off. At most [`ANSWERED`] strangers are answered at once, so that a
+//! client with the token finds a place.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -235,7 +236,7 @@ pub(super) async fn accept(listener: TcpListener, answer: impl Answer, mut end: 
                     tokio::spawn(talk(stream, answer.clone(), end.clone(), guest, place));
                 }
             }
-            // One that broke off is nobody's loss.
+            // A connection that was aborted needs no handling.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => tokio::time::sleep(PAUSE).await,
         }

@@ -1,4 +1,4 @@
-//! Bodies that are packed for who takes them so.
+//! Bodies that are compressed for clients that accept it.
 
 use std::io::Write as _;
 

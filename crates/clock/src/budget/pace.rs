@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The lateness that a moving meter may have, if it moves on all its processors from now on.
 pub(super) const MOVING: Duration = Duration::from_millis(1);
-/// The same for a meter that stood still, and that is expected to use less than a sixteenth of one
+/// The wait for a meter that stood still, and that is expected to use less than a sixteenth of one
 /// processor.
 pub(super) const STILL: Duration = Duration::from_millis(32);
 

@@ -27,8 +27,8 @@ use crate::core::memory::{self, Step};
 /// closes the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The same for a connection that has not sent anything yet, so that silent connections do not keep
-/// others out.
+/// The limit for a connection that has not sent anything yet, so that silent connections do not
+/// keep others out.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// The longest name of a client, in bytes.
@@ -70,7 +70,7 @@ pub(crate) trait Stream: Send + fmt::Debug {
     /// The lease on the keys that it needs.
     fn lease(&self) -> Option<&Lease>;
 
-    /// The same, to give something back.
+    /// Returns the lease, mutable, for giving something back.
     fn lease_mut(&mut self) -> Option<&mut Lease>;
 }
 

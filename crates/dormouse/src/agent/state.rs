@@ -43,7 +43,7 @@ impl ClientStates {
         self.iter().filter_map(|state| (state as &dyn Any).downcast_ref())
     }
 
-    /// The same, to change them.
+    /// All states of this type, mutable.
     pub(crate) fn all_mut<T: ClientState>(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().filter_map(|state| (&mut **state as &mut dyn Any).downcast_mut())
     }

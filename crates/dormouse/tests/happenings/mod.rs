@@ -16,7 +16,7 @@ pub(crate) fn happen(times: u64) {
     CountingPmu::happen(0, times);
 }
 
-/// Whose reads are counted, and who changes what is counted, is alone.
+/// Tests whose reads are counted, or that change what is counted, run alone.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,7 +3,7 @@
 
 use crate::event_set::EventSet;
 
-/// As in `changes`.
+/// Stands in for the type of `changes`.
 #[derive(Debug)]
 pub(super) struct Changes;
 

@@ -1,7 +1,7 @@
 //! Sites at chosen places.
 
-/// A function of one `unlikely` site whose first byte lies so many bytes before a boundary (a power
-/// of two); its own module, with its `KEY`.
+/// A function of one `unlikely` site whose first byte lies this many bytes before a boundary (a
+/// power of two); its own module, with its `KEY`.
 macro_rules! placed {
     ($($name:ident: $before:literal before 1 << $boundary:literal;)*) => {
         $(pub(crate) mod $name {

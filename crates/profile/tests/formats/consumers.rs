@@ -216,7 +216,8 @@ fn speedscope_reads_pprof() {
     assert_shares(&read[0].1, &without_inlined());
 }
 
-/// Of a location in pprof's format speedscope takes the function that the others are inlined into.
+/// For a location in pprof's format speedscope shows the function into which the others are
+/// inlined.
 fn without_inlined() -> Shares {
     let mut shares = expected();
     let inlined = shares.remove(MIX).unwrap();

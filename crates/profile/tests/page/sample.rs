@@ -268,7 +268,7 @@ pub(crate) fn service(kind: ProfileKind, seed: u64, more: [u64; 3]) -> (Profile,
     maker.done()
 }
 
-/// A tree of about so many frames, as wide and deep as large services are.
+/// A tree of about `frames` frames, as wide and deep as large services are.
 pub(crate) fn large(frames: usize) -> (Profile, Symbols) {
     let mut maker = Maker::new(ProfileKind::Cpu);
     let mut dice = Dice(7);

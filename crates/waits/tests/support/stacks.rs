@@ -86,7 +86,7 @@ pub(crate) fn on() -> (Waiting, Placing) {
     (Waiting::start().unwrap(), Placing::start().unwrap())
 }
 
-/// As [`on`], where this program keeps frame pointers.
+/// Does what [`on`] does, if this program keeps frame pointers.
 #[track_caller]
 pub(crate) fn on_with_stacks() -> Option<(Waiting, Placing)> {
     if keeps_frame_pointers() {

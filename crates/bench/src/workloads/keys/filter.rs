@@ -29,9 +29,9 @@ pub(crate) const DIRECTIVES: &str = "info,[req{id=7}]=trace";
 /// Which of the two states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// As a plain `info` filter.
+    /// Answers like a plain `info` filter.
     Level,
-    /// As the filter with the dynamic directive.
+    /// Answers like the filter with the dynamic directive.
     Dynamic,
 }
 

@@ -50,7 +50,8 @@ struct Summary<'a> {
     pid: u32,
     #[serde(flatten)]
     recorded: &'a Recorded,
-    /// Of the command that was run; 128 and the signal's number if one ended it.
+    /// The exit code of the command that was run; 128 plus the signal's number if a signal ended
+    /// it.
     exit_code: Option<u8>,
 }
 

@@ -25,7 +25,7 @@ use crate::target::Proc;
 /// Bytes of all buffers together, where they may be locked, and of one, at most.
 const ALL: usize = 128 << 20;
 const LARGEST: usize = 32 << 20;
-/// Every fault; also what maps and who lives.
+/// Every fault; also new mappings, and threads that begin and end.
 const SAMPLING: Sampling =
     Sampling { every: NonZero::<u64>::MIN, life: true, callchain: false, stack_bytes: 0 };
 
@@ -62,7 +62,7 @@ impl Feed {
         Ok(feed)
     }
 
-    /// Of a process that runs, and of what it starts; also the threads that it has.
+    /// A feed for a running process, and for what it starts. Also returns the threads that it has.
     pub(super) fn of_process(pid: u32, proc: &Proc) -> Result<(Self, Vec<u32>), Error> {
         let mut feed = Self::new(Attr::count(KernelEvent::PageFaults).inherited());
         let mut known = HashSet::new();
@@ -104,7 +104,7 @@ impl Feed {
         }
     }
 
-    /// Opens an event of `tid`, one of so many threads, on each processor.
+    /// Opens an event of `tid`, one of `threads` threads, on each processor.
     fn open(&mut self, tid: u32, threads: usize) -> Result<(), Error> {
         let mut bytes = (ALL / threads / self.cpus.len().max(1)).min(LARGEST);
         for at in 0..self.cpus.len() {
@@ -115,7 +115,7 @@ impl Feed {
                         self.user_only = true;
                         self.attr = self.attr.user_only();
                     }
-                    // Not everybody may lock so much.
+                    // Not every user may lock that much memory.
                     Err(Error::LockedMemory { .. }) if bytes > rustix::param::page_size() => bytes /= 2,
                     // Switched off since.
                     Err(Error::NoSuchCpu { .. }) => break None,

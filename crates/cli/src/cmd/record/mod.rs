@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Where to write the faults; an older trace there is replaced, nothing else is
     #[arg(short, long, value_name = "FILE", requires = "faults")]
     output: Option<PathBuf>,
-    /// End after so many faults
+    /// End after this many faults
     #[arg(long, value_name = "FAULTS", value_parser = clap::value_parser!(u64).range(1..), requires = "faults")]
     most: Option<u64>,
     /// Run this, record its faults from its start, and end with its exit code (127 or 126 where it

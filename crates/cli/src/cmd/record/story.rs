@@ -58,7 +58,7 @@ struct Mapping {
 }
 
 impl Story {
-    /// Of nothing so far, and of so many faults at most.
+    /// An empty story that holds at most `most` faults.
     pub(super) fn up_to(most: u64) -> Self {
         Self { most, ..Self::default() }
     }
@@ -225,7 +225,7 @@ mod tests {
         What::Sample { pid: 1, tid, ip: 0, addr: page * PAGE + 7, callchain: Vec::new(), stack: None }
     }
 
-    /// Of a process 1 with threads 1 and 2 and two mappings.
+    /// The operations for events of process 1 with threads 1 and 2 and two mappings.
     fn told(happened: &[What]) -> (Vec<Op>, Counts) {
         let mut story = Story::up_to(u64::MAX);
         story.begin(1, [1, 2], &[mapping(10..20, "//anon"), mapping(20..30, "/bin/x")]);

@@ -19,7 +19,7 @@ use crate::target::{Finder, Found, Target, describe};
 
 pub(super) use seat::{Look, Seat, Standing};
 
-/// The list of services is read at most so often, and at least so often.
+/// The list of services is read at most this often, and at least this often.
 const SCAN: Duration = Duration::from_secs(1);
 const IDLE_SCAN: Duration = Duration::from_secs(3);
 
@@ -60,8 +60,8 @@ pub(super) struct Sight {
 }
 
 impl Hub {
-    /// Of these services; without any of all. Their groups count these events; times of tasks are
-    /// taken if `waits` says so.
+    /// A hub of these services; of all if the list is empty. Their groups count these events; if
+    /// `waits`, times of tasks are taken, too.
     pub(super) fn new(targets: Vec<Target>, events: Wish, waits: bool) -> Hub {
         let (seats, scanned) = Default::default();
         Hub { inner: Arc::new(Inner { targets, events, waits, seats, scanned }) }
@@ -70,7 +70,7 @@ impl Hub {
     /// Reads the list of services again and again, for as long as the server runs.
     pub(super) async fn keep(self) {
         loop {
-            // That there is no list is told to who asks.
+            // A client that requests the list gets the error.
             let _ = self.refresh(IDLE_SCAN).await;
             tokio::time::sleep(IDLE_SCAN).await;
         }

@@ -51,8 +51,8 @@ pub(in crate::serve) struct Look {
     pub(in crate::serve) at: Instant,
     /// The same moment, since 1970.
     pub(in crate::serve) unix_ms: u64,
-    /// All of it as an event, and what has changed since the look before: made once for all who
-    /// read.
+    /// The whole look as an event, and the changes since the look before: encoded once for all
+    /// readers.
     pub(in crate::serve) whole: OnceLock<Bytes>,
     pub(in crate::serve) news: OnceLock<(Instant, Bytes)>,
 }
@@ -146,7 +146,7 @@ impl Seat {
         self.wanted().as_ref().map(Instant::elapsed)
     }
 
-    /// Waits until it has said who it is, or has refused to; so long from its coming.
+    /// Waits until it has sent its hello, or has refused to; at most `within` from its appearance.
     pub(super) async fn introduced(&self, within: Duration) {
         let mut states = self.state.subscribe();
         let since = self.wanted().unwrap_or_else(Instant::now);

@@ -312,7 +312,7 @@ fn a_begin_finds_a_task_iff_present() {
     });
 }
 
-/// The same, where counting ends again while the task runs or after it has ended.
+/// The reverse order: counting ends again while the task runs or after it has ended.
 #[test]
 fn an_end_leaves_nothing_uncharged() {
     let set = set();

@@ -1,7 +1,8 @@
 //! A page with a flame graph and a table of functions: one file that makes no network request.
 //!
 //! The page holds the stacks as one tree of names ([`data`]), and scripts that draw the visible
-//! part of it. Names come from whoever built the program, so they are treated strictly as data:
+//! part of it. Names come from the program, which anyone may have built, so they are treated
+//! strictly as data:
 //!
 //! 1. They are in a block of JSON that contains no `<`, so that nothing ends the block early.
 //! 2. The scripts show them as text on a canvas or as the text of an element.

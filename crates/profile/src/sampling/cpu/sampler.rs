@@ -29,7 +29,8 @@ const RESCAN: Duration = Duration::from_millis(200);
 /// The pause between scans for new threads is this many times the CPU time of the last scan, so
 /// scans use at most 0.2 % of a CPU.
 const RARELY: u32 = 500;
-/// The same for reading the mappings, which is done only after new threads were found.
+/// The corresponding factor for reading the mappings, which is done only after new threads were
+/// found.
 const SELDOM: u32 = 100;
 /// Records of each processor that there is room for: a second at the highest rate of usual kernels.
 const RECORDS: usize = 256;

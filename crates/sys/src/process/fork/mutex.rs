@@ -54,7 +54,8 @@ impl<T: 'static> Mutex<T> {
         Self::with_hooks(phase, value, |_| {}, in_child)
     }
 
-    /// The same, and `before_fork` prepares the value for a fork.
+    /// A mutex whose value `in_child` changes in a forked child, and `before_fork` prepares for a
+    /// fork.
     pub const fn with_hooks(phase: Phase, value: T, before_fork: fn(&mut T), in_child: fn(&mut T)) -> Self {
         Self {
             // SAFETY: the functions are given the address of this mutex, which `join` puts into the

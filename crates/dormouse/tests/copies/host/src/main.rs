@@ -71,7 +71,7 @@ fn records(plugin: &Plugin) {
     let names: Vec<_> = seen.iter().map(|s| (s.0.as_str(), s.1)).collect();
     assert_eq!(names, [("host.brew", 1), ("plugin.brew", 7), ("host.brew", 2)]);
     assert_eq!(trace.dropped(), Default::default());
-    // And the plugin is told who reads.
+    // And the plugin gets the name of the object that reads.
     assert_eq!(text(plugin.trace), "copies-host");
 }
 

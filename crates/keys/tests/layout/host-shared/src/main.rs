@@ -181,7 +181,7 @@ fn pinned() {
     assert!(is_loaded(GUEST));
 }
 
-/// Or for whom the timer is to come back to it.
+/// Also if the timer has to come back to it.
 fn held_for_a_time() {
     let guest = guest(libc::RTLD_NOW);
     let key: extern "C" fn() -> &'static Key = unsafe { guest.library.get(c"guest_key") };
@@ -207,8 +207,8 @@ fn handed_out() {
     assert_eq!(own() & 0b11, 0b11);
 }
 
-/// An object whose sites cannot be brought into step waits, harms no other, and is let in when it
-/// can.
+/// An object whose sites cannot be brought into step waits, harms no other, and is registered when
+/// it can be.
 fn waiting() {
     CORE_OFF.enable().unwrap();
     // Its own early constructor breaks a site.
