@@ -6,7 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 
 use dormouse::{static_key, unlikely};
-use dormouse_protocol::{HelloRequest, KeyInfo, Keys, KeysRequest, Op, PROTOCOL, Request, Response};
+use dormouse_protocol::{
+    HelloRequest, KeyInfo, Keys, KeysRequest, OffRequest, OnRequest, Op, PROTOCOL, PlacesRequest,
+    RecordRequest, Request, Response, SlotsRequest, TasksRequest, TriggersRequest,
+};
 use dormouse_testkit::{HANG, in_child};
 
 static_key! {
@@ -27,23 +30,61 @@ fn place() -> usize {
     code + bytes.iter().position(|&byte| byte == 0xa9).unwrap()
 }
 
+/// Starts the agent and says hello to it: a request, and its answer.
+fn connect() -> impl FnMut(Op) -> String {
+    let directory = tempfile::tempdir().unwrap().keep();
+    // SAFETY: no other thread of this child reads the environment.
+    unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", &directory) };
+    let mut stream = BufReader::new(UnixStream::connect(dormouse::init().unwrap().path()).unwrap());
+    stream.get_ref().set_read_timeout(Some(HANG)).unwrap();
+    let mut ask = move |op: Op| {
+        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
+        writeln!(stream.get_mut(), "{request}").unwrap();
+        let mut answer = String::new();
+        stream.read_line(&mut answer).unwrap();
+        answer
+    };
+    ask(HelloRequest { client: "a test".into(), notices: false }.into());
+    ask
+}
+
+#[test]
+fn on_takes_the_patch_lock_twice() {
+    in_child(|| {
+        let mut ask = connect();
+        let mut locks_of = |op: Op| {
+            let before = dormouse::keys::patch_locks();
+            let answer = ask(op);
+            assert!(answer.contains("\"ok\""), "{answer}");
+            dormouse::keys::patch_locks() - before
+        };
+        let glob = || "tea.*".to_owned();
+        let on = OnRequest { glob: glob(), for_ms: None, dwell_ms: None, keep: false };
+        let off = OffRequest { glob: glob(), dwell_ms: None, force: false, release: false };
+        // Also the first time, when the loader is asked for the object.
+        for _ in 0..2 {
+            assert_eq!(locks_of(on.clone().into()), 2, "select, switch");
+            assert_eq!(locks_of(off.clone().into()), 2);
+        }
+        assert_eq!(locks_of(KeysRequest { glob: Some(glob()) }.into()), 1, "list");
+        for op in [
+            PlacesRequest { from: 0 }.into(),
+            TasksRequest { from: 0 }.into(),
+            RecordRequest::default().into(),
+            SlotsRequest {}.into(),
+            TriggersRequest {}.into(),
+        ] {
+            let text = format!("{op:?}");
+            assert_eq!(locks_of(op), 0, "{text}");
+        }
+    });
+}
+
 #[test]
 fn sites_that_do_not_follow_are_listed() {
     in_child(|| {
         assert!(!unlikely!(MILK));
-        let (directory, place) = (tempfile::tempdir().unwrap().keep(), place());
-        // SAFETY: no other thread of this child reads the environment.
-        unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", &directory) };
-        let mut stream = BufReader::new(UnixStream::connect(dormouse::init().unwrap().path()).unwrap());
-        stream.get_ref().set_read_timeout(Some(HANG)).unwrap();
-        let mut ask = |op: Op| {
-            let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
-            writeln!(stream.get_mut(), "{request}").unwrap();
-            let mut answer = String::new();
-            stream.read_line(&mut answer).unwrap();
-            answer
-        };
-        ask(HelloRequest { client: "a test".into(), notices: false }.into());
+        let (place, mut ask) = (place(), connect());
         let mut list = || {
             let answer: Response<Keys> =
                 serde_json::from_str(&ask(KeysRequest { glob: Some("tea.*".into()) }.into())).unwrap();

@@ -140,9 +140,12 @@ pub use error::Error;
 pub use hold::{Hold, Holder, LONGEST_HOLD};
 pub use key::{Key, StaticKey};
 pub use lease::{Lease, ReleaseError};
-pub use list::{Listed, all, list, try_all, try_list};
+pub use list::{Listed, all, count, list, try_all, try_list};
 pub use prepare::prepare;
 pub use protocol::Protocol;
+#[cfg(feature = "counting")]
+#[doc(hidden)]
+pub use registry::patch_locks;
 pub use registry::{Astray, KeyUse};
 pub use report::BatchReport;
 #[cfg(feature = "select")]

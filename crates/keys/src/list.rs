@@ -53,7 +53,16 @@ pub fn all() -> Vec<KeyUse> {
 ///
 /// See [`try_list`].
 pub fn try_all() -> Result<Vec<KeyUse>, Error> {
-    registry::select(|_| true)
+    registry::select(|_| (), |()| true)
+}
+
+/// The number of keys that [`list`] would have; 0 where that fails.
+///
+/// # Cost
+///
+/// Two loads; after an object has been loaded or unloaded, the lock that batches take, once.
+pub fn count() -> usize {
+    registry::count().unwrap_or_default()
 }
 
 /// Calls `each` for every key that a site names and returns the results. Calls [`try_list`]; empty

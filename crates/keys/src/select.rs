@@ -142,15 +142,8 @@ impl Selector {
     /// See [`try_list`].
     pub fn try_keys(&self) -> Result<Vec<KeyUse>, Error> {
         // Globs are matched outside of the patch lock; a place is compared with few bytes.
-        let told_of = |key: &Key| self.told_of(key.file(), key.line());
-        let mut found = try_list(|used| (used.key.name().to_owned(), told_of(used.key)))?;
-        found.retain(|(name, told)| self.takes(name, *told));
-        // They came by name alone.
-        found.sort_unstable();
-        registry::select(|key| {
-            let sought = (key.name(), told_of(key));
-            found.binary_search_by(|(name, told)| (name.as_str(), *told).cmp(&sought)).is_ok()
-        })
+        let look = |key: &Key| (key.name().to_owned(), self.told_of(key.file(), key.line()));
+        registry::select(look, |(name, told)| self.takes(name, *told))
     }
 
     /// The list of globs as it was given.

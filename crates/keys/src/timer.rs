@@ -26,9 +26,10 @@ pub(crate) const RETRY: Duration = Duration::from_secs(1);
 ///
 /// # Cost
 ///
-/// Waits for a batch that is under way. Empty where [`try_list`](crate::try_list) fails.
+/// Waits for a batch that is under way, but takes no patch lock. Empty in a signal handler that
+/// interrupted a batch of its thread, and without memory.
 pub fn holds() -> Vec<Hold> {
-    Guards::lock().ok().and_then(|guards| guards.holds.list(clock::now()).ok()).unwrap_or_default()
+    hold::lock().ok().and_then(|holds| holds.list(clock::now()).ok()).unwrap_or_default()
 }
 
 /// Starts the thread that ends holds if it does not run yet; otherwise the first hold of the

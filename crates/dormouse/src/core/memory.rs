@@ -21,11 +21,7 @@ const EACH_TIMES: usize = 64 * 1024;
 
 /// Whether there is memory for an answer about all keys and groups.
 pub(crate) fn is_there_for_keys() -> bool {
-    is_there(MUCH) && {
-        // Nothing is kept of them, and so nothing allocated.
-        let keys = dormouse_keys::list(|_| ()).len();
-        is_there(MUCH + (keys + Group::most()) * EACH)
-    }
+    is_there(MUCH) && is_there(MUCH + (dormouse_keys::count() + Group::most()) * EACH)
 }
 
 /// Whether there is memory for an answer about all groups.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dormouse_sys::readable::Pages;
+use dormouse_sys::rendezvous;
 
 use super::{Astray, KeyUse, Local, Registry, sort};
 use crate::key::Key;
@@ -39,6 +40,11 @@ pub(super) struct Index {
     unreadable: Vec<(Segment, Arc<str>)>,
     /// Why the sites of some objects do not follow their keys, and are not in here.
     pub(super) waiting: Vec<String>,
+}
+
+/// Another number whenever an object has come or left.
+pub(super) fn generation() -> Result<u64, Error> {
+    Ok(rendezvous::table()?.generation.load(Ordering::Relaxed))
 }
 
 impl Index {

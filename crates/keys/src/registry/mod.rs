@@ -13,10 +13,12 @@
 //!
 //! # Locking
 //!
-//! The patch lock, then [`LOCAL`].
+//! The patch lock, then [`LOCAL`]. Only what the loader keeps for good is noted under [`LOCAL`]
+//! alone.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::lock::Guard;
@@ -33,19 +35,19 @@ mod pin;
 mod index;
 #[cfg(dormouse_patching)]
 mod objects;
-#[cfg(dormouse_patching)]
-use index::Index;
 #[cfg(all(test, dormouse_patching))]
 pub(crate) use index::first_site;
+#[cfg(dormouse_patching)]
+use index::{Index, generation};
 #[cfg(dormouse_patching)]
 pub use objects::{register, unregister};
 
 #[cfg(not(dormouse_patching))]
 mod portable;
 #[cfg(not(dormouse_patching))]
-use portable::Index;
-#[cfg(not(dormouse_patching))]
 pub use portable::PortableSite;
+#[cfg(not(dormouse_patching))]
+use portable::{Index, generation};
 
 pub(crate) use pin::{lock_pinned, select};
 
@@ -72,7 +74,16 @@ pub struct Astray {
     pub foreign: usize,
 }
 
-/// The findings of this copy of dormouse. Locked under the patch lock only: [`lock`].
+/// The number of keys in the index, and 1 more than the generation of the list of objects that it
+/// is true for.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static COUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// How often the patch lock was taken here.
+#[cfg(feature = "counting")]
+static LOCKED: AtomicU64 = AtomicU64::new(0);
+
+/// The findings of this copy of dormouse.
 static LOCAL: Mutex<Local> = Mutex::with_hooks(
     Phase::Registry,
     Local { index: Index::NOTHING, pinned: Vec::new() },
@@ -101,9 +112,32 @@ pub(crate) fn lock() -> Result<Registry, Error> {
     let table = rendezvous::table()?;
     fork::join();
     let patch = table.patch.lock()?;
+    #[cfg(feature = "counting")]
+    LOCKED.fetch_add(1, Ordering::Relaxed);
     let mut registry = Registry { local: LOCAL.lock()?, table, patch };
     registry.refresh()?;
+    let index = &registry.local.index;
+    COUNT.store(index.keys.len(), Ordering::Relaxed);
+    // Pairs with the load in `count`.
+    COUNTED.store(index.generation() + 1, Ordering::Release);
     Ok(registry)
+}
+
+/// The number of keys that sites name. It takes the patch lock only after an object has come or
+/// left.
+pub(crate) fn count() -> Result<usize, Error> {
+    // Pairs with the store in `lock`: the number is of this generation, or of a later one.
+    if COUNTED.load(Ordering::Acquire) == generation()? + 1 {
+        return Ok(COUNT.load(Ordering::Relaxed));
+    }
+    Ok(lock()?.keys().len())
+}
+
+/// How often batches and listings of this copy of dormouse have taken the patch lock.
+#[cfg(feature = "counting")]
+#[doc(hidden)]
+pub fn patch_locks() -> u64 {
+    LOCKED.load(Ordering::Relaxed)
 }
 
 impl Registry {

@@ -7,29 +7,109 @@
 //!
 //! Nothing is cached for a key that lies in no object: it may be on the heap, or its object may be
 //! gone and another may take its place later.
+//!
+//! # Safety
+//!
+//! The unsafe code turns the address of a key that was seen under the patch lock into a reference,
+//! once its object is pinned.
+#![allow(unsafe_code)]
 
 use std::collections::TryReserveError;
 use std::ops::Range;
+use std::sync::Arc;
 
 use dormouse_sys::loader::{self, PinError};
 
-use super::{KeyUse, Registry, lock, position};
+use super::{KeyUse, LOCAL, Local, Registry, generation, lock, position};
 use crate::Error;
 use crate::key::Key;
 use crate::room::{collect, extend};
 
-/// The keys that `wanted` holds for; no lock is held any more. Their objects stay; a key in an
-/// object that cannot stay is left out.
-pub(crate) fn select(wanted: impl Fn(&Key) -> bool) -> Result<Vec<KeyUse>, Error> {
-    let is_wanted = |used: &&KeyUse| wanted(used.key);
-    let choose = |registry: &Registry| collect(registry.keys().iter().filter(is_wanted).cloned());
-    Ok(pinned(choose, |used| used.key)?.1)
+/// A key as it was seen under the patch lock. It may be gone since.
+struct Seen<T> {
+    key: *const Key,
+    sites: usize,
+    object: Arc<str>,
+    about: T,
+    /// Whether its object was pinned.
+    stays: bool,
+    /// Whether it lay in an object with sites.
+    is_in_object: bool,
+}
+
+/// The keys for which `wanted` holds, by what `look` sees of each under the patch lock. It is taken
+/// once, and `wanted` is called without it. The objects of the keys stay; a key in an object that
+/// cannot stay is left out.
+pub(crate) fn select<T>(look: impl Fn(&Key) -> T, wanted: impl Fn(&T) -> bool) -> Result<Vec<KeyUse>, Error> {
+    loop {
+        let registry = lock()?;
+        let index = &registry.local.index;
+        let see = |used: &KeyUse| Seen {
+            key: used.key,
+            sites: used.sites,
+            object: Arc::clone(&used.object),
+            about: look(used.key),
+            stays: registry.is_pinned(used.key.address()),
+            is_in_object: index.is_in_object(used.key.address()),
+        };
+        let (seen_in, mut seen) = (index.generation(), collect(registry.keys().iter().map(see))?);
+        drop(registry);
+        seen.retain(|one| wanted(&one.about));
+        let mut might_leave = collect(seen.iter().filter(|one| !one.stays).map(|one| one.key.addr()))?;
+        might_leave.sort_unstable();
+        let Asked { loose, mut stay, .. } =
+            if might_leave.is_empty() { Asked::default() } else { ask(&might_leave)? };
+        // An object that was unloaded before the loader was asked has changed it: the loader's lock
+        // is held while an object leaves.
+        if !might_leave.is_empty() && generation()? != seen_in {
+            continue;
+        }
+        stay.sort_unstable_by_key(|range| range.start);
+        seen.retain(|one| {
+            let at = one.key.addr();
+            let is_loose = || loose.binary_search(&at).is_ok() && !one.is_in_object;
+            one.stays || position(&stay, at).is_some() || is_loose()
+        });
+        // For a batch with these keys, which then asks the loader for nothing.
+        LOCAL.lock()?.remember(stay)?;
+        let there = seen.into_iter().map(|Seen { key, sites, object, .. }| {
+            // SAFETY: the key was there when it was seen, no object has come or gone until its own
+            // was pinned, and a key in no object is there for good, as the macros promise.
+            KeyUse { key: unsafe { &*key }, sites, object }
+        });
+        return Ok(collect(there)?);
+    }
 }
 
 /// The registry, with the objects of these keys pinned. The caller keeps the objects until then.
 pub(crate) fn lock_pinned(keys: &(impl Iterator<Item = &'static Key> + Clone)) -> Result<Registry, Error> {
-    let (registry, _, left_out) = pinned(|_| collect(keys.clone()), |&key| key)?;
-    left_out.map_or(Ok(registry), |why| Err(why.into()))
+    let mut asked: Option<(u64, Asked)> = None;
+    loop {
+        let mut registry = lock()?;
+        if let Some((_, asked)) = &mut asked {
+            registry.local.remember(std::mem::take(&mut asked.stay))?;
+        }
+        let might_leave = registry.not_pinned(keys.clone())?;
+        let index = &registry.local.index;
+        let generation = index.generation();
+        match asked {
+            _ if might_leave.is_empty() => return Ok(registry),
+            Some((of, Asked { loose, refused, .. })) if of == generation => {
+                let is_loose = |at: usize| loose.binary_search(&at).is_ok() && !index.is_in_object(at);
+                let Some(at) = might_leave.into_iter().find(|&at| !is_loose(at)) else {
+                    return Ok(registry);
+                };
+                let unknown = || {
+                    let object = format!("the object with the key at {at:#x}");
+                    PinError { object, reason: "the loader does not show it".into() }
+                };
+                return Err(refused.unwrap_or_else(unknown).into());
+            }
+            _ => {}
+        }
+        drop(registry);
+        asked = Some((generation, ask(&might_leave)?));
+    }
 }
 
 /// The loader's answer about some keys.
@@ -41,49 +121,6 @@ struct Asked {
     stay: Vec<Range<usize>>,
     /// Why the object of one cannot stay.
     refused: Option<PinError>,
-}
-
-/// The registry and what `choose` found in it, where `key` extracts the keys. The keys' objects are
-/// pinned; keys whose objects cannot be pinned are left out, and the reason for one of them is
-/// returned.
-fn pinned<T>(
-    choose: impl Fn(&Registry) -> Result<Vec<T>, TryReserveError>,
-    key: impl Fn(&T) -> &'static Key,
-) -> Result<(Registry, Vec<T>, Option<PinError>), Error> {
-    let mut asked: Option<(u64, Asked)> = None;
-    loop {
-        let mut registry = lock()?;
-        if let Some((_, asked)) = &mut asked {
-            registry.remember(std::mem::take(&mut asked.stay))?;
-        }
-        let mut chosen = choose(&registry)?;
-        let might_leave = registry.not_pinned(chosen.iter().map(&key))?;
-        if might_leave.is_empty() {
-            return Ok((registry, chosen, None));
-        }
-        let generation = registry.local.index.generation();
-        match asked {
-            Some((of, Asked { loose, refused, .. })) if of == generation => {
-                let mut left_out = None;
-                chosen.retain(|one| {
-                    let at = key(one).address();
-                    let in_object = || registry.local.index.is_in_object(at);
-                    let stays = registry.is_pinned(at) || loose.binary_search(&at).is_ok() && !in_object();
-                    left_out = left_out.or((!stays).then_some(at));
-                    stays
-                });
-                let unknown = |at| {
-                    let object = format!("the object with the key at {at:#x}");
-                    PinError { object, reason: "the loader does not show it".into() }
-                };
-                let left_out = left_out.map(|at| refused.unwrap_or_else(|| unknown(at)));
-                return Ok((registry, chosen, left_out));
-            }
-            _ => {}
-        }
-        drop(registry);
-        asked = Some((generation, ask(&might_leave)?));
-    }
 }
 
 /// Has the loader pin the objects of keys at these addresses, which are in order. Not under the
@@ -120,10 +157,12 @@ impl Registry {
         might_leave.sort_unstable();
         Ok(might_leave)
     }
+}
 
+impl Local {
     /// Remembers that the objects stay to which this memory belongs.
     fn remember(&mut self, ranges: Vec<Range<usize>>) -> Result<(), TryReserveError> {
-        let pinned = &mut self.local.pinned;
+        let pinned = &mut self.pinned;
         pinned.try_reserve(ranges.len())?;
         for range in ranges {
             let at = pinned.partition_point(|other| other.start < range.start);

@@ -26,6 +26,11 @@ impl PortableSite {
 
 inventory::collect!(PortableSite);
 
+/// Another number whenever an object has come.
+pub(super) fn generation() -> Result<u64, crate::Error> {
+    Ok(inventory::iter::<PortableSite>.into_iter().count() as u64)
+}
+
 /// The keys of one moment.
 #[derive(Debug)]
 pub(super) struct Index {
