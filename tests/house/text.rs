@@ -1,5 +1,5 @@
-//! The form of files: how long they are, how wide their text is, how their sentences begin, what
-//! tests are called.
+//! The form of files: how long they are, how wide their text is, which sentences need a second
+//! reading, what tests are called.
 
 use std::path::Path;
 
@@ -159,6 +159,101 @@ fn sentences_have_a_noun_as_subject() {
     none("sentences have no noun as their subject", &headless);
 }
 
+/// Whether a doc comment begins with a fragment that needs the item before it: "As of [`read`]."
+fn is_fragment(start: &str) -> bool {
+    const STARTS: [&str; 16] = [
+        "As [`",
+        "As `",
+        "As a ",
+        "As an ",
+        "As by ",
+        "As for ",
+        "As if ",
+        "As in ",
+        "As of ",
+        "As on ",
+        "As the ",
+        "Of ",
+        "That of ",
+        "Those of ",
+        "The same.",
+        "The same,",
+    ];
+    let is_clause = start.strip_prefix("That ").is_some_and(|rest| {
+        let subjects = ["a ", "an ", "as ", "each ", "it ", "no ", "the ", "there ", "this "];
+        subjects.iter().any(|subject| rest.starts_with(subject))
+    });
+    let is_same = start.strip_prefix("The same ").is_some_and(|rest| {
+        ["for ", "from ", "in ", "of ", "to ", "where ", "with "].iter().any(|word| rest.starts_with(word))
+    });
+    is_clause || is_same || STARTS.iter().any(|begin| start.starts_with(begin))
+}
+
+/// The words of a sentence, without the signs around them, and whether a sign follows.
+fn words(sentence: &str) -> Vec<(&str, bool)> {
+    sentence
+        .split_whitespace()
+        .map(|word| (word.trim_matches([',', '.', '(', ')']), word.ends_with(',')))
+        .collect()
+}
+
+/// Whether a sentence has a *who* in place of a noun: "Sent to `who` asks".
+fn has_headless_who(sentence: &str) -> bool {
+    const BEFORE: [&str; 34] = [
+        "about", "after", "all", "and", "are", "as", "ask", "asks", "at", "before", "beside", "but", "by",
+        "for", "from", "if", "in", "into", "is", "of", "on", "only", "or", "over", "say", "says", "tell",
+        "tells", "than", "to", "told", "with", "without", "names",
+    ];
+    let words = words(sentence);
+    words.windows(2).any(|pair| {
+        let ((before, is_cut), (who, _)) = (pair[0], pair[1]);
+        ["who", "whoever"].contains(&who) && !is_cut && BEFORE.contains(&before)
+    })
+}
+
+/// Whether a sentence has a quantity without a number or a name: "waits for so `many` seconds".
+fn is_vague(sentence: &str) -> bool {
+    let words: Vec<_> = words(sentence).into_iter().map(|(word, _)| word).collect();
+    let vague = words.windows(2).position(|pair| {
+        pair[0].eq_ignore_ascii_case("so") && ["many", "much", "long", "often"].contains(&pair[1])
+    });
+    vague.is_some_and(|at| !words[at..].contains(&"that"))
+}
+
+/// Doc comments by their first lines: those whose line before is no doc comment.
+fn doc_starts(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let doc = |line: &'_ str| ["///", "//!"].iter().any(|start| line.trim_start().starts_with(start));
+    let mut was_doc = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let is_start = doc(line) && !was_doc;
+        was_doc = doc(line);
+        is_start.then(|| (number + 1, line.trim_start().trim_start_matches(['/', '!']).trim()))
+    })
+}
+
+#[test]
+fn comments_read_at_once() {
+    let mut found = Vec::new();
+    for path in rust_files() {
+        let text = text(&path);
+        let mut tell = |number: usize, what: &str, sentence: &str| {
+            found.push(format!("{}:{number}: {what}: {sentence}", short(&path)));
+        };
+        doc_starts(&text)
+            .filter(|(_, start)| is_fragment(start))
+            .for_each(|(number, start)| tell(number, "a fragment", start));
+        for (number, sentence) in sentences(comments(&text)) {
+            if has_headless_who(&sentence) {
+                tell(number, "who without a noun", &sentence);
+            }
+            if is_vague(&sentence) {
+                tell(number, "so many, without a number", &sentence);
+            }
+        }
+    }
+    none("sentences need a second reading", &found);
+}
+
 fn tests_of(items: &[Item], names: &mut Vec<String>) {
     for item in items {
         match item {
@@ -197,4 +292,28 @@ fn headless_sentences_are_told() {
     let lines = [(1, "One sentence that goes"), (2, "on. Who is it. And"), (4, "What else.")];
     let found = sentences(lines.into_iter());
     assert_eq!(found.iter().filter(|(_, sentence)| is_headless(sentence)).count(), 2, "{found:?}");
+}
+
+#[test]
+fn sentences_for_a_second_reading_are_found() {
+    for fragment in ["As of [`read`].", "Of the group.", "That the key is on.", "The same, of a thread."] {
+        assert!(is_fragment(fragment), "{fragment}");
+    }
+    for whole in ["Of-course", "Office hours.", "That is all.", "The same as [`read`].", "Assembles."] {
+        assert!(!is_fragment(whole), "{whole}");
+    }
+    for headless in ["It is told to who asks.", "Sent by whoever asked."] {
+        assert!(has_headless_who(headless), "{headless}");
+    }
+    for whole in ["The user, who waits, sees it.", "A thread for whom it waits.", "Who is it?"] {
+        assert!(!has_headless_who(whole), "{whole}");
+    }
+    for vague in ["Waits for so long.", "One of so many threads,"] {
+        assert!(is_vague(vague), "{vague}");
+    }
+    for clear in ["There are so many that it waits.", "It does so for many."] {
+        assert!(!is_vague(clear), "{clear}");
+    }
+    let text = "//! Head.\n//! As of.\nfn a() {}\n/// As of.\n/// b\n";
+    assert_eq!(doc_starts(text).collect::<Vec<_>>(), [(1, "Head."), (4, "As of.")]);
 }

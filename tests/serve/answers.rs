@@ -66,7 +66,7 @@ const REFUSED: [(&str, u16, &str); 28] = [
     ("on", 404, "nothing is at this address"),
 ];
 
-/// The same of requests that change something.
+/// Refusals of requests that change something.
 const REFUSED_CHANGES: [(&str, &str, u16, &str); 16] = [
     ("keys", r#"{"glob":"no.such","on":false}"#, 404, "no key matches `no.such`"),
     ("keys", r#"{"glob":"a","on":true}"#, 400, "`for_ms` says when they go off again: from 1 to 3600000"),

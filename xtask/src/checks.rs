@@ -44,9 +44,9 @@ pub(crate) fn documentation() -> Result {
     discard(&[target().join("doc")])
 }
 
-/// Checks that the crates that services embed, and the command, compile for arm64. Debian's compiler
-/// has a standard library for it, and nothing is linked. A long run checks the whole workspace:
-/// the demo and the benches depend on code in C, and need a C compiler for arm64.
+/// Checks that the crates that services embed, and the command, compile for arm64. Debian's
+/// compiler has a standard library for it, and nothing is linked. A long run checks the whole
+/// workspace: the demo and the benches depend on code in C, and need a C compiler for arm64.
 pub(crate) fn arm64(is_long: bool) -> Result {
     const TRIPLE: &str = "aarch64-unknown-linux-gnu";
     let mut missing = Vec::new();

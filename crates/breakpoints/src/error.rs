@@ -161,7 +161,7 @@ pub struct HeldSlot {
 /// A holder of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotHolder {
-    /// What its breakpoints are for.
+    /// The target of its breakpoints.
     pub target: Target,
     /// The number of slots that they take.
     pub slots: u32,

@@ -28,7 +28,7 @@ pub enum SlotKind {
     Execute,
 }
 
-/// What a breakpoint is for.
+/// The tasks and processors that a breakpoint covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// Every task that runs on this processor.
@@ -42,7 +42,7 @@ pub enum Target {
 /// A request for slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
-    /// What the slots are for.
+    /// The tasks and processors that the slots cover.
     pub target: Target,
     /// The kind of slots.
     pub kind: SlotKind,

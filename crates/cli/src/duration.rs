@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::text::by_text;
 
-/// A duration that is more than nothing, and at least so many milliseconds.
+/// A duration above zero, and of at least `LEAST_MS` milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Length<const LEAST_MS: u64 = 0>(pub(crate) Duration);
 

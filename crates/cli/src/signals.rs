@@ -7,7 +7,8 @@
 //! A verb catches signals before its first request to a service, never after: otherwise a signal
 //! that comes while the service answers would end the process without a result.
 //!
-//! A verb that runs for an HTTP client has the client's leaving in their place: [`Signals::remote`].
+//! A verb that runs for an HTTP client has the client's leaving in their place:
+//! [`Signals::remote`].
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -83,7 +84,7 @@ impl Signals {
         Ok((Signals { pipe }, HangUp { _end: end }))
     }
 
-    /// The same of a client.
+    /// The signals of the same client, once more.
     #[cfg(feature = "serve")]
     pub(crate) fn again(&self) -> io::Result<Signals> {
         Ok(Signals { pipe: self.pipe.try_clone()? })

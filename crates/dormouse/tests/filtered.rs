@@ -33,7 +33,7 @@ const KILLED: [(&str, libc::c_long); 8] = [
 /// The protection of code, in the third argument of `mprotect`.
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 
-/// So many of them `init` needs itself.
+/// How many of them `init` needs itself.
 const OF_INIT: usize = 2;
 
 /// Has all threads killed for one call; for `mprotect` only where code would be made writable.

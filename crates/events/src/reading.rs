@@ -1,7 +1,7 @@
 //! Reading the totals of contexts while threads run.
 //!
-//! A ledger holds what was charged. What is not charged yet is in the spans of threads. A read
-//! visits each thread once, whatever task it runs, and reads its counters from outside. That is the
+//! A ledger holds what was charged. Uncharged counts are in the spans of threads. A read visits
+//! each thread once, whatever task it runs, and reads its counters from outside. That is the
 //! expensive part (two files of `/proc` for some events), and it is done once for all contexts and
 //! events. The rest are loads:
 //!

@@ -52,8 +52,7 @@ impl Protocol {
         named().unwrap_or_default()
     }
 
-    /// What is wrong with the value of `DORMOUSE_KEYS`, or `None`. If it is wrong, the default is
-    /// used.
+    /// The fault in the value of `DORMOUSE_KEYS`, or `None`. If it is wrong, the default is used.
     pub fn complaint() -> Option<String> {
         named().err()
     }

@@ -9,7 +9,7 @@ use std::ops::{Range, RangeBounds};
 use crate::error::EditError;
 use crate::mapping::{Extent, Mapping};
 
-/// What happens to mappings that a new one overlaps.
+/// The treatment of mappings that a new one overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
     /// The new mapping is refused.

@@ -1,5 +1,4 @@
-//! What the kernel reports about a mapping: the kind of memory, the permissions, and the file
-//! behind it.
+//! The kernel's report on a mapping: the kind of memory, the permissions, and the file behind it.
 
 use std::fmt;
 

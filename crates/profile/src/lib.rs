@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`Profile`] | a profile as data: raw addresses, weights, and what is missing |
 //! | [`OwnCode`] | which of its functions are the program's own |
-//! | [`Symbols`] | the names of its addresses, found by whoever has the files |
+//! | [`Symbols`] | the names of its addresses, found by a process that has the files |
 //! | [`decode`] | a profile of an earlier day, from its file |
 //! | [`Diff`] | two profiles, stack by stack |
 //! | [`encode`] | the formats that tools read |

@@ -66,7 +66,7 @@ pub struct FileHead {
     /// The rule that fired, as it was given; absent if a command requested the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// What the rule has seen, in words.
+    /// The event that the rule has seen, in words.
     pub seen: String,
     /// The number of the task that was seen, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ pub fn is_file(bytes: &[u8]) -> bool {
 pub struct FileError {
     /// The offset of the fault in the compressed file, in bytes.
     pub at: u64,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 

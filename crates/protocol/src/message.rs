@@ -38,7 +38,7 @@ pub struct Response<T> {
 pub struct WireError {
     /// The kind of refusal.
     pub code: Code,
-    /// What is wrong, with what, and what to change.
+    /// The fault, its object, and what to change.
     pub message: String,
     /// Names similar to the one that matched nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -35,7 +35,7 @@ impl ProfileRequest {
 }
 
 impl ProfileQuery {
-    /// A profile of that kind for so many seconds.
+    /// A profile of that kind for `seconds` seconds.
     pub fn of(kind: ProfileKind, seconds: u64) -> Self {
         let request = ProfileRequest { kind, ..ProfileRequest::default() };
         Self { request, length: Duration::from_secs(seconds), own: Vec::new() }

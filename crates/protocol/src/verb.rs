@@ -44,7 +44,7 @@ pub(crate) const SHORT_ANSWER: usize = 4 << 20;
 pub struct Memory {
     /// A fixed number of bytes.
     pub bytes: usize,
-    /// What adds to it, once for each.
+    /// The things that add to it, once for each.
     pub each: &'static [Each],
 }
 
@@ -72,7 +72,7 @@ impl Memory {
         Self { each, ..Self::SOME }
     }
 
-    /// So many bytes.
+    /// A fixed number of bytes, and nothing more.
     pub(crate) const fn bytes(bytes: usize) -> Self {
         Self { bytes, each: &[] }
     }

@@ -21,7 +21,7 @@ pub struct Capability {
     pub name: &'static str,
     /// Whether it is available.
     pub state: State,
-    /// What was observed.
+    /// The observation.
     pub detail: Cow<'static, str>,
     /// The one setting to change, if there is one.
     pub fix: Option<Cow<'static, str>>,

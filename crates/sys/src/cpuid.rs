@@ -1,4 +1,4 @@
-//! What the processor reports about itself.
+//! The processor's report about itself.
 //!
 //! # Safety
 //!

@@ -1,10 +1,10 @@
 //! A descriptor table that belongs to one thread.
 //!
 //! The numbers in the process's descriptor table belong to the host: it may close every number that
-//! it finds, open others at them, and fork in between. What a thread opens in a table of its own
-//! the host can neither close nor inherit, and all of the host's numbers stay free for it.
-//! `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9) gives a thread its table in one step, and
-//! an empty one: it keeps nothing of the host's open, no pipe and no lock.
+//! it finds, open others at them, and fork in between. The host can neither close nor inherit
+//! descriptors that a thread opens in a table of its own, and all of the host's numbers stay free
+//! for it. `close_range` with `CLOSE_RANGE_UNSHARE` (Linux 5.9) gives a thread its table in one
+//! step, and an empty one: it keeps nothing of the host's open, no pipe and no lock.
 //!
 //! A thread that lives for a while, and allocates, borrows the host's standard error
 //! ([`LentStderr`]): if it aborts the process, Rust or the C library writes the reason to

@@ -191,7 +191,8 @@ impl<D: Duty> Keeper<D> {
         begun
     }
 
-    /// Begins an activity as [`Keeper::begin`] does, by an errand that cannot fail; does not wait for it.
+    /// Begins an activity as [`Keeper::begin`] does, by an errand that cannot fail, and does not
+    /// wait for it.
     ///
     /// # Errors
     ///

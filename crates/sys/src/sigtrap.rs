@@ -63,7 +63,7 @@ use crate::debug_trap::{self, MOST_COPIES, SharedWatcher};
 use crate::passing::{self, SignalFrame};
 use crate::signals;
 
-/// What a resolver has found at the address of an `int3`.
+/// The finding of a resolver at the address of an `int3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Ours: the thread continues at this address.

@@ -17,7 +17,7 @@ use dormouse_sys::prefetch;
 use crate::buckets::{self, BUCKETS, Histogram};
 use crate::sequence::Sequence;
 
-/// So many a process has beside those of the rows 0: 64 MB.
+/// The most that a process has beside those of the rows 0: 64 MB.
 pub(crate) const MOST: u64 = (64 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;
 
 /// The times that are added up.

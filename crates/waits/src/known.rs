@@ -10,7 +10,7 @@ use crate::slot::{PLACES, Slot, WOKEN_BY};
 pub(crate) struct Known {
     /// Their numbers; 0 for none.
     pub(crate) places: [u32; PLACES],
-    /// So many polls ago its leaves have taken wakers there.
+    /// How many polls ago its leaves have taken wakers there.
     pub(crate) polls_ago: u32,
     /// Leaves have found no seat since.
     pub(crate) has_more: bool,

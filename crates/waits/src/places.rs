@@ -70,7 +70,7 @@ const SUMS: usize = 1 << 14;
 const FRAMES: usize = 30;
 /// The bits of a count of those who ask for places.
 const ASKERS: u64 = (1 << 20) - 1;
-/// So many wakers of a part have places.
+/// How many wakers of a part have places.
 const KEPT_OF_PART: u64 = 6;
 /// How far from its hash a stack or a sum may lie.
 const REACH: usize = 32;

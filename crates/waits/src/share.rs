@@ -29,7 +29,7 @@ pub(crate) const TASK: u64 = 1;
 pub(crate) const CELL: u64 = 1 << 32;
 const WAKER: u64 = 1 << 1;
 const WAKERS: u64 = CELL - WAKER;
-/// So many wakers are counted; further ones are the runtime's.
+/// The most wakers that are counted; further ones are the runtime's.
 const FULL: u64 = WAKERS / 2;
 
 /// See the module.

@@ -1,4 +1,4 @@
-//! What is recorded of one task.
+//! The record of one task.
 //!
 //! A slot is used by a task (its *holder*) and by the wakers that the task's leaves have taken. It
 //! is given back when both have left it, so a waker that is used after the task's end finds a slot

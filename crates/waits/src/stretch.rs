@@ -17,7 +17,7 @@ use crate::places;
 use crate::rows::{Account, Going, Shelf, Wait};
 use crate::slot::Slot;
 
-/// So many stretches are looked at, from the innermost.
+/// How many stretches are visited, from the innermost.
 pub(crate) const DEPTH: usize = 64;
 
 /// The calling thread is in a task until this is dropped, on the same thread.

@@ -291,7 +291,7 @@ async fn a_leaf_polled_often_holds_few_wakers() {
     assert!(living_task(task).places.is_empty() && !living_task(task).has_waker);
 }
 
-/// So many futures one in the other, around a sleep.
+/// `depth` futures, one in the other, around a sleep.
 fn nested(depth: usize) -> Pin<Box<dyn Future<Output = ()>>> {
     match depth {
         0 => Box::pin(sleeper()),

@@ -40,11 +40,11 @@ pub struct WatchReport {
     pub other_sites: u64,
     /// Its state.
     pub state: WatchState,
-    /// What it covers: the meaning of "no hit".
+    /// Its coverage: the meaning of "no hit".
     pub coverage: Coverage,
 }
 
-/// What a watch covers, so that "no hit" has a meaning.
+/// The coverage of a watch, so that "no hit" has a meaning.
 ///
 /// Besides, it never sees writes by the kernel (system calls), by devices, or through other
 /// mappings of the page.

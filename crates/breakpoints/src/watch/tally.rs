@@ -179,8 +179,8 @@ impl Tally {
         self.queue.get_or_init(|| Box::new(Queue::new()))
     }
 
-    /// A hit of a piece, on the thread that made it, which came to the handler at this time. Returns
-    /// whether the keeper must look at the watch now.
+    /// Counts a hit of a piece, on the thread that made it, which came to the handler at this time.
+    /// Returns whether the keeper must look at the watch now.
     #[must_use]
     pub(super) fn hit(&self, number: usize, trap: &PerfTrap, came: u64) -> bool {
         let is_late = trap.is_late != 0;

@@ -1,9 +1,9 @@
 //! Single requests to an agent: over a connection of this command, or over the one that
 //! `dormouse serve` has, where they come one after the other between its own.
 //!
-//! A shared connection is for verbs that leave nothing behind on it. A verb has one of its own if it
-//! has something counted, sampled, watched or traced: that ends with the connection, and must end
-//! with the verb.
+//! A shared connection is for verbs that leave nothing behind on it. A verb has one of its own if
+//! it has something counted, sampled, watched or traced: that ends with the connection, and must
+//! end with the verb.
 
 #![cfg_attr(not(feature = "serve"), allow(dead_code, reason = "nobody shares a connection"))]
 
@@ -105,7 +105,7 @@ impl Session {
         self.with(|client| client.call(request))
     }
 
-    /// As [`Session::call`], unless the agent does not know the operation.
+    /// Calls the operation as [`Session::call`] does; `None` if the agent does not support it.
     pub(crate) fn call_known<V: Verb>(&mut self, request: V) -> Outcome<Option<V::Answer>> {
         self.with(|client| client.knows::<V>().then(|| client.call(request)).transpose())
     }

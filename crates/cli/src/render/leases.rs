@@ -24,7 +24,7 @@ pub(crate) struct Switched<'a> {
     pub(crate) off_at_unix_ms: Option<u64>,
     #[serde(flatten)]
     pub(crate) changed: &'a Changed,
-    /// Who has switched for a client elsewhere, who may be somebody else.
+    /// The user that has switched the keys for an HTTP client, which may belong to another user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) by: Option<User>,
 }
@@ -69,7 +69,7 @@ pub(crate) fn unix_ms_in(ms: u64) -> Option<u64> {
     u64::try_from(now.as_millis()).ok()?.checked_add(ms)
 }
 
-/// So many milliseconds, for people.
+/// A number of milliseconds as text.
 pub(crate) fn short_ms(ms: u64) -> String {
     short(ms.saturating_mul(1_000_000))
 }

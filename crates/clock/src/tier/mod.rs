@@ -262,8 +262,7 @@ impl Beginning {
     }
 }
 
-/// What is wrong with the value of `DORMOUSE_CLOCK`, or `None`. If it is wrong, the library
-/// chooses.
+/// The fault in the value of `DORMOUSE_CLOCK`, or `None`. If it is wrong, the library chooses.
 pub fn complaint() -> Option<&'static str> {
     beginning().complaint.as_deref()
 }

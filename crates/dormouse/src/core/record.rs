@@ -36,7 +36,7 @@ mod tag {
     pub(super) const FORMATTED: u8 = 6;
 }
 
-/// What a record marks.
+/// The event that a record marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -264,7 +264,7 @@ impl fmt::Display for Field<'_> {
 /// A decoded record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record<'a> {
-    /// What it marks.
+    /// The event that it marks.
     pub phase: RecordKind,
     /// The probe's number.
     pub probe: u32,
@@ -286,7 +286,7 @@ pub struct Record<'a> {
 pub struct Malformed {
     /// The offset of its beginning.
     pub at: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: &'static str,
 }
 

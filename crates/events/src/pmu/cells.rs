@@ -28,7 +28,7 @@ use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
 use super::patience;
 
-/// How many counters the program itself can have. What is added to further ones is lost, and
+/// How many counters the program itself can have. Counts of further ones are lost, and
 /// [`Counter::event`](crate::Counter::event) returns an error for them.
 pub const MAX_USER_COUNTERS: usize = 64;
 /// How many breakpoints can be counted at once.

@@ -83,7 +83,7 @@ pub trait Pmu: fmt::Debug + Send + Sync {
         Unit::Times
     }
 
-    /// What the count leaves out, such as "user mode only".
+    /// The note on what the count leaves out, such as "user mode only".
     fn note(&self, _event: u32) -> Option<&'static str> {
         None
     }

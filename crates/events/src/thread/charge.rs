@@ -24,7 +24,7 @@ use crate::generation::{Generation, SWITCH};
 use crate::ledger::Context;
 use crate::span::{Delta, Shortcut, Span};
 
-/// What a switch did.
+/// The effect of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switched {
     /// Nothing is counted for these tasks, or the thread cannot count: it has no block, or the

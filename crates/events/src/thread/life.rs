@@ -1,4 +1,4 @@
-//! What happens when a thread first uses its span, forks, and ends.
+//! The first use of a span by its thread, forks, and the end of the thread.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 

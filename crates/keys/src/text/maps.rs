@@ -1,5 +1,5 @@
-//! What the kernel reports on the memory that contains code: its bounds, its permissions, and
-//! whether a write would reach a file.
+//! The kernel's report on the memory that contains code: its bounds, its permissions, and whether a
+//! write would reach a file.
 //!
 //! The loader maps code privately, readable and executable. A tool that has remapped it (to huge
 //! pages, say), an in-process patcher or a compiler with a region of its own may have changed

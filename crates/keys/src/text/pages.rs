@@ -4,8 +4,8 @@
 //! permissions of their segment's header. It never includes pages with other permissions, so
 //! nothing that a host has changed is changed by us, or reset to what we think is right. Pages with
 //! a site whose permissions are not the header's are *foreign*: they are written through the memory
-//! file, which changes no permissions. Whoever has changed them may be doing so now, or may do so
-//! again.
+//! file, which changes no permissions. The code that has changed them may be doing so now, or may
+//! do so again.
 //!
 //! # Limits
 //!

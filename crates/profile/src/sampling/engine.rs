@@ -1,4 +1,4 @@
-//! What the engines of all kinds share: each takes the samples of one kind, on the keeper's thread.
+//! The interface of the engines: each takes the samples of one kind, on the keeper's thread.
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -54,7 +54,7 @@ pub struct EventInfo {
     pub unit: String,
     /// The unit that counts it: `clock`, `software`, `hardware`, `user`, `alloc`.
     pub pmu: String,
-    /// What the count leaves out, if anything.
+    /// A note on what the count leaves out, if anything.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// Why the service cannot count it here; absent if it can.

@@ -33,7 +33,7 @@ pub struct Check {
     pub name: String,
     /// The result.
     pub state: CheckState,
-    /// What was observed.
+    /// The observation.
     pub detail: String,
     /// The one setting to change, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -103,7 +103,7 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// What one batch did.
+/// The effects of one batch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BatchStat {

@@ -98,7 +98,7 @@ pub struct TriggerRow {
     /// The time since it last fired, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_ago_ns: Option<u64>,
-    /// What it saw then, in words.
+    /// The event that it saw then, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
     /// The path of its last file.

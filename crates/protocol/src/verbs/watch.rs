@@ -122,7 +122,7 @@ pub struct WatchRow {
     pub passed: u64,
     /// The number of hits that were counted but not examined.
     pub lost: u64,
-    /// What the watch covers.
+    /// The coverage of the watch.
     pub coverage: CoverageRow,
     /// Why it was disarmed for good before its time; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ pub enum WireState {
     Unknown,
 }
 
-/// What a watch covers.
+/// The coverage of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoverageRow {

@@ -33,7 +33,7 @@ mod inside;
 
 pub(crate) use self::exports::{exports, other_exporter};
 
-/// What the loader reports about an object.
+/// The loader's report about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     /// The loader's name for it: a path, empty for the executable.

@@ -68,7 +68,7 @@ const _: () = assert!(
         && std::mem::offset_of!(Raw, sig_data) == 120
 );
 
-/// What to record.
+/// The occurrences to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
     /// Record one in this many events.

@@ -27,11 +27,11 @@ const CONTEXT_MAX: u64 = -4095_i64 as u64;
 pub struct PerfRecord {
     /// The time by `CLOCK_MONOTONIC`.
     pub time: u64,
-    /// What happened.
+    /// The occurrence.
     pub what: What,
 }
 
-/// What a record is about.
+/// The occurrence that a record describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {

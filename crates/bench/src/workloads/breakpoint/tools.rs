@@ -22,7 +22,7 @@ struct Tool {
     input: &'static str,
     /// The line that it prints when the watch is armed.
     armed: &'static str,
-    /// What it prints when it has seen all hits.
+    /// Its output when it has seen all hits.
     seen: String,
     /// The signal that ends it, if the end of its target does not at once.
     ended_by: Option<Signal>,

@@ -59,7 +59,7 @@ fn serve_nobody(groups: usize, mut tell: PipeWriter) -> Result<Vec<f64>, Failure
     }
 }
 
-/// So many groups have requests.
+/// Makes requests in `groups` groups.
 pub(super) fn have_requests(groups: usize) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     for n in 0..groups {

@@ -61,7 +61,7 @@ fn has_frames() -> Result<(), Failure> {
     }
 }
 
-/// So many ways to the leaf: more than places of which a waker is out at once.
+/// The number of ways to the leaf: more than places of which a waker is out at once.
 const WAYS: usize = 4;
 
 type Ways = [fn(usize, &Context<'_>) -> Waker; WAYS];

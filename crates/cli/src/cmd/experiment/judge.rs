@@ -3,8 +3,8 @@
 //!
 //! Each look gets a part of the total allowed error (a *spending function* of Lan and `DeMets`:
 //! `t²` of it is spent when the part `t` of the time is over), divided among the rows of the look:
-//! half of it is for the average of groups, where a small effect on all of them shows first. So
-//! many groups, early looks and an end at any time add no error. The interval of a row is the
+//! half of it is for the average of groups, where a small effect on all of them shows first.
+//! Therefore groups, early looks and an end at any time add no error. The interval of a row is the
 //! intersection of the intervals of all its looks.
 //!
 //! # References

@@ -68,7 +68,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// What to profile, and for how long.
+/// The kind of profile, and its length.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {

@@ -67,7 +67,7 @@ pub(crate) struct Args {
     output: Option<std::path::PathBuf>,
 }
 
-/// What to count, and until when.
+/// The events to count, and the end of counting.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {

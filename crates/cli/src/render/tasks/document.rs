@@ -52,7 +52,7 @@ struct TaskDocument<'a> {
     /// Where its leaves have taken wakers that are out; if it is runnable, where the one of them
     /// was that has woken it.
     places: &'a [u32],
-    /// So many polls ago; absent: in the last one.
+    /// How many polls ago they were taken; absent for the last poll.
     #[serde(skip_serializing_if = "is_zero")]
     polls_ago: u32,
     /// There are more places than a task has room for; absent: no.

@@ -1,9 +1,9 @@
 //! The services of this host, and the last look at each.
 //!
-//! Each has a *seat*: a thread with a conversation of its own ([`seat`]), so a service that is
-//! stopped holds up nobody but its own thread. A look is taken when somebody wants one and the last
-//! is old; all who want one meanwhile share it. Nobody looks: no look is taken, and the services
-//! count on, so that their counters have no holes.
+//! Each has a *seat*: a thread with a conversation of its own ([`seat`]), so a stopped service
+//! delays only its own thread. A look is taken when a client wants one and the last is old; clients
+//! that want one meanwhile share it. Without clients no look is taken, and the services count on,
+//! so that their counters have no holes.
 //!
 //! Services come and go: [`Hub::refresh`] reads the kernel's list, about once a second at most.
 

@@ -110,7 +110,7 @@ impl Seat {
         &self.process
     }
 
-    /// As the subject of verbs, which ask on this connection what leaves nothing behind on it.
+    /// The subject for verbs, which use this connection for requests that leave no state on it.
     pub(in crate::serve) fn subject(&self) -> Subject {
         Subject::shared(Shared { process: self.process.clone(), errands: self.wishes.clone() })
     }

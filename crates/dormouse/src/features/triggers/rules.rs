@@ -84,9 +84,9 @@ pub(crate) struct Rule {
 pub struct RuleError {
     /// The rule, as it was given.
     pub rule: String,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What to write instead.
+    /// The text to write instead.
     pub instead: String,
 }
 

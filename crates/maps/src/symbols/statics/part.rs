@@ -56,7 +56,7 @@ impl<'a> Part<'a> {
         read(file, end, self.at + at, size)
     }
 
-    /// So many bytes of it as there are, up to `most`.
+    /// The bytes from `at` on, at most `most`.
     pub(super) fn up_to(&self, at: u64, most: u64) -> io::Result<Vec<u8>> {
         self.bytes(at, self.size.saturating_sub(at).min(most))
     }

@@ -1,4 +1,4 @@
-//! What all triggers observe together, and the findings of one scan.
+//! The state that all triggers observe together, and the findings of one scan.
 
 use std::fmt;
 use std::time::Duration;

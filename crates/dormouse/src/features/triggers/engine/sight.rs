@@ -1,4 +1,4 @@
-//! What each trigger has observed, and how close it has come to its threshold.
+//! The observations of each trigger, and how close it has come to its threshold.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
