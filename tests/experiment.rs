@@ -180,7 +180,7 @@ fn another_hand_at_the_switch_ends_it() {
     assert_eq!(run(["on", &service.target(), TAX, "--keep"]).code, Some(0));
     let ended = running.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("somebody else switches them"), "{ended:?}");
+    assert!(ended.stderr.contains("another client switches them"), "{ended:?}");
     service.await_keys_on(ALONE, |on| on == 0);
     // The other hand's wish stands.
     assert_eq!(service.keys_on(TAX), 1);

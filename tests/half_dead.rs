@@ -81,12 +81,12 @@ fn record(tsc: u64, cups: u64) -> Vec<u8> {
 fn an_agent_that_dies_is_named() {
     against(&["keys", "{}"], |stream| say(stream, "")).assert_fails(1, &["ended, or closed the connection"]);
     against(&["keys", "{}"], |stream| say(stream, &HELLO[..50]))
-        .assert_fails(1, &["in the middle of what it said"]);
+        .assert_fails(1, &["in the middle of an answer"]);
     against(&["keys", "{}"], |stream| {
         say(stream, HELLO);
         say(stream, r#"{"v":1,"id":2,"ok":{"keys":["#);
     })
-    .assert_fails(1, &["in the middle of what it said"]);
+    .assert_fails(1, &["in the middle of an answer"]);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn trace_prints_records_before_a_service_died() {
         ]
     );
     assert!(
-        run.stderr.contains("2 records in") && run.stderr.contains("in the middle of what it said"),
+        run.stderr.contains("2 records in") && run.stderr.contains("in the middle of an answer"),
         "{run:?}"
     );
 }

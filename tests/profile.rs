@@ -359,7 +359,7 @@ fn code_without_names_says_why() {
             &["-fno-omit-frame-pointer"][..],
             "[unknown]: code that no file maps: a JIT, or text copied",
         ),
-        (&spins, &["-s"], "spins: no symbols but of what it exports, and no debug information"),
+        (&spins, &["-s"], "spins: no symbols but the exported ones, and no debug information"),
         (&spins, &["-gsplit-dwarf"], "spins: its inlined functions are in .dwo files or a .dwp file"),
     ] {
         let Some(program) = Spinning::start(text, flags) else { return };

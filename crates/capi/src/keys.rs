@@ -19,7 +19,7 @@ const NO_KEY: Refusal = Refusal::Invalid(
 const NO_REPORT: Refusal =
     Refusal::Invalid("the report's size is unknown: initialise it by DORMOUSE_REPORT_INIT");
 const NO_BATCH: Refusal = Refusal::Invalid(
-    "no batch: the pointer is NULL, which is also what dormouse_batch_begin returns where there is no memory",
+    "no batch: the pointer is NULL; dormouse_batch_begin returns NULL if there is no memory",
 );
 
 /// The key behind a pointer, if it may be one.

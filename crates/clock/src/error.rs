@@ -44,7 +44,7 @@ pub enum Error {
         tid: u32,
     },
     /// The measured thread or process has already ended.
-    #[error("cannot set a budget: what it is for has ended already")]
+    #[error("cannot set a budget: the thread or process that it measures has ended already")]
     MeterEnded,
     /// The thread that watches budgets cannot be started.
     #[error(

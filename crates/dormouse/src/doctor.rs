@@ -60,7 +60,7 @@ fn runnable_check() -> Capability {
     const NAME: &str = "host.schedstat";
     match Schedstat::of_own(identity::tid()) {
         Some(Schedstat { runnable_ns: Some(_), .. }) => {
-            Capability::ok(NAME, "the kernel tells how long each thread waited for a CPU")
+            Capability::ok(NAME, "the kernel reports how long each thread waited for a CPU")
         }
         Some(_) => Capability::limited(NAME, "the kernel does not count how long threads wait for a CPU")
             .with_fix("boot it with `delayacct`, or with CONFIG_SCHEDSTATS"),

@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// Asked for by a signal handler that has interrupted the same on its own thread.
     #[error(
-        "what is counted cannot be changed or read by a signal handler that has interrupted such a change or read"
+        "a signal handler that has interrupted a change or read of the counted events can neither change nor read them"
     )]
     Reentrant,
     /// The context counts it already.

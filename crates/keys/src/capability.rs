@@ -32,7 +32,7 @@ pub fn capability() -> Vec<Capability> {
     }];
     if is_filtered {
         let detail = "not tried: a seccomp filter might end the process for membarrier, mprotect, or a write to \
-                      /proc/thread-self/mem that it does not allow; nothing else tells whether it does";
+                      /proc/thread-self/mem that it does not allow; there is no other way to find out";
         let fix = "allow them in the filter, or have it answer with an error and call dormouse_keys::prepare() first";
         report.push(Capability::limited("keys.write", detail).with_fix(fix));
     } else {
@@ -56,7 +56,7 @@ pub fn capability() -> Vec<Capability> {
     report.push(processor(cpuid()));
     if let Some(obstacle) = obstacle {
         report.push(match obstacle {
-            None => Capability::ok("keys.int3", "no thread blocks SIGTRAP, and nobody has taken it"),
+            None => Capability::ok("keys.int3", "no thread blocks SIGTRAP, and no other handler has it"),
             Some(error) => Capability::limited("keys.int3", error.outside().to_string()),
         });
     }
@@ -96,7 +96,7 @@ fn processor((vendor, signature): ([u8; 12], u32)) -> Capability {
     let known = match &vendor {
         b"AuthenticAMD" | b"HygonGenuine" => "flip has run its stress tests on processors of this kind",
         b"GenuineIntel" => {
-            "its vendor stands by int3 alone (DORMOUSE_KEYS=int3); flip relies on what run-time compilers rely on"
+            "its vendor guarantees only int3 (DORMOUSE_KEYS=int3); flip relies on the behaviour that just-in-time compilers rely on"
         }
         _ => "flip has not been run on it; DORMOUSE_KEYS=int3 is the kernel's way",
     };

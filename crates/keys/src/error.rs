@@ -219,7 +219,7 @@ fn suspect(first: u8) -> &'static str {
 
 fn taker(handler: Option<&(usize, String)>) -> String {
     match handler {
-        None => "whoever reset it to its default action or to being ignored".to_owned(),
+        None => "code that reset it to its default action or to being ignored".to_owned(),
         Some((address, object)) if object.is_empty() => format!("a handler at {address:#x}"),
         Some((address, object)) => format!("a handler at {address:#x} in {object}"),
     }

@@ -201,7 +201,7 @@ pub fn read(compressed: impl Read) -> Result<Vec<FaultOp>, FaultTraceError> {
             return Err(damaged("there are too many operations"));
         }
         let op = context.take(tag, || next(&mut bytes))?;
-        ops.push(op.ok_or_else(|| damaged("it names what is not there, or ends in the middle"))?);
+        ops.push(op.ok_or_else(|| damaged("it names a missing process or thread, or ends in the middle"))?);
     }
     Ok(ops)
 }

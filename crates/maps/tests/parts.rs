@@ -211,7 +211,7 @@ fn an_object_says_what_it_lacks() {
     for (flags, why) in [
         (&["-g"][..], None),
         (&[], Some("no debug information")),
-        (&["-s"], Some("no symbols but of what it exports, and no debug information")),
+        (&["-s"], Some("no symbols but the exported ones, and no debug information")),
         (
             &["-g", "-gsplit-dwarf"],
             Some("its inlined functions are in .dwo files or a .dwp file, which are not read"),

@@ -223,9 +223,9 @@ impl OutsideProfiling {
         if self.tables.is_none() {
             coverage.ended = ended(&stacks, &samples, &self.mappings);
         }
-        coverage
-            .notes
-            .push("taken from outside: by thread, for nothing in the process knows groups".to_owned());
+        coverage.notes.push(
+            "taken from outside: by thread, because the process has no groups without dormouse".to_owned(),
+        );
         if !self.has_kernel {
             coverage.notes.push(
                 "the kernel's own time may not be sampled here: it is in the rows without a stack".to_owned(),

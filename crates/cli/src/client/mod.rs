@@ -348,10 +348,10 @@ impl Client {
         let failure = Failure::new(exit, message).near(error.near).by_agent(error.code);
         match error.code {
             Code::BadGlob => failure.hint("globs are as in \"db.*,!db.noisy\"; quote them from the shell"),
-            Code::NoMatch => failure.hint("dormouse keys TARGET lists what there is"),
+            Code::NoMatch => failure.hint("dormouse keys TARGET lists the keys"),
             Code::Denied => failure.hint("run this as the service's user or as root"),
             Code::NoGroup => failure.hint("dormouse top TARGET shows the groups"),
-            Code::NoSlot => failure.hint("dormouse slots TARGET tells the holders; --flexible takes turns, with other --flexible watches"),
+            Code::NoSlot => failure.hint("dormouse slots TARGET lists the holders; --flexible takes turns, with other --flexible watches"),
             Code::Busy => failure.hint("end another client of this service, or try again"),
             _ => failure,
         }
@@ -370,7 +370,10 @@ impl Client {
     }
 
     pub(crate) fn nonsense(&self, what: &str) -> Failure {
-        Failure::failed(format!("what answers for {} does not speak dormouse's protocol: {what}", self.who))
+        Failure::failed(format!(
+            "the process that answers for {} does not speak dormouse's protocol: {what}",
+            self.who
+        ))
     }
 
     fn broken(&self, error: &io::Error) -> Failure {
@@ -381,7 +384,7 @@ impl Client {
     pub(crate) fn hung_up(&self) -> Failure {
         let whence = match self.inbox.len() {
             0 => "ended, or closed the connection",
-            _ => "ended, or closed the connection, in the middle of what it said",
+            _ => "ended, or closed the connection, in the middle of an answer",
         };
         let mut failure = Failure::failed(format!("{} {whence}", self.who));
         if let Failure::Said(report) = &mut failure {

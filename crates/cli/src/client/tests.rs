@@ -87,7 +87,7 @@ fn each_kind_of_silence_has_its_words() {
     let half = hello(1)[..40].to_owned();
     for (answer, exit, part) in [
         (String::new(), Exit::Failed, "tea (process 7) ended, or closed the connection"),
-        (half, Exit::Failed, "in the middle of what it said"),
+        (half, Exit::Failed, "in the middle of an answer"),
         ("HTTP/1.1 400 Bad Request\r\n\r\n".into(), Exit::Failed, "it said \"HTTP/1.1 400 Bad Request\\r\""),
         ("\x1b[2J\n".into(), Exit::Failed, "\\u{1b}[2J"),
         ("{\"v\":1,\"id\":1}\n".into(), Exit::Failed, "neither an answer nor an error"),

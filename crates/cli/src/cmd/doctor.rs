@@ -174,7 +174,8 @@ fn frame_pointers(pid: u32) -> Option<Check> {
         return Some(check(NAME, CheckState::Limited, detail));
     }
     let Some(functions) = Prologues::read(program) else {
-        let detail = "its file has no symbols, which would tell them and name a profile's functions";
+        let detail =
+            "its file has no symbols, from which they and the names of a profile's functions would come";
         let fix = Some("build it without stripping symbols (Cargo: strip = \"debuginfo\")".to_owned());
         return Some(Check { fix, ..check(NAME, CheckState::Limited, detail) });
     };

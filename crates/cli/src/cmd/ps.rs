@@ -54,7 +54,7 @@ fn ask_all<'a>(
     found: &'a [Found],
     patience: Duration,
 ) -> Vec<(&'a Found, Result<Hello, Report>)> {
-    let fails = |what: &str| Err(Failure::failed(format!("cannot ask it: {what}")));
+    let fails = |what: &str| Err(Failure::failed(format!("it cannot be reached: {what}")));
     thread::scope(|scope| {
         let ask = |found| {
             let ask = move || Client::reach(finder, found, patience).map(|(_, hello)| hello);

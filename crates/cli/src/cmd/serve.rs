@@ -55,7 +55,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 fn host(text: &str) -> Result<String, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_name) {
-        return Err("it is no name alone, as tea.example: say it without http:// and port".into());
+        return Err("it must be a plain name such as tea.example: leave out http:// and the port".into());
     }
     Ok(text.to_ascii_lowercase())
 }

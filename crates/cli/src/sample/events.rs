@@ -80,7 +80,7 @@ impl Wish {
         let names = known.iter().map(|event| event.name.as_str());
         Err(Failure::new(Exit::Usage, format!("no event is called {name:?}"))
             .near(near(name, names))
-            .hint("dormouse list TARGET lists what there is"))
+            .hint("dormouse list TARGET lists the events"))
     }
 
     fn divide(&self, why_not: impl Fn(&str) -> Option<String>) -> CountAnswer {
@@ -121,7 +121,7 @@ pub(crate) fn warn(counted: &CountAnswer, context: &Context) {
 
 /// The reason why an event is not counted.
 pub(crate) fn refused(event: &EventInfo) -> &str {
-    event.unavailable.as_deref().unwrap_or("the service does not say why")
+    event.unavailable.as_deref().unwrap_or("the service gives no reason")
 }
 
 /// The events that a service of this user could count on this machine: those that this process

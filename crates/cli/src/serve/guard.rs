@@ -66,7 +66,7 @@ impl Guard {
         // A proxy's form of a request names the host twice.
         let named = request.uri().authority().map(Authority::as_str);
         if named.is_some_and(|named| named != host) || !self.is_ours(host) {
-            let message = "this server has another name than Host says: --allow-host NAME adds one";
+            let message = "the request's Host is not a name of this server: --allow-host NAME adds one";
             return Some(refusal(StatusCode::FORBIDDEN, "forbidden", message));
         }
         let is_own = |origin: &str| {
@@ -79,7 +79,7 @@ impl Guard {
             (_, None | Some("same-origin" | "none")) => false,
             _ => !(is_page && from("sec-fetch-mode") == Some("navigate")),
         };
-        let message = "a page of another site may not ask";
+        let message = "requests from pages of other sites are refused";
         is_foreign.then(|| refusal(StatusCode::FORBIDDEN, "forbidden", message))
     }
 

@@ -211,7 +211,7 @@ impl Server {
             idle.filter_map(|(at, client)| Some((!client.is_silent(), client.idle_since()?, at))).min();
         if let Some((.., at)) = idle {
             let mut client = self.clients.remove(at);
-            let message = "closed for somebody else: no client was idle for longer";
+            let message = "closed for another client: this one was idle for longest";
             client.refuse(0, WireError::new(Code::Busy, message));
             client.send();
             return true;
@@ -303,7 +303,7 @@ fn denial(own: u32, peer: u32) -> String {
     let advice = match peer {
         // In a user namespace, everybody outside of it.
         OVERFLOW => {
-            "; whoever is root outside of its user namespace enters that first (nsenter --user --target PID)"
+            "; root outside of its user namespace must enter that first (nsenter --user --target PID)"
         }
         _ => "",
     };

@@ -331,7 +331,7 @@ impl<'a> Reader<'a> {
             return Some(Err(self.fail(at, "impossible length")));
         }
         let (Some(record), Some(probe)) = (rest.get(..length), array(rest, 4)) else {
-            return Some(Err(self.fail(at, "shorter than its length says")));
+            return Some(Err(self.fail(at, "shorter than its length field")));
         };
         self.at += length;
         Some(Ok((u32::from_le_bytes(probe), record)))

@@ -166,14 +166,14 @@ impl Access {
 }
 
 fn foreign_page() -> io::Error {
-    io::Error::other("somebody else has changed the permissions of its page")
+    io::Error::other("other code has changed the permissions of its page")
 }
 
 fn interrupted(errno: Errno) -> Error {
     Error::Denied {
         what: "writing code through /proc/thread-self/mem",
         source: errno.into(),
-        setting: "it was possible a moment before: let nobody close descriptors that are not theirs",
+        setting: "it was possible a moment before: no code may close descriptors that are not its own",
     }
 }
 

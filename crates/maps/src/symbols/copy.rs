@@ -172,7 +172,7 @@ fn lack(elf: &Elf<'_>) -> &'static str {
         None if has(b".zdebug_info") => "its debug information is in .zdebug sections, which are not read",
         None if has(b".symtab") => "no debug information",
         None if has(b".gnu_debugdata") => "its symbols are in .gnu_debugdata, which is not read",
-        None => "no symbols but of what it exports, and no debug information",
+        None => "no symbols but the exported ones, and no debug information",
     }
 }
 

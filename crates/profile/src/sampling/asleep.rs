@@ -45,11 +45,11 @@ pub(super) fn doing(tid: u32) -> Result<Doing, NoStack> {
     let text = match fs::read(format!("/proc/self/task/{tid}/syscall")) {
         Ok(text) => text,
         Err(error) if is_gone(&error) && has_task(tid) => {
-            return Err(NoStack::Refused("the kernel does not tell where threads sleep".into()));
+            return Err(NoStack::Refused("the kernel does not report where threads sleep".into()));
         }
         Err(error) if is_gone(&error) => return Err(NoStack::Ended),
         Err(error) => {
-            let why = format!("the kernel refuses to tell where threads sleep: {error}");
+            let why = format!("the kernel refuses to report where threads sleep: {error}");
             return Err(NoStack::Refused(why));
         }
     };

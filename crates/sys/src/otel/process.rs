@@ -55,7 +55,7 @@ pub enum MappingError {
     /// The mapping would have no name.
     #[error(
         "the kernel gives the process context no name: it has no CONFIG_ANON_VMA_NAME, and memfd_create is \
-         refused, or not tried under a system-call filter at a stranger's wish"
+         refused, or not tried under a system-call filter at a client's request"
     )]
     Nameless,
 }

@@ -58,7 +58,7 @@ pub enum Error {
     #[error("this kernel or sandbox has no perf_event_open: {0} cannot be counted")]
     NoEvents(&'static str),
     /// The kernel does not support the request, or would end a process that blocks the signal.
-    #[error("this kernel knows no {0} that is a signal to its thread and can wait: that takes Linux 5.19")]
+    #[error("this kernel cannot send a waiting signal for a {0} to its thread: that takes Linux 5.19")]
     TooOld(&'static str),
     /// Another refusal.
     #[error("cannot {what} {name}: {source}")]

@@ -88,7 +88,7 @@ impl Rights {
                     .to_owned()
             }
             (_, Subject::Thread(tid) | Subject::ThreadOnCpu { tid, .. }) => {
-                format!("thread {tid} is somebody else's: ask as its user, or grant CAP_PERFMON")
+                format!("thread {tid} belongs to another user: run as that user, or grant CAP_PERFMON")
             }
             _ => "a security module of the kernel forbids it (lockdown, SELinux)".to_owned(),
         }

@@ -75,7 +75,7 @@ impl Switch {
         let who: Vec<String> = changed.held.iter().map(|held| holder_text(&held.holder)).collect();
         let by = if is_on || who.is_empty() { String::new() } else { format!(": held by {}", list(&who, 4)) };
         let message = format!(
-            "{} went {state}, and not {}: somebody else switches them, too{by}",
+            "{} went {state}, and not {}: another client switches them, too{by}",
             count(changed.changed as u64, "key"),
             self.keys,
         );
@@ -113,7 +113,7 @@ fn begin_alone(client: &mut Client) -> Outcome<()> {
     let who: Vec<String> = others.map(holder_text).collect();
     let by = if who.is_empty() { "somebody".to_owned() } else { list(&who, 4) };
     let message = format!("an experiment is running on {} already, by {by}", client.who);
-    Err(Failure::failed(message).hint("two at once would each find what the other does: wait for its end"))
+    Err(Failure::failed(message).hint("two experiments at once would measure each other: wait for its end"))
 }
 
 /// Why a key that is on cannot be experimented with.
@@ -128,7 +128,7 @@ fn is_on(key: &KeyInfo, client: &Client) -> Failure {
     if key.baseline {
         let hint =
             format!("`dormouse off {} {name}` before, and `dormouse on {0} {name} --keep` after", client.pid);
-        return Failure::failed(format!("{name} is on: somebody has left it on for good")).hint(hint);
+        return Failure::failed(format!("{name} is on: it was left on for good")).hint(hint);
     }
     let message = format!("{name} is on: held by {}", list(&who, 4));
     Failure::failed(message)

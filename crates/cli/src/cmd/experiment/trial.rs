@@ -65,7 +65,9 @@ impl Trial {
         let counted = metric.wish().ask(&mut client)?;
         if let Some(event) = counted.refused.first() {
             let message = format!("{} cannot be counted: {}", event.name, refused(event));
-            return Err(Failure::new(Exit::Unsupported, message).hint("dormouse list TARGET lists what can"));
+            return Err(
+                Failure::new(Exit::Unsupported, message).hint("dormouse list TARGET lists those that can")
+            );
         }
         let unit = match &metric {
             Metric::Event(name) => counted.counted.iter().find(|event| event.name == *name),

@@ -53,7 +53,7 @@ impl FromStr for Place {
     fn from_str(path: &str) -> Result<Place, String> {
         let found = ENDINGS.iter().find(|(ending, _)| path.ends_with(ending));
         let (_, form) = found.ok_or(
-            "its ending says no form: .pb.gz or .pprof for pprof, .html for a flame graph, \
+            "its extension selects no form: .pb.gz or .pprof for pprof, .html for a flame graph, \
              .folded or .txt for folded stacks, .json.gz or .json for the Firefox Profiler",
         )?;
         Ok(Place { path: path.into(), form: *form })

@@ -33,7 +33,7 @@ pub(super) fn run(target: &Target, context: &mut Context) -> Outcome {
     let (mut client, _) = Client::open(target, context.patience)?;
     let answer: TriggersAnswer = client.call(RecordSaveRequest {})?;
     let Some(number) = answer.triggers.first().map(|row| row.number) else {
-        return Err(client.nonsense("it saves, and does not say what"));
+        return Err(client.nonsense("it saves, and does not report the file"));
     };
     let row = await_file(&mut client, number, context.patience + LENGTH)?;
     let _left: TriggersAnswer = client.call(TriggerRemoveRequest { number })?;
@@ -58,7 +58,7 @@ fn await_file(client: &mut Client, number: u64, length: Duration) -> Outcome<Tri
     loop {
         let answer: TriggersAnswer = client.call(TriggersRequest {})?;
         let Some(row) = answer.triggers.into_iter().find(|row| row.number == number) else {
-            return Err(Failure::failed("somebody has removed the trigger that writes the file"));
+            return Err(Failure::failed("the trigger that writes the file was removed"));
         };
         if !row.is_writing {
             return Ok(row);

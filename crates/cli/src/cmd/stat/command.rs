@@ -366,7 +366,7 @@ fn print(command: &[OsString], run: &Run, context: &mut Context) -> Outcome<()> 
 /// The bound of a size that this process hides.
 fn at_most(used: &Used) -> String {
     format!(
-        "at most {} MiB, what this command itself takes",
+        "at most {} MiB, which is this command's own size",
         text::mib(used.max_rss_at_most_bytes.unwrap_or(0))
     )
 }

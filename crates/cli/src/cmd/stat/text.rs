@@ -162,7 +162,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
         Some(_) => Some(RUNNABLE.to_owned()),
         None if account.threads.is_empty() => None,
         None => {
-            Some("for how long threads waited for a CPU is not known: dormouse doctor says why".to_owned())
+            Some("the time that threads waited for a CPU is unknown: dormouse doctor shows why".to_owned())
         }
     });
     if delta.usage.is_some() {

@@ -37,7 +37,9 @@ impl Asked for Request {
             (Some(true), Some(ms @ 1..=LONGEST_MS)) => {
                 on::Request::timed(glob, Duration::from_millis(ms)).run(subject, context)
             }
-            (Some(true), _) => wrong(format!("`for_ms` says when they go off again: from 1 to {LONGEST_MS}")),
+            (Some(true), _) => {
+                wrong(format!("`for_ms` is the time until they go off again: from 1 to {LONGEST_MS}"))
+            }
         }
     }
 }

@@ -65,9 +65,9 @@ impl Asked for Request {
             return Ok(Exit::Ok);
         }
         if self.force {
-            context.note("  hint: the service's own code holds these, and nobody else can end that");
+            context.note("  hint: the service's own code holds these, and only that code can end it");
         } else {
-            context.note("  hint: --force ends what others hold");
+            context.note("  hint: --force ends the leases of others");
         }
         Ok(Exit::Failed)
     }

@@ -58,7 +58,7 @@ pub(super) fn run(
             if between > USUAL {
                 let between = short_of(between);
                 context.note(format_args!(
-                    "{FAIR}looked every {between} only:{FAIR:#} so many threads are in tasks"
+                    "{FAIR}looked only every {between}:{FAIR:#} very many threads are in tasks"
                 ));
             }
             if lost > 0 {

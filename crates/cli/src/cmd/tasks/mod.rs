@@ -171,7 +171,7 @@ fn list(request: &Request, choice: &Choice, target: &Target, context: &mut Conte
     let mut listing = Listing::new((client.pid, client.who.clone()), taken, took, &list);
     listing.places = names;
     listing.unplaced = match (has_places, request.wake || client.file().is_some()) {
-        (false, _) => "wait where nobody notes: the service has no memory for places, or an older dormouse",
+        (false, _) => "wait at unknown places: the service has no memory for places, or an older dormouse",
         (true, false) => BEFORE_WAKE,
         (true, true) => BEFORE,
     };

@@ -93,7 +93,7 @@ impl Request {
         match (target, &self.glob) {
             (Target::File(_), Some(_)) => usage("a file has the probes that it has", "leave GLOB out"),
             (Target::File(_), None) if self.length.is_some() => {
-                usage("a file is read to its end", "leave --for out; -n ends after so many records")
+                usage("a file is read to its end", "leave --for out; -n ends after that many records")
             }
             (Target::File(_), None) => Ok(String::new()),
             (_, Some(glob)) => Ok(glob.clone()),

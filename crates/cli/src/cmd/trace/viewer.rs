@@ -48,7 +48,7 @@ impl FromStr for TimelinePlace {
     fn from_str(path: &str) -> Result<TimelinePlace, String> {
         let found = ENDINGS.iter().find(|(ending, _)| path.ends_with(ending));
         let (_, viewer) = found.ok_or(
-            "its ending says no viewer: .json.gz for the Firefox Profiler, .pftrace or .perfetto-trace \
+            "its extension selects no viewer: .json.gz for the Firefox Profiler, .pftrace or .perfetto-trace \
              for Perfetto",
         )?;
         Ok(TimelinePlace { path: path.into(), viewer: *viewer })

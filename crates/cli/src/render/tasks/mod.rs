@@ -111,7 +111,7 @@ impl<'a> Listing<'a> {
         let line = |of: &Unlisted<'_>| {
             let are = if of.tasks == 1 { "is" } else { "are" };
             let tasks = count(of.tasks, "task");
-            format!("{tasks} of {} {are} not known: nobody has polled them in this time\n", clean(of.group))
+            format!("{tasks} of {} {are} not known: they were not polled in this time\n", clean(of.group))
         };
         let mut lines: String = self.unlisted.iter().map(line).collect();
         let unplaced = self.count_unplaced();

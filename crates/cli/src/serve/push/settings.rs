@@ -199,7 +199,7 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
     fn read<T>(&mut self, name: &str, value: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let read = read(&value.to_ascii_lowercase());
         if read.is_none() {
-            self.warn(name, &format!("is {value:?}, which says nothing; the default is taken"));
+            self.warn(name, &format!("is {value:?}, which is invalid; the default is used"));
         }
         read
     }

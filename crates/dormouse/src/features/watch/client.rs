@@ -93,7 +93,7 @@ pub(crate) fn capability() -> Capability {
             )
         }
         Ok(free) => {
-            let fix = "end a watch (dormouse slots tells them) or detach the debugger";
+            let fix = "end a watch (dormouse slots lists them) or detach the debugger";
             Capability::limited(NAME, format!("{free} debug registers are free")).with_fix(fix)
         }
         Err(why) => {

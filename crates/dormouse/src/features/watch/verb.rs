@@ -32,11 +32,11 @@ impl Answered for WatchRequest {
         }
         if self.rate_per_s.is_some_and(|rate| rate > MAX_RATE) {
             let message =
-                format!("a service is interrupted for {MAX_RATE} hits a second at most: ask for fewer");
+                format!("a service is interrupted for at most {MAX_RATE} hits per second: ask for fewer");
             return Err(WireError::new(Code::BadWatch, message));
         }
         if self.rate_per_s == Some(0) || self.max_hits == Some(0) {
-            let message = "a rate or a maximum of 0 hits lets none be seen: ask for 1 or more";
+            let message = "a rate or a maximum of 0 hits shows none: ask for 1 or more";
             return Err(WireError::new(Code::BadWatch, message));
         }
         if self.name.contains(char::is_control) {

@@ -67,7 +67,7 @@ fn taken_since() -> Option<Error> {
         }
         Err(source) => {
             let setting = "allow rt_sigaction, or use the flip protocol";
-            Some(Error::Denied { what: "asking who handles SIGTRAP", source, setting })
+            Some(Error::Denied { what: "finding the handler of SIGTRAP", source, setting })
         }
     }
 }

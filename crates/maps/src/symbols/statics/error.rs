@@ -36,7 +36,7 @@ pub enum StaticError {
     },
     /// Each thread has its own.
     #[error(
-        "`{name}` is thread-local: each thread has its own, at an address that no file tells; give an address"
+        "`{name}` is thread-local: each thread has its own, at an address that is in no file; give an address"
     )]
     ThreadLocal {
         /// The name.
@@ -50,7 +50,7 @@ pub enum StaticError {
     },
     /// The debug information does not contain the type.
     #[error(
-        "the debug information of {object} does not tell the type of `{name}`: build {object} with `debug = true` \
+        "the debug information of {object} does not contain the type of `{name}`: build {object} with `debug = true` \
          (Rust; `line-tables-only` is too little) or `-g` (C, C++) and do not strip it, or name bytes as NAME+0x10"
     )]
     NoType {

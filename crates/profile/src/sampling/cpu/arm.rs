@@ -57,9 +57,7 @@ impl fmt::Display for Refused {
                     libc::EAGAIN => {
                         "`ulimit -i` is how many signals a user may have queued, and timers count as such"
                     }
-                    _ => {
-                        "a filter of system calls, or what stands in the kernel's place, may have no such timers"
-                    }
+                    _ => "a filter of system calls, or an emulated kernel, may have no such timers",
                 };
                 let error = io::Error::from_raw_os_error(*error);
                 write!(f, "the kernel refused threads a timer: {error} ({why})")

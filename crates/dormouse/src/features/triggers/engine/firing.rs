@@ -292,7 +292,7 @@ fn write_records(
 
 fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage> {
     if !dormouse_waits::is_on() {
-        let why = "nobody has times of tasks taken: set DORMOUSE_WAITS=1, or arm a rule on requests";
+        let why = "times of tasks are not taken: set DORMOUSE_WAITS=1, or arm a rule on requests";
         writer.missing("tasks", why)?;
         return Ok(Stage::Figures);
     }

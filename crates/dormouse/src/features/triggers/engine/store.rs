@@ -236,7 +236,7 @@ impl PartFile {
         if wanted > self.store.budget / 2 {
             let budget = self.store.budget;
             let why = format!(
-                "it is larger than half of what all may take ({budget} bytes, by DORMOUSE_RECORD_DISK)"
+                "it is larger than half of the limit for all files ({budget} bytes, by DORMOUSE_RECORD_DISK)"
             );
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
         }
