@@ -69,7 +69,12 @@ const REFUSED: [(&str, u16, &str); 28] = [
 /// Refusals of requests that change something.
 const REFUSED_CHANGES: [(&str, &str, u16, &str); 16] = [
     ("keys", r#"{"glob":"no.such","on":false}"#, 404, "no key matches `no.such`"),
-    ("keys", r#"{"glob":"a","on":true}"#, 400, "`for_ms` is the time until they go off again: from 1 to 3600000"),
+    (
+        "keys",
+        r#"{"glob":"a","on":true}"#,
+        400,
+        "`for_ms` is the time until they go off again: from 1 to 3600000",
+    ),
     ("keys", r#"{"glob":"a","on":true,"for_ms":0}"#, 400, "`for_ms` is the time until they go off again"),
     ("keys", r#"{"glob":"a","on":true,"for_ms":1,"keep":true}"#, 400, "glob"),
     ("keys", r#"{"glob":["a"],"on":false}"#, 400, ""),
