@@ -1,22 +1,8 @@
-//! The module that gives loom's atomics in place of std's under `cfg(loom)`.
+//! The atomics of what loom checks here, and what differs under loom.
 
-#[cfg(all(test, loom))]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
-#[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
+pub(crate) use dormouse_sys::const_unless_loom;
 
-/// A function that is `const`, except under loom, which makes atomics at run time.
-macro_rules! const_fn {
-    ($(#[$attribute:meta])* $visible:vis fn $name:ident() -> $made:ty $body:block) => {
-        #[cfg(not(all(test, loom)))]
-        $(#[$attribute])*
-        $visible const fn $name() -> $made $body
-
-        #[cfg(all(test, loom))]
-        $(#[$attribute])*
-        $visible fn $name() -> $made $body
-    };
-}
+dormouse_sys::atomics!(AtomicPtr, AtomicU32, AtomicU64, fence);
 
 /// An array of atomics that are zero, one for each slot.
 #[cfg(not(all(test, loom)))]
@@ -32,7 +18,7 @@ macro_rules! zeros {
     };
 }
 
-pub(crate) use {const_fn, zeros};
+pub(crate) use zeros;
 
 /// The cheap side of the pair of barriers in [`dormouse_sys::barrier`]; `control` passes the heavy
 /// side.

@@ -15,7 +15,7 @@ use dormouse_sys::rendezvous;
 
 use crate::abi::{Attached, Attachment, Text};
 use crate::patch_lock::PatchLock;
-use crate::primitive::{AtomicBool, AtomicU64, const_fn};
+use crate::primitive::{AtomicBool, AtomicU64, const_unless_loom};
 
 /// A named boolean that code branches on.
 ///
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Key>() == 64 && align_of::<Key>() == 8);
 pub struct StaticKey<const INITIAL: bool>(Key);
 
 impl<const INITIAL: bool> StaticKey<INITIAL> {
-    const_fn! {
+    const_unless_loom! {
         /// A key; [`static_key!`](crate::static_key) fills in `file` and `line`.
         pub const fn new(name: &'static str, file: &'static str, line: u32) -> Self {
             Self(Key {

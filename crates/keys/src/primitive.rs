@@ -1,31 +1,18 @@
 //! The module that gives loom's types in place of std's under `cfg(loom)`.
 
+pub(crate) use dormouse_sys::const_unless_loom;
 #[cfg(not(all(test, loom)))]
-pub(crate) use {
-    dormouse_sys::process::fork::{Condvar, Mutex, MutexGuard},
-    std::sync::atomic::{AtomicBool, AtomicU64},
-};
+pub(crate) use dormouse_sys::process::fork::{Condvar, Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 pub(crate) use {
-    loom::sync::{
-        Condvar, Mutex,
-        atomic::{AtomicBool, AtomicU64},
-    },
+    loom::sync::{Condvar, Mutex},
     model::Site as ModelSite,
 };
 
+dormouse_sys::atomics!(AtomicBool, AtomicU64);
+
 #[cfg(all(test, loom))]
 pub(crate) type MutexGuard<T> = loom::sync::MutexGuard<'static, T>;
-
-/// A `const fn`; under loom, which has no constant atomics, a plain one.
-macro_rules! const_fn {
-    ($(#[$meta:meta])* $vis:vis const fn $($rest:tt)*) => {
-        #[cfg(not(all(test, loom)))]
-        $(#[$meta])* $vis const fn $($rest)*
-        #[cfg(all(test, loom))]
-        $(#[$meta])* $vis fn $($rest)*
-    };
-}
 
 /// A static, or under loom one that every execution makes anew.
 macro_rules! shared {
@@ -37,7 +24,7 @@ macro_rules! shared {
     };
 }
 
-pub(crate) use {const_fn, shared};
+pub(crate) use shared;
 
 /// A key's sites in a model.
 #[cfg(all(test, loom))]

@@ -10,6 +10,7 @@
 //! | [`errno`] | keeps that of the code that a handler interrupts |
 //! | [`clock`] | the kernel's clocks, asked without the C library |
 //! | [`environment`] | the variables that dormouse looks at, read once |
+//! | [`sync`] | words that readers see whole, and a queue from handlers to a reader; loom |
 //! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
@@ -77,6 +78,7 @@ pub mod signals;
 #[cfg(target_arch = "x86_64")]
 mod sigtrap;
 pub mod stack;
+pub mod sync;
 pub mod thread;
 mod trap_types;
 pub mod underway;

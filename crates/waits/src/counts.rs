@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_clock::ticks_to_ns;
 use dormouse_sys::prefetch;
+use dormouse_sys::sync::Sequence;
 
 use crate::buckets::{self, BUCKETS, Histogram};
-use crate::sequence::Sequence;
 
 /// The most that a process has beside those of the rows 0: 64 MB.
 pub(crate) const MOST: u64 = (64 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;

@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_clock::{realtime_ns, ticks_to_ns};
 use dormouse_sys::prefetch;
+use dormouse_sys::sync::Sequence;
 
 use crate::buckets::{self, BUCKETS, OF_POWER};
 use crate::memory::{self, Zeroed};
 use crate::rows::{GROUPS, row_of};
-use crate::sequence::Sequence;
 use crate::trace_context::TraceContext;
 
 /// How long an entry stays.

@@ -6,7 +6,6 @@
 //! |---|---|
 //! | `primitive` | atomics, or loom's |
 //! | `memory` | zeroed memory of the kernel's, which never goes |
-//! | `sequence` | words of one writer, which readers see whole |
 //! | [`buckets`], `counts` | durations in exponential buckets, and how many of each |
 //! | `share` | who uses a slot, and the runtime's waker in it |
 //! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
@@ -56,7 +55,6 @@ mod primitive;
 mod read;
 mod rows;
 mod seat;
-mod sequence;
 mod share;
 mod slab;
 mod slot;

@@ -1,6 +1,3 @@
-//! The module that gives loom's atomics in place of std's under `cfg(loom)`.
+//! The atomics of what loom checks here.
 
-#[cfg(all(test, loom))]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
-#[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
+dormouse_sys::atomics!(AtomicPtr, AtomicU32, AtomicU64);

@@ -39,11 +39,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 
 use dormouse_clock::stamp;
 use dormouse_sys::Capability;
+use dormouse_sys::sync::Sequence;
 use dormouse_sys::thread::{self, MAX_THREADS};
 
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
-use crate::sequence::Sequence;
 use crate::slot::{CpuTime, Slot, at};
 
 /// The groups that have rows of their own, by number. Further ones share the first row.

@@ -20,9 +20,10 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
+use dormouse_sys::sync::Sequence;
+
 use crate::memory::Zeroed;
 use crate::seat::Seat;
-use crate::sequence::Sequence;
 use crate::share::Share;
 use crate::traced::Traced;
 

@@ -11,7 +11,6 @@ use super::holders;
 use super::keeper::{self, KEEPER};
 use super::report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 use super::sched::{self, Covered};
-use super::sites::Hit;
 use super::spec::WatchSpec;
 use super::tally::{Counts, Tally};
 use crate::{Error, HeldSlot};
@@ -134,10 +133,11 @@ impl Watch {
 
     /// The single hits since the last call. The first call turns the stream on: earlier hits are
     /// not in it. Up to a thousand hits are kept for the next call; further ones are dropped, and
-    /// counted in [`Coverage::dropped`].
+    /// counted in [`Coverage::dropped`]. While one thread takes hits, another one gets none.
     pub fn take_hits(&self) -> Vec<WatchHit> {
-        let queue = self.claimed.tally.queue();
-        std::iter::from_fn(|| queue.pop()).map(|hit: Hit| WatchHit::from(&hit)).collect()
+        let mut hits = Vec::new();
+        self.claimed.tally.take_hits(|hit| hits.push(WatchHit::from(hit)));
+        hits
     }
 
     /// Whether it is disarmed for good. If the keeper was killed, only [`Self::report`] detects

@@ -8,7 +8,6 @@ mod hook;
 mod keeper;
 mod line;
 mod plan;
-mod queue;
 pub(crate) mod rate;
 mod report;
 mod sched;

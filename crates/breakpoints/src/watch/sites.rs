@@ -9,14 +9,16 @@
 //!
 //! 1. The key of a place, once set, never changes: first the instruction, then the group. A handler
 //!    that finds only the instruction may set the group to its own.
-//! 2. The last hit is written between an odd and an even number of `turn`, by the handler that made
-//!    it odd. Meanwhile other handlers skip the last hit, so no handler waits.
+//! 2. The last hit is written by one handler at a time ([`Sequence`]). Meanwhile other handlers skip
+//!    the last hit, so no handler waits.
 //!
 //! # Async-signal-safety
 //!
 //! [`Sites::add`] is signal-safe.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use dormouse_sys::sync::Sequence;
 
 use super::report::{WatchHit, WatchSite};
 
@@ -28,9 +30,6 @@ const REACH: usize = 16;
 
 /// The most return addresses of a stack.
 pub(super) const DEPTH: usize = 16;
-
-/// How often a reader retries to read a last hit that is being written.
-const PATIENCE: u32 = 1000;
 
 /// One hit, as the handler has it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,7 +68,8 @@ struct Place {
     /// The group and one; 0: not set yet.
     group: AtomicU64,
     hits: AtomicU64,
-    turn: AtomicU32,
+    /// Over the last hit, in the fields from here to `has_values`.
+    last: Sequence,
     tid: AtomicU32,
     task: AtomicU64,
     mono_ns: AtomicU64,
@@ -137,22 +137,14 @@ impl Sites {
 
 impl Place {
     fn set_last(&self, hit: &Hit) {
-        let turn = self.turn.load(Ordering::Relaxed);
-        // Acquire: the stores below stay behind it. Pairs with the fence in `site`.
-        if !turn.is_multiple_of(2)
-            || self.turn.compare_exchange(turn, turn + 1, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            return;
-        }
-        fence(Ordering::Release);
-        self.tid.store(hit.tid, Ordering::Relaxed);
-        self.task.store(hit.task, Ordering::Relaxed);
-        self.mono_ns.store(hit.mono_ns, Ordering::Relaxed);
-        self.old.store(hit.old, Ordering::Relaxed);
-        self.new.store(hit.new, Ordering::Relaxed);
-        self.has_values.store(hit.has_values, Ordering::Relaxed);
-        // Pairs with the first load in `site`.
-        self.turn.store(turn.wrapping_add(2), Ordering::Release);
+        let _written = self.last.try_write(|| {
+            self.tid.store(hit.tid, Ordering::Relaxed);
+            self.task.store(hit.task, Ordering::Relaxed);
+            self.mono_ns.store(hit.mono_ns, Ordering::Relaxed);
+            self.old.store(hit.old, Ordering::Relaxed);
+            self.new.store(hit.new, Ordering::Relaxed);
+            self.has_values.store(hit.has_values, Ordering::Relaxed);
+        });
     }
 
     fn site(&self) -> Option<WatchSite> {
@@ -161,28 +153,26 @@ impl Place {
         let hits = self.hits.load(Ordering::Relaxed);
         // Pairs with the store in `add`.
         let depth = self.depth.load(Ordering::Acquire).saturating_sub(1).min(DEPTH);
-        let stack = self.stack[..depth].iter().map(|word| word.load(Ordering::Relaxed)).collect();
-        let mut site = WatchSite { ip, group, hits, stack, ..WatchSite::default() };
-        for _ in 0..PATIENCE {
-            // Pairs with the last store in `set_last`.
-            let turn = self.turn.load(Ordering::Acquire);
-            site.tid = self.tid.load(Ordering::Relaxed);
-            site.task = self.task.load(Ordering::Relaxed);
-            site.mono_ns = self.mono_ns.load(Ordering::Relaxed);
+        let (mut site, is_whole) = self.last.read(|| {
             let has_values = self.has_values.load(Ordering::Relaxed);
             let value = |word: &AtomicU64| has_values.then_some(word.load(Ordering::Relaxed));
-            (site.old, site.new) = (value(&self.old), value(&self.new));
-            // Pairs with the fence in `set_last`: a word of a later hit comes with its odd turn.
-            fence(Ordering::Acquire);
-            if turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn {
-                return Some(site);
+            WatchSite {
+                tid: self.tid.load(Ordering::Relaxed),
+                task: self.task.load(Ordering::Relaxed),
+                mono_ns: self.mono_ns.load(Ordering::Relaxed),
+                old: value(&self.old),
+                new: value(&self.new),
+                ..WatchSite::default()
             }
+        });
+        if !is_whole {
+            // Either hits come all the time, or a handler never came back: the words may be from
+            // several hits, each true by itself. A change of values is reported as a whole or not
+            // at all.
+            (site.old, site.new) = (None, None);
         }
-        // Either hits come all the time, or a handler never came back: the words may be from
-        // several hits, each true by itself. A change of values is reported as a whole or not at
-        // all.
-        (site.old, site.new) = (None, None);
-        Some(site)
+        let stack = self.stack[..depth].iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        Some(WatchSite { ip, group, hits, stack, ..site })
     }
 }
 

@@ -11,17 +11,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Access, Attr, Breakpoint};
 use dormouse_sys::process::identity;
+use dormouse_sys::sync::Queue;
 use dormouse_sys::trap::PerfTrap;
 use dormouse_sys::{peek, stack, thread};
 use once_cell::race::OnceBox;
 
 use super::hook;
-use super::queue::Queue;
 use super::sched;
 use super::sites::{Hit, Sites};
 use super::spec::{Filter, WatchSpec};
 use super::split::Piece;
 use crate::MOST_SLOTS;
+
+/// Single hits that wait for the reader.
+const HITS: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -38,7 +41,9 @@ pub(super) struct Tally {
     /// The keeper is woken when more hits were delivered.
     alarm: AtomicU64,
     pub(super) sites: Sites,
-    queue: OnceBox<Queue>,
+    queue: OnceBox<Queue<Hit>>,
+    /// Whether a thread reads the queue.
+    is_read: AtomicBool,
     /// Since when its lines are armed on every thread; `u64::MAX`: they are not.
     armed_since: AtomicU64,
     /// Set by the keeper when the watch is disarmed for good.
@@ -73,6 +78,7 @@ impl Tally {
             alarm: AtomicU64::new(u64::MAX),
             sites: Sites::new(),
             queue: OnceBox::new(),
+            is_read: AtomicBool::new(false),
             armed_since: AtomicU64::new(u64::MAX),
             is_over: AtomicBool::new(false),
             over_because: OnceBox::new(),
@@ -174,9 +180,17 @@ impl Tally {
         }
     }
 
-    /// The stream of single hits; the first call turns it on.
-    pub(super) fn queue(&self) -> &Queue {
-        self.queue.get_or_init(|| Box::new(Queue::new()))
+    /// Takes the single hits that wait; the first call turns the stream on. None while another
+    /// thread takes them, and where there is no memory for the queue.
+    pub(super) fn take_hits(&self, mut take: impl FnMut(&Hit)) {
+        let queue = self.queue.get_or_try_init(|| Queue::map(HITS).map(Box::new));
+        // Acquire: pairs with the store below. One reader at a time.
+        if let Ok(queue) = queue
+            && !self.is_read.swap(true, Ordering::Acquire)
+        {
+            queue.drain(|hit| take(hit));
+            self.is_read.store(false, Ordering::Release);
+        }
     }
 
     /// Counts a hit of a piece, on the thread that made it, which came to the handler at this time.
@@ -225,7 +239,8 @@ impl Tally {
         self.sites.add(&mut hit, walk);
         if let Some(queue) = self.queue.get() {
             walk(&mut hit);
-            queue.push(&hit);
+            // A full queue counts what it drops.
+            queue.put(hit);
         }
         if let Some(event) = self.spec.event {
             hook::hit(event);

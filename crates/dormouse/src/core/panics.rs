@@ -31,9 +31,9 @@
 //!
 //! # The last one
 //!
-//! [`LAST_PANIC`] is a seqlock. A thread that finds it being written leaves it alone: then the
-//! other panic is the last. A reader that finds it being written waits for the next wake: the
-//! writing thread adds to the count and wakes the lookout after that.
+//! [`LAST_PANIC`] is behind a [`Sequence`]. A thread that finds it being written leaves it alone:
+//! then the other panic is the last. A reader that finds it being written waits for the next wake:
+//! the writing thread adds to the count and wakes the lookout after that.
 //!
 //! # Async-signal-safety
 //!
@@ -42,12 +42,13 @@
 
 use std::cell::Cell;
 use std::panic::{Location, PanicHookInfo};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_sys::Capability;
 use dormouse_sys::loader::PinError;
 use dormouse_sys::process::identity;
+use dormouse_sys::sync::Sequence;
 use once_cell::race::OnceBox;
 use rustix::thread::futex;
 
@@ -93,8 +94,7 @@ pub(crate) struct SeenPanic {
 /// The last panic.
 #[derive(Debug)]
 struct LastPanic {
-    /// Odd while a thread writes the rest.
-    sequence: AtomicU32,
+    sequence: Sequence,
     task: AtomicU64,
     group: AtomicU32,
     tid: AtomicU32,
@@ -104,7 +104,7 @@ struct LastPanic {
 impl LastPanic {
     const fn new() -> Self {
         Self {
-            sequence: AtomicU32::new(0),
+            sequence: Sequence::new(),
             task: AtomicU64::new(0),
             group: AtomicU32::new(0),
             tid: AtomicU32::new(0),
@@ -113,35 +113,23 @@ impl LastPanic {
     }
 
     fn write(&self, panic: SeenPanic) {
-        let even = self.sequence.load(Ordering::Relaxed) & !1;
-        // Acquire: pairs with the store of the thread that wrote before.
-        let claimed = self.sequence.compare_exchange(even, even + 1, Ordering::Acquire, Ordering::Relaxed);
-        if claimed.is_err() {
-            return;
-        }
-        // Pairs with the fence in `read`: who sees a store below sees the odd number.
-        fence(Ordering::Release);
-        self.task.store(panic.task, Ordering::Relaxed);
-        self.group.store(panic.group, Ordering::Relaxed);
-        self.tid.store(panic.tid, Ordering::Relaxed);
-        self.line.store(panic.line, Ordering::Relaxed);
-        // Release: pairs with the loads in `read` and `write`.
-        self.sequence.store(even.wrapping_add(2), Ordering::Release);
+        let _written = self.sequence.try_write(|| {
+            self.task.store(panic.task, Ordering::Relaxed);
+            self.group.store(panic.group, Ordering::Relaxed);
+            self.tid.store(panic.tid, Ordering::Relaxed);
+            self.line.store(panic.line, Ordering::Relaxed);
+        });
     }
 
     /// `None` while it is being written.
     fn read(&self) -> Option<SeenPanic> {
-        // Acquire: pairs with the last store in `write`.
-        let before = self.sequence.load(Ordering::Acquire);
-        let panic = SeenPanic {
+        let (panic, is_whole) = self.sequence.read(|| SeenPanic {
             task: self.task.load(Ordering::Relaxed),
             group: self.group.load(Ordering::Relaxed),
             tid: self.tid.load(Ordering::Relaxed),
             line: self.line.load(Ordering::Relaxed),
-        };
-        // Pairs with the fence in `write`.
-        fence(Ordering::Acquire);
-        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(panic)
+        });
+        is_whole.then_some(panic)
     }
 }
 
@@ -161,7 +149,7 @@ impl PanicWait {
         if PROCESS.swap(identity::id(), Ordering::Relaxed) != identity::id() {
             WAITING.store(0, Ordering::Relaxed);
             // A thread of the parent's may have been in the midst of it.
-            LAST_PANIC.sequence.store(0, Ordering::Relaxed);
+            LAST_PANIC.sequence.reset();
         }
         WAITING.fetch_add(1, Ordering::Relaxed);
         Ok(Self(()))

@@ -34,7 +34,7 @@ pub(crate) use self::index::index_of;
 pub(crate) use self::index::{CLOCK, events, indices, mask_of};
 use crate::error::Error;
 use crate::pmu::{self, Event, Pmu};
-use crate::primitive::{AtomicPtr, const_fn};
+use crate::primitive::{AtomicPtr, const_unless_loom};
 
 /// How many events can be counted at once for one task.
 #[cfg(not(all(test, loom)))]
@@ -245,15 +245,15 @@ impl PartialEq for EventSet {
 pub(crate) struct SetCell(AtomicPtr<EventSet>);
 
 impl SetCell {
-    const_fn! {
+    const_unless_loom! {
         /// All zeros; see invariant 3.
-        pub(crate) fn unset() -> Self {
+        pub(crate) const fn unset() -> Self {
             Self(AtomicPtr::new(ptr::null_mut()))
         }
     }
 
-    const_fn! {
-        pub(crate) fn empty() -> Self {
+    const_unless_loom! {
+        pub(crate) const fn empty() -> Self {
             Self(AtomicPtr::new((&raw const EMPTY).cast_mut()))
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::event_set::{EMPTY, EventSet, MAX_COUNTERS, Readings, SetCell};
-use crate::primitive::{AtomicU32, AtomicU64, const_fn, zeros};
+use crate::primitive::{AtomicU32, AtomicU64, const_unless_loom, zeros};
 
 /// All slots have a reading.
 pub(crate) const ALL: u32 = u32::MAX;
@@ -98,8 +98,8 @@ pub(super) struct BaselineCells {
 }
 
 impl BaselineCells {
-    const_fn! {
-        pub(super) fn new() -> Self {
+    const_unless_loom! {
+        pub(super) const fn new() -> Self {
             Self {
                 set: SetCell::unset(),
                 known: AtomicU32::new(0),

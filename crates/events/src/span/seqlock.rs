@@ -42,7 +42,7 @@ use super::baseline::{self, ALL, Baseline, BaselineCells};
 use super::snapshot::{Pending, Shortcut, Snapshot};
 use crate::event_set::{EMPTY, EventSet, MAX_COUNTERS, Readings};
 use crate::generation::Generation;
-use crate::primitive::{AtomicU32, AtomicU64, const_fn, fence, light_barrier, zeros};
+use crate::primitive::{AtomicU32, AtomicU64, const_unless_loom, fence, light_barrier, zeros};
 
 /// In the number of a span: its owner is editing it.
 const EDITING: u64 = 1;
@@ -100,8 +100,8 @@ pub(crate) struct Span {
 
 /// For the owner.
 impl Span {
-    const_fn! {
-        pub(crate) fn new() -> Self {
+    const_unless_loom! {
+        pub(crate) const fn new() -> Self {
             Self {
                 sequence: AtomicU64::new(0),
                 number: AtomicU64::new(0),

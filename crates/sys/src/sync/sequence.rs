@@ -6,24 +6,33 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::primitive::{AtomicU64, fence};
+crate::atomics!(AtomicU64, fence);
 
 /// How often a reader looks again, before it takes what it sees: the writer may have been
 /// preempted.
 const PATIENCE: usize = if cfg!(loom) { 2 } else { 100 };
 
-#[derive(Debug)]
-pub(crate) struct Sequence(AtomicU64);
+/// A sequence lock: see the module. Zeroed memory is a new one.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Sequence(AtomicU64);
 
 impl Sequence {
-    #[cfg(all(test, loom))]
-    fn new() -> Self {
-        Self(AtomicU64::new(0))
+    crate::const_unless_loom! {
+        /// A lock that nobody writes under.
+        pub const fn new() -> Self {
+            Self(AtomicU64::new(0))
+        }
+    }
+
+    /// Releases the lock in a child of a fork, where a thread of the parent may have been writing.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 
     /// Writes, as the only thread that does.
     #[inline]
-    pub(crate) fn write<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub fn write<T>(&self, write: impl FnOnce() -> T) -> T {
         // Odd already: a signal handler of the writer writes in the midst of it.
         let odd = self.0.load(Ordering::Relaxed) | 1;
         self.0.store(odd, Ordering::Relaxed);
@@ -35,10 +44,10 @@ impl Sequence {
         result
     }
 
-    /// Writes, as one of several threads; `None`: another one does, or the caller is a handler that
-    /// has interrupted one.
+    /// Writes, as one of several threads. Returns `None` without a call of `write` if another thread
+    /// is writing, or the caller is a handler that has interrupted a writer.
     #[inline]
-    pub(crate) fn try_write<T>(&self, write: impl FnOnce() -> T) -> Option<T> {
+    pub fn try_write<T>(&self, write: impl FnOnce() -> T) -> Option<T> {
         let even = self.0.load(Ordering::Relaxed);
         if !even.is_multiple_of(2) {
             return None;
@@ -52,9 +61,9 @@ impl Sequence {
         Some(result)
     }
 
-    /// The result of `read`, and whether it is of one moment: a writer that is always about to
-    /// write is not waited for.
-    pub(crate) fn read<T>(&self, read: impl Fn() -> T) -> (T, bool) {
+    /// Returns the result of `read`, and whether it is consistent. It is not if a writer was writing
+    /// each time: the reader does not wait for it.
+    pub fn read<T>(&self, read: impl Fn() -> T) -> (T, bool) {
         for _ in 0..PATIENCE {
             // Acquire: pairs with the last store in `write`.
             let before = self.0.load(Ordering::Acquire);

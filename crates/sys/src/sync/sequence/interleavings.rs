@@ -1,4 +1,4 @@
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-waits --lib interleavings`.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-sys --lib interleavings`.
 
 use loom::sync::Arc;
 use loom::thread::spawn;

@@ -1,0 +1,14 @@
+//! What threads and signal handlers share without a lock, and the macros by which loom checks it.
+//!
+//! | module | is |
+//! |---|---|
+//! | `seam` | [`atomics!`](crate::atomics) and [`const_unless_loom!`](crate::const_unless_loom) |
+//! | `sequence` | [`Sequence`]: several words that readers see whole |
+//! | `queue` | [`Queue`]: records from handlers to a reader |
+
+mod queue;
+mod seam;
+mod sequence;
+
+pub use queue::Queue;
+pub use sequence::Sequence;
