@@ -4,5 +4,5 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
-pub mod digits;
+pub mod hex;
 pub mod protobuf;

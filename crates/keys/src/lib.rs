@@ -146,7 +146,7 @@ pub use protocol::Protocol;
 #[cfg(feature = "counting")]
 #[doc(hidden)]
 pub use registry::patch_locks;
-pub use registry::{Astray, KeyUse};
+pub use registry::{KeyUse, Mismatches};
 pub use report::BatchReport;
 #[cfg(feature = "select")]
 pub use select::{Selector, SelectorError, near};

@@ -6,7 +6,7 @@ use dormouse_sys::readable::Pages;
 
 use crate::Error;
 use crate::key::Key;
-use crate::registry::{self, Astray, KeyUse, Registry};
+use crate::registry::{self, KeyUse, Mismatches, Registry};
 use crate::room::collect;
 
 /// A key with the number of its sites, as [`list`] passes it to its callback.
@@ -24,14 +24,14 @@ pub struct Listed<'a> {
 }
 
 impl Listed<'_> {
-    /// Compares the code of the key's sites with the key's state. Where sites load their key, none
-    /// is ever astray.
+    /// Compares the code of the key's sites with the key's state, and counts the sites that differ.
+    /// Where sites load their key, none ever does.
     ///
     /// # Cost
     ///
     /// Reads each site, with one system call for each page of sites.
-    pub fn astray(&self) -> Astray {
-        self.registry.astray(self.key, &mut self.pages.borrow_mut())
+    pub fn mismatches(&self) -> Mismatches {
+        self.registry.mismatches(self.key, &mut self.pages.borrow_mut())
     }
 }
 

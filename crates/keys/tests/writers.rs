@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::process::ExitStatus;
 
-use dormouse_keys::{Astray, Batch, Error, Protocol, StaticKey, all, try_list};
+use dormouse_keys::{Batch, Error, Mismatches, Protocol, StaticKey, all, try_list};
 use dormouse_testkit::{Filter, fork, in_child, skip};
 use process::{Mapped, mapping_at, refuse_exec_gain};
 use sites::{
@@ -248,9 +248,10 @@ fn assert_names(key: &'static StaticKey<false>, site: usize, byte: u8) {
 
 /// The numbers of a key's sites that have the code of its other state, and other code, in a
 /// listing.
-fn astray(key: &'static StaticKey<false>) -> (usize, usize) {
-    let of_key = |used: dormouse_keys::Listed<'_>| (std::ptr::eq(used.key, key.key())).then(|| used.astray());
-    let Astray { stale, foreign } = try_list(of_key).unwrap().into_iter().flatten().next().unwrap();
+fn mismatches(key: &'static StaticKey<false>) -> (usize, usize) {
+    let of_key =
+        |used: dormouse_keys::Listed<'_>| (std::ptr::eq(used.key, key.key())).then(|| used.mismatches());
+    let Mismatches { stale, foreign } = try_list(of_key).unwrap().into_iter().flatten().next().unwrap();
     (stale, foreign)
 }
 
@@ -262,19 +263,19 @@ fn a_listing_tells_sites_that_do_not_follow() {
         let write = |byte: u8| memory.write_all_at(&[byte], at as u64).unwrap();
         for (on, own, other_code) in [(false, 0xa9, 0xe9), (true, 0xe9, 0xa9)] {
             switch(on, Protocol::Flip).unwrap();
-            assert_eq!(astray(&KEY), (0, 0));
+            assert_eq!(mismatches(&KEY), (0, 0));
             // A tool puts the other code back.
             write(other_code);
-            assert_eq!((astray(&KEY), KEY.is_enabled(), site()), ((1, 0), on, !on));
-            assert_eq!(astray(&OTHER), (0, 0));
+            assert_eq!((mismatches(&KEY), KEY.is_enabled(), site()), ((1, 0), on, !on));
+            assert_eq!(mismatches(&OTHER), (0, 0));
             // As the command advises.
             switch(!on, Protocol::Flip).unwrap();
             switch(on, Protocol::Flip).unwrap();
-            assert_eq!((astray(&KEY), site()), ((0, 0), on));
+            assert_eq!((mismatches(&KEY), site()), ((0, 0), on));
             write(0xcc);
-            assert_eq!(astray(&KEY), (0, 1));
+            assert_eq!(mismatches(&KEY), (0, 1));
             write(own);
-            assert_eq!((astray(&KEY), site()), ((0, 0), on));
+            assert_eq!((mismatches(&KEY), site()), ((0, 0), on));
         }
     });
 }
@@ -306,15 +307,15 @@ fn a_site_follows_again_after_a_uprobe() {
         };
         assert_names(&KEY, at, 0xcc);
         // The kernel knows the instruction from the file.
-        assert_eq!((astray(&KEY), site()), ((0, 1), false));
+        assert_eq!((mismatches(&KEY), site()), ((0, 1), false));
         drop(probe);
         assert!(!site() && KEY.is_enabled());
-        assert_eq!(astray(&KEY), (1, 0));
+        assert_eq!(mismatches(&KEY), (1, 0));
         // It holds what it should after the batch, so there is nothing to write.
         assert_eq!(Batch::new().disable(&KEY).apply().unwrap().sites, 0);
         assert!(!site() && !KEY.is_enabled());
         KEY.enable().unwrap();
-        assert_eq!((astray(&KEY), site()), ((0, 0), true));
+        assert_eq!((mismatches(&KEY), site()), ((0, 0), true));
     });
 }
 

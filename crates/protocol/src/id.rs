@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dormouse_encode::digits::{IdDigits, id};
+use dormouse_encode::hex::{IdDigits, id};
 use serde::de::{Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 

@@ -32,7 +32,7 @@
 //!
 //! # Where the kernel refuses
 //!
-//! A sandbox may have no `membarrier`. Then [`wait`] takes its place: a millisecond, hundreds of
+//! A sandbox may have no `membarrier`. Then [`settle`] takes its place: a millisecond, hundreds of
 //! times what a processor needs for either guarantee.
 //!
 //! - A store leaves its processor's buffer in finite time, which is well below a microsecond: step
@@ -75,7 +75,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::clock;
 use crate::errno::keeping_errno;
 
-/// The length of [`wait`].
+/// The length of [`settle`].
 const PAUSE_NS: u64 = 1_000_000;
 
 /// The side that runs often: it keeps the compiler's order, and costs nothing else.
@@ -85,7 +85,7 @@ pub fn light() {
 }
 
 /// The side that runs seldom: every thread of the process passes a full fence. Where the kernel
-/// refuses that, the caller waits ([`wait`]).
+/// refuses that, the caller waits ([`settle`]).
 ///
 /// # Cost
 ///
@@ -95,7 +95,7 @@ pub fn heavy() {
     let pass = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
     if !(pass() || register() && pass()) {
-        wait();
+        settle();
     }
     // Pairs with `light` on the calling thread's own behalf, also where the kernel refuses.
     fence(Ordering::SeqCst);
@@ -104,7 +104,7 @@ pub fn heavy() {
 /// Takes the place of [`heavy`] and [`sync_core`] where the kernel refuses them: it sleeps a
 /// millisecond, after which the stores of other processors are visible and the instructions that
 /// they had fetched are executed.
-pub fn wait() {
+pub fn settle() {
     // b, the caller's own store, becomes visible before the millisecond begins.
     fence(Ordering::SeqCst);
     let now = || clock::ask_library(libc::CLOCK_MONOTONIC);

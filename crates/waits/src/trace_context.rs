@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use dormouse_encode::digits::{IdDigits, id};
+use dormouse_encode::hex::{IdDigits, id};
 
 /// The least length of a `traceparent`: `00-<32 digits>-<16 digits>-<2 digits>`.
 const LENGTH: usize = 55;

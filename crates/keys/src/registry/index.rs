@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use dormouse_sys::readable::Pages;
 use dormouse_sys::rendezvous;
 
-use super::{Astray, KeyUse, Local, Registry, sort};
+use super::{KeyUse, Local, Mismatches, Registry, sort};
 use crate::key::Key;
 use crate::object::{self, List, Registered, Segment, Site};
 use crate::patch_lock::PatchLock;
@@ -183,18 +183,18 @@ impl Registry {
     }
 
     /// The sites of a key whose code is not what its state makes it.
-    pub(crate) fn astray(&self, key: &Key, pages: &mut Pages) -> Astray {
-        let mut astray = Astray::default();
+    pub(crate) fn mismatches(&self, key: &Key, pages: &mut Pages) -> Mismatches {
+        let mut mismatches = Mismatches::default();
         // A site outside of every object's code never runs.
         let sites = self.local.index.sites_in_order()(key).iter();
         for site in sites.filter(|site| site.segment().is_some()) {
             match text::is_on(self.patch_lock(), site, pages) {
                 Some(is_on) if is_on == key.is_enabled() => {}
-                Some(_) => astray.stale += 1,
-                None => astray.foreign += 1,
+                Some(_) => mismatches.stale += 1,
+                None => mismatches.foreign += 1,
             }
         }
-        astray
+        mismatches
     }
 
     /// Whether code can be written by each way, tried on some site; for the capability report.

@@ -64,7 +64,7 @@ pub struct KeyUse {
 
 /// Sites whose code does not match the state of their key.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Astray {
+pub struct Mismatches {
     /// Number of sites with the code of the other state. Something has put it back: a uprobe that
     /// was removed, a tool that rewrites code. They follow their key again when it has changed to
     /// the other state and back.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Astray, KeyUse, Local, Registry, sort};
+use super::{KeyUse, Local, Mismatches, Registry, sort};
 use crate::key::Key;
 use crate::patch_lock::PatchLock;
 #[cfg(not(all(test, loom)))]
@@ -90,8 +90,8 @@ impl Registry {
     }
 
     /// Sites read their key.
-    pub(crate) fn astray(&self, _: &Key, _: &mut dormouse_sys::readable::Pages) -> Astray {
-        Astray::default()
+    pub(crate) fn mismatches(&self, _: &Key, _: &mut dormouse_sys::readable::Pages) -> Mismatches {
+        Mismatches::default()
     }
 
     /// No object is lost here.

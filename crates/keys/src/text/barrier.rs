@@ -2,7 +2,7 @@
 //!
 //! *Flip* needs it only to guarantee that no thread runs old bytes when a batch returns: a fetch
 //! before the barrier gets one instruction or the other, and the barrier comes after the store. So
-//! where the kernel refuses it, flip waits instead ([`barrier::wait`]). *Int3* must not store bytes
+//! where the kernel refuses it, flip waits instead ([`barrier::settle`]). *Int3* must not store bytes
 //! before other processors have seen earlier ones, and no vendor documents a time after which they
 //! have. So where the barrier is refused, int3 is refused.
 
@@ -28,7 +28,7 @@ pub(super) fn sync_or_wait() -> usize {
     if barrier::sync_core().is_ok() {
         return 1;
     }
-    barrier::wait();
+    barrier::settle();
     0
 }
 

@@ -6,7 +6,7 @@
 
 use std::mem;
 
-use dormouse_encode::digits::IdDigits;
+use dormouse_encode::hex::IdDigits;
 use dormouse_encode::protobuf::Message;
 
 use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint};

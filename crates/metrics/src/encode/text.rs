@@ -11,7 +11,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use dormouse_encode::digits::IdDigits;
+use dormouse_encode::hex::IdDigits;
 
 use crate::exposition::{ExposedProcess, Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};

@@ -39,7 +39,7 @@ struct Cell<T> {
     record: UnsafeCell<T>,
 }
 
-/// See the [module](self).
+/// A bounded queue for many writers and one reader: see the module.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Queue<T> {

@@ -44,7 +44,7 @@ fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
         None => "key",
     };
     let held = holders.of_key(key);
-    let astray = used.astray();
+    let mismatches = used.mismatches();
     KeyInfo {
         name: key.name().to_owned(),
         kind: kind.to_owned(),
@@ -55,8 +55,8 @@ fn key_info(used: Listed<'_>, holders: &Holders) -> KeyInfo {
         off_in_ms: holders::off_in_ms(key, &held),
         held,
         sites: used.sites,
-        sites_stale: astray.stale,
-        sites_foreign: astray.foreign,
+        sites_stale: mismatches.stale,
+        sites_foreign: mismatches.foreign,
         file: key.file().to_owned(),
         line: key.line(),
         object: used.object.to_string(),

@@ -94,7 +94,7 @@ impl World for Live<'_> {
     }
 
     fn wait(&mut self) {
-        dormouse_sys::barrier::wait();
+        dormouse_sys::barrier::settle();
     }
 
     fn retire(&mut self) {
