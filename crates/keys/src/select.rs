@@ -226,7 +226,7 @@ pub fn near(globs: &str, at_most: usize) -> Vec<String> {
     scored.into_iter().map(|(_, name)| name).take(at_most).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
