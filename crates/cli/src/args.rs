@@ -10,7 +10,7 @@ use crate::duration;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
-    /// Print JSON: one document, or one a line for a stream
+    /// Print JSON: one document, or one on each line for a stream
     #[arg(long, global = true)]
     pub(crate) json: bool,
 

@@ -33,10 +33,10 @@ dormouse::static_key! {
     static EXAMPLE: "dormouse.doctor" = false;
 }
 
-/// Say what works on this machine and in a process, and what to change where it does not
+/// Show what works on this machine and in a process, and what to change where something does not
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Process id or name; without it, this machine is looked at
+    /// Process id or name; without it, this machine is checked
     target: Option<Target>,
     #[command(flatten)]
     request: Request,

@@ -17,25 +17,26 @@ use crate::target::Target;
 /// connect unless --listen allows it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these processes, by id or name; without any all that have dormouse in them
+    /// Only these processes, by id or name; without any, all with dormouse in them
     #[arg(value_name = "TARGET", value_parser = process)]
     targets: Vec<Target>,
     /// Where to listen
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464", value_parser = address)]
     listen: SocketAddr,
-    /// Take the token from this file; if it is not there, it is written, and stays
+    /// Read the token from this file; if it does not exist, it is created with a new token, and
+    /// kept
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Answer /metrics without the token
     #[arg(long)]
     public_metrics: bool,
-    /// Events that groups are to count beside CPU time, as `dormouse list` has them
+    /// Events for groups to count beside CPU time; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     events: Wish,
     /// Take no times of tasks, which cost the services a little of each poll
     #[arg(long)]
     no_waits: bool,
-    /// Answer to this name, too, as a proxy or a cluster may call this machine
+    /// Also answer requests for this host name, which a proxy or a cluster may use for this machine
     #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<String>,
 }

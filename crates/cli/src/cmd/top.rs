@@ -33,7 +33,7 @@ const SHORTEST_MS: u64 = 50;
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
-    /// Print one snapshot and end
+    /// Print one snapshot and exit
     #[arg(long, conflicts_with = "count")]
     #[serde(skip)]
     once: bool,
@@ -43,11 +43,11 @@ pub(crate) struct Request {
     /// Time between two snapshots
     #[arg(short, long, value_name = "DURATION", default_value = "1s")]
     interval: Interval,
-    /// Print text, also on a terminal
+    /// Print text even on a terminal
     #[arg(long)]
     #[serde(skip)]
     plain: bool,
-    /// Events with a column of their own, as `dormouse list` has them
+    /// Events with columns of their own; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     #[serde(rename = "event")]
     events: Wish,

@@ -22,11 +22,11 @@ use crate::verb::Asked;
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
-    /// Arm triggers: one rule, or several with ; in between
+    /// Arm triggers: one rule, or several separated by ;
     #[arg(long, value_name = "RULE", conflicts_with = "remove")]
     #[serde(skip)]
     add: Option<String>,
-    /// Remove the trigger of this number
+    /// Remove the trigger with this number
     #[arg(long, value_name = "N")]
     #[serde(skip)]
     remove: Option<u64>,

@@ -71,7 +71,7 @@ pub(crate) struct Request {
     #[arg(long = "for", value_name = "DURATION")]
     #[serde(rename = "for")]
     length: Option<Length>,
-    /// Rest for a while when there are more hits a second
+    /// Rest for a while when there are more hits per second than this
     #[arg(long, value_name = "N")]
     rate: Option<NonZero<u32>>,
     /// Take turns with other watches if the registers are taken
@@ -82,12 +82,12 @@ pub(crate) struct Request {
     #[arg(long)]
     #[serde(skip, default = "always")]
     stream: bool,
-    /// Show the calls that led to each place; from outside by copies of the stack, which take no
+    /// Show the calls that led to each place; from outside by copies of the stack, which need no
     /// frame pointers
     #[arg(long)]
     #[serde(skip)]
     stacks: bool,
-    /// Print text, also on a terminal
+    /// Print text even on a terminal
     #[arg(long)]
     #[serde(skip)]
     plain: bool,

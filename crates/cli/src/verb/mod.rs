@@ -33,7 +33,8 @@ pub(crate) trait Asked: DeserializeOwned + Send + 'static {
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome;
 }
 
-/// The command line of a verb: the process, and the request.
+// The command line of a verb: the process, and the request. (A doc comment here would replace the
+// request's in `--help`.)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Line<R: Asked + clap::Args> {
     #[arg(help = R::TARGET)]

@@ -35,16 +35,16 @@ const PLAIN: Duration = Duration::from_secs(10);
 /// times, switches every key on, prints some records, switches them off and sums up.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long; a live view without it ends when it is left
+    /// How long it runs; without this a live view ends when you leave it
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_length)]
     length: Option<Duration>,
-    /// Print text, also on a terminal
+    /// Print text even on a terminal
     #[arg(long)]
     plain: bool,
-    /// Switch every key on and off as fast as it goes, and print the interrupts that it takes
+    /// Switch every key on and off as fast as possible, and print the interrupts that this causes
     #[arg(long)]
     toggle: bool,
-    /// Requests a second
+    /// Requests per second
     #[arg(long, value_name = "RATE", default_value_t = const { NonZero::new(200).unwrap() })]
     load: NonZero<u16>,
 }

@@ -35,12 +35,12 @@ use trial::{End, Trial};
 ///
 /// The keys are switched on and off at random times; what requests use is compared between the two
 /// states, by group. The keys go off with the command, however it ends. CHANGE is how much more a
-/// request uses with the keys on, and lies between AT LEAST and AT MOST; `~` is no change that
-/// shows, and in brackets stands how large one would have shown. It is the change of usual
-/// requests: a large cost that falls on few of them shows in OFF and ON alone. `(average)` is that
-/// of the groups' changes, each weighed by how steady it is: a small cost of all requests shows
-/// there first, and a large one of one group does, too. With several keys it is the cost of all
-/// together. One experiment runs on a process at a time.
+/// request uses with the keys on, and lies between AT LEAST and AT MOST; `~` means that no change
+/// was found; the number in brackets is the size that would have been found. It is the change of
+/// usual requests: a large cost that falls on few of them shows only in OFF and ON. `(average)` is
+/// that of the groups' changes, each weighted by how steady it is: a small cost of all requests
+/// shows there first, and a large one of one group does, too. With several keys it is the cost of
+/// all together. One experiment runs on a process at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]

@@ -56,14 +56,14 @@ pub(crate) struct Args {
     target: Option<Target>,
     #[command(flatten)]
     request: Request,
-    /// Write to this file, in the form of its ending: .pb.gz (pprof), .html (flame graph), .folded,
-    /// .json.gz (Firefox Profiler)
+    /// Write to this file, in the form that its extension selects: .pb.gz (pprof), .html (flame
+    /// graph), .folded, .json.gz (Firefox Profiler)
     #[arg(short, long, value_name = "FILE")]
     output: Option<Place>,
-    /// Compare with this profile, a file of pprof: show what grew and what shrank
+    /// Compare with this earlier profile, a pprof file: show what grew and what shrank
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
-    /// Run this and profile it, to its end, whose exit code this command's is
+    /// Run this command and profile it to its end; its exit code is passed through
     #[arg(last = true, value_name = "COMMAND", group = "subject")]
     command: Vec<OsString>,
 }
@@ -72,25 +72,25 @@ pub(crate) struct Args {
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
-    /// How long; 10s if it is not said, a command to its end
+    /// How long; without it 10s, or until the command ends
     #[arg(long = "for", value_name = "DURATION")]
     #[serde(rename = "for")]
     length: Option<Length>,
-    /// Samples a second of CPU time of each thread [default: 99]
+    /// Samples per second of CPU time of each thread [default: 99]
     #[arg(long, value_name = "N")]
     hz: Option<Hertz>,
-    /// Only groups that match, as 'GET /*,!GET /health'
+    /// Only groups that match, such as 'GET /*,!GET /health'
     #[arg(long, value_name = "GLOB")]
     group: Option<String>,
     /// CPU time (cpu), allocated bytes (alloc), page faults (faults), or the wall time of tasks:
     /// running, runnable, and awaiting at a place (wall)
     #[arg(long, value_name = "KIND", default_value = "cpu", value_parser = kinds())]
     kind: ProfileKind,
-    /// Show the bytes that are still there, of those allocated meanwhile (with --kind alloc)
+    /// Show allocations that are still live, of those made meanwhile (with --kind alloc)
     #[arg(long)]
     live: bool,
-    /// Find callers in code without frame pointers, too: by copies of stacks and the tables of
-    /// exceptions, which the service keeps in memory meanwhile
+    /// Find callers in code without frame pointers, too: from copies of stacks and unwind tables,
+    /// which the service keeps in memory meanwhile
     #[arg(long)]
     unwind: bool,
     /// Functions of each group in the table [default: 10, in JSON all]

@@ -30,8 +30,9 @@ use crate::target::Target;
 /// Keep the last records of probes in the service, or record page faults into a file
 ///
 /// With a GLOB: starts the flight recorder of the service, which keeps its probes awake and the
-/// newest of their records in bounded memory, also when this command has ended. Without: tells of
-/// it. `--faults` records the page faults of any process, for `dormouse bench maps --trace`.
+/// newest of their records in bounded memory, and goes on when this command has ended. Without a
+/// GLOB: shows its state. `--faults` records the page faults of any process, for `dormouse bench
+/// maps --trace`.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("subject").required(true)))]
 pub(crate) struct Args {
@@ -45,10 +46,10 @@ pub(crate) struct Args {
     /// End by itself after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_positive)]
     length: Option<Duration>,
-    /// End the recorder, whoever has started it
+    /// End the recorder, no matter which client started it
     #[arg(long, conflicts_with_all = ["glob", "length", "faults"])]
     off: bool,
-    /// Have the service write what it knows into a file now, which dormouse tasks, profile and
+    /// Have the service write its present state to a file now, which dormouse tasks, profile and
     /// trace read; prints its path
     #[arg(long, conflicts_with_all = ["glob", "length", "off", "faults"])]
     save: bool,

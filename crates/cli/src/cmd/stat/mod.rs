@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Process id
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
-    /// Command to run and count, behind `--`
+    /// Command to run and count, after `--`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) struct Args {
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
-    /// Events that groups are to count, as `dormouse list` has them
+    /// Events for groups to count; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     #[serde(rename = "event")]
     events: Wish,

@@ -27,7 +27,7 @@ pub(crate) struct Request {
     #[arg(long, value_name = "DURATION", value_parser = parse_hold)]
     #[serde(skip)]
     dwell: Option<Duration>,
-    /// Also end what others hold
+    /// Also end the leases of others
     #[arg(long)]
     #[serde(skip)]
     force: bool,

@@ -59,32 +59,33 @@ pub(crate) struct Request {
     #[arg(long = "for", value_name = "DURATION")]
     #[serde(rename = "for")]
     length: Option<Pause>,
-    /// Only tasks of groups that match, as 'GET /*,!GET /health'
+    /// Only tasks of groups that match, such as 'GET /*,!GET /health'
     #[arg(long, value_name = "GLOB")]
     group: Option<String>,
     /// Only tasks in these states: awaiting, runnable, polled
     #[arg(long, value_name = "STATES", value_delimiter = ',', hide_possible_values = true)]
     state: Vec<StateArg>,
-    /// Only tasks of this age or more; those whose age is not known, too
+    /// Only tasks of at least this age, or of unknown age
     #[arg(long, value_name = "DURATION")]
     older: Option<Length>,
     /// Only tasks that have been in their state for this long or longer
     #[arg(long, value_name = "DURATION")]
     waiting: Option<Length>,
-    /// The first ones: the longest in their state (for), the oldest (age), those with most polls,
-    /// wakes, time in polls (busy) or CPU time (cpu, with --cpu), or by group [default: for]
+    /// Order, with the first ones shown: the longest in their state (for), the oldest (age), those
+    /// with most polls, wakes, time in polls (busy) or CPU time (cpu, with --cpu), or by group
+    /// [default: for]
     #[arg(long, value_name = "BY", hide_possible_values = true)]
     sort: Option<Sort>,
     /// List at most this many tasks
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
-    /// Wake each task once that waits since before places were taken: it is polled once more for
-    /// nothing, as any runtime may do, and its place is known then
+    /// Wake each task once whose wait began before places were taken: it is polled once more, as
+    /// any runtime may do, and then its place is known
     #[arg(long)]
     #[serde(skip)]
     wake: bool,
-    /// Also show the CPU time of each task since the command began: CPU. To take it costs two reads
-    /// of the thread's clock for each poll
+    /// Also show the CPU time of each task since the command began: CPU. Measuring it costs two
+    /// reads of the thread's clock for each poll
     #[arg(long)]
     cpu: bool,
     /// Show how many tasks wait at which place instead, by group

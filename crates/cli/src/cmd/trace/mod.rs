@@ -36,8 +36,8 @@ use viewer::TimelinePlace;
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
-    /// Write a timeline to this file, in the form of its ending: .json.gz (Firefox Profiler),
-    /// .pftrace or .perfetto-trace (Perfetto)
+    /// Write a timeline to this file, in the form that its extension selects: .json.gz (Firefox
+    /// Profiler), .pftrace or .perfetto-trace (Perfetto)
     #[arg(short, long, value_name = "FILE")]
     #[serde(skip)]
     output: Option<TimelinePlace>,
