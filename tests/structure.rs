@@ -17,7 +17,7 @@ const PLAN: [(&str, &[&str]); 22] = [
     ("dormouse-sys", &[]),
     ("dormouse-encode", &[]),
     ("dormouse-statistics", &[]),
-    ("dormouse-protocol", &["dormouse-encode", "dormouse-statistics"]),
+    ("dormouse-protocol", &["dormouse-encode", "dormouse-metrics", "dormouse-statistics"]),
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
     ("dormouse-clock", &["dormouse-sys"]),
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),

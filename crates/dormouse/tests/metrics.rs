@@ -13,7 +13,9 @@ use axum::http::{Method, StatusCode};
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
 use dormouse::tower::MetricsService;
 use dormouse::{Event, Group};
-use dormouse_protocol::{CountRow, CountedCpu, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
+use dormouse_metrics::{MetricFamily, MetricKind};
+use dormouse_protocol::figures::{EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES};
+use dormouse_protocol::{CountRow, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
 use dormouse_testkit::spin_for;
 use tower::ServiceExt;
 
@@ -238,28 +240,53 @@ fn nobody_makes_a_scrape_long() {
     assert!(longest < Some(400), "names are cut: {longest:?}");
 }
 
-#[test]
-fn the_page_names_all_families() {
-    let mut exposition = Exposition::new();
-    let groups = many().into_iter().take(1).collect();
-    let counted = Some(CountedCpu { process_ns: 2, groups_ns: 1 });
-    let polls = Some(TaskPolls { all: 2, in_groups: 1 });
-    add(&mut exposition, &Origin::own(), Stat { runnable_ns: Some(1), counted, polls, ..stat(groups) });
-    let has = |bytes: &[u8], name: &str| bytes.windows(name.len()).any(|at| at == name.as_bytes());
-    let [protobuf, otlp] = [exposition.encode(MetricsFormat::Protobuf), exposition.otlp(&[])];
-    let page = include_str!("../src/features/metrics/mod.rs");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("//! | `dormouse_")?.split_once("` | `"));
-    let mut named = 0;
-    for (rest, dotted) in rows {
-        let dotted = dotted.split_once('`').unwrap().0;
-        assert!(has(&protobuf, &format!("dormouse_{rest}")) && has(&otlp, dotted), "{rest} {dotted}");
-        named += 1;
-    }
-    let heads = text(&exposition).lines().filter(|line| line.starts_with("# TYPE ")).count();
-    assert_eq!(named, heads + 3, "three histograms are in no text");
+/// The tables of the names of metrics, as the pages have them.
+fn names() -> String {
+    let kind = |family: &MetricFamily| match family.kind {
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Info => "info",
+        MetricKind::Histogram([]) => "native histogram",
+        MetricKind::Histogram(_) => "histogram",
+    };
+    let table = |families: Vec<&MetricFamily>| {
+        let rows = families.iter().map(|family| {
+            let (name, is) = (family.prometheus_name(), family.help);
+            format!("| `{name}` | `{}` | {} | {is} |\n", family.name, kind(family))
+        });
+        format!(
+            "| Prometheus | OpenTelemetry | kind | is |\n|---|---|---|---|\n{}\n",
+            rows.collect::<String>()
+        )
+    };
+    let of_groups = |in_waits: bool| {
+        let figures = GROUP_FIGURES.iter().filter(|figure| figure.in_waits == in_waits);
+        let mut families: Vec<_> = figures.filter_map(|figure| Some(figure.metric?.family)).collect();
+        families.dedup();
+        table(families)
+    };
+    let events = EVENT_FAMILIES.iter().map(|(_, family)| family).chain([&OTHER_EVENTS]);
+    format!(
+        "For each group, with the label `group`:\n\n{}While times of tasks are taken, the time by the label \
+         `state` (`poll`, `runnable`, `await`):\n\n{}For events that are counted, those of the program by \
+         the label `event`:\n\n{}For the process:\n\n{}",
+        of_groups(false),
+        of_groups(true),
+        table(events.collect()),
+        table(PROCESS_FIGURES.iter().map(|figure| &figure.family).collect())
+    )
 }
 
-/// A thousand groups with waits, whose histograms have forty buckets each.
+#[test]
+fn pages_have_the_names_of_all_families() {
+    dormouse_testkit::assert_committed("crates/dormouse/src/features/metrics/names.md", &names());
+    let guide = include_str!("../../../docs/guide/metrics.md");
+    let (before, rest) = guide.split_once("<!-- names -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- end of names -->").unwrap();
+    let guide = format!("{before}<!-- names -->\n{}<!-- end of names -->{after}", names());
+    dormouse_testkit::assert_committed("docs/guide/metrics.md", &guide);
+}
+
 fn many() -> Vec<GroupRow> {
     let row = || HistogramRow {
         scale: 2,

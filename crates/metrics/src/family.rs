@@ -81,7 +81,7 @@ impl MetricFamily {
     }
 
     /// The name of its samples, as Prometheus has it.
-    pub(crate) fn prometheus_name(&self) -> String {
+    pub fn prometheus_name(&self) -> String {
         let suffix = match self.kind {
             MetricKind::Counter => "_total",
             MetricKind::Info => "_info",

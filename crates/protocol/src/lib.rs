@@ -40,6 +40,7 @@
 //! | [`profile`], [`ProfileQuery`] | a profile as data, and as a query asks for it |
 //! | [`Verb`] | what each operation has: its name, its answer, its bounds |
 //! | `verbs` | the operations, a file for each subject |
+//! | [`figures`] | the numbers that are shown of a service |
 //! | [`Request`], [`Response`] | the lines |
 //! | [`FileReader`], [`FileWriter`] | a recorder's file, which has answers and frames |
 
@@ -52,6 +53,7 @@ mod profile_query;
 mod verb;
 mod verbs;
 
+pub mod figures;
 mod file;
 mod message;
 

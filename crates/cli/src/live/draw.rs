@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
 use super::fit::{Fit, cut, fit, width};
-use super::screen::{HELP, Mode, Pane, Screen};
+use super::screen::{HELP, Mode, Pane, Screen, leaving};
 
 /// Lines below the groups: what no group's row shows.
 const SUMS: u16 = 3;
@@ -47,7 +47,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let fits =
         [(Pane::Groups, &groups, &sums[..]), (Pane::Threads, &threads, &[])].map(|(pane, rows, sums)| {
             let titles = titles(screen, pane);
-            let dropped = pane.dropped(titles.len(), screen.shows_waits);
+            let dropped = leaving(&screen.columns(pane));
             fit(&titles, rows.iter().chain(sums), &dropped, screen.place(pane).column, room)
         });
     let [groups_fit, threads_fit] = &fits;

@@ -1,5 +1,6 @@
 //! The state of the live view and how keys change it, independent of a terminal.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,27 +36,6 @@ pub(super) const HELP: &[(&str, &str)] = &[
 pub(super) enum Pane {
     Groups,
     Threads,
-}
-
-impl Pane {
-    /// Which columns are removed first if there is no room: the least important, then events from
-    /// the last on, and in the end the CPU time of the interval.
-    pub(super) fn dropped(self, columns: usize, shows_waits: bool) -> Vec<usize> {
-        let (first, events_from, then): (&[usize], usize, &[usize]) = match self {
-            Pane::Groups if shows_waits => (&[6, 2, 3, 8, 5, 11, 7, 9, 10, 4], 12, &[1]),
-            Pane::Groups => (&[6, 5, 4, 2, 3], 7, &[1]),
-            Pane::Threads => (&[4, 3], 5, &[1, 2]),
-        };
-        first.iter().copied().chain((events_from..columns).rev()).chain(then.iter().copied()).collect()
-    }
-
-    /// The column with the CPU time of the interval.
-    fn cpu_column(self) -> usize {
-        match self {
-            Pane::Groups => 1,
-            Pane::Threads => 2,
-        }
-    }
 }
 
 /// Order, selection and place of one table.
@@ -104,7 +84,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(who: String) -> Screen {
-        let place = |pane: Pane| Place { column: pane.cpu_column(), is_inverted: false, selected: 0 };
+        let place = |columns: &[Column]| Place { column: first(columns), is_inverted: false, selected: 0 };
         Screen {
             who,
             view: None,
@@ -114,7 +94,7 @@ impl Screen {
             is_paused: false,
             shows_waits: false,
             wants_waits: Arc::default(),
-            places: [place(Pane::Groups), place(Pane::Threads)],
+            places: [place(&group_columns(&[])), place(&thread_columns(&[]))],
         }
     }
 
@@ -247,12 +227,13 @@ impl Screen {
     /// Shows the other columns of groups, by CPU time, which both have.
     fn toggle_waits(&mut self) {
         self.shows_waits = !self.shows_waits;
-        let has_times = self.view.as_ref().is_some_and(|view| view.groups().iter().any(Row::has_waits));
+        let has_times = self.view.as_ref().is_some_and(|view| view.groups().iter().any(|row| row.has_waits));
         if self.shows_waits && !has_times {
             self.wants_waits.store(true, Ordering::Relaxed);
         }
+        let column = first(&self.columns(Pane::Groups));
         let place = &mut self.places[Pane::Groups as usize];
-        (place.column, place.is_inverted) = (Pane::Groups.cpu_column(), false);
+        (place.column, place.is_inverted) = (column, false);
     }
 
     fn keep_selection_inside(&mut self) {
@@ -262,6 +243,18 @@ impl Screen {
             place.selected = place.selected.min(last);
         }
     }
+}
+
+/// The column that rows are sorted by at first.
+fn first(columns: &[Column]) -> usize {
+    columns.iter().position(|column| column.sorts).unwrap_or(0)
+}
+
+/// The columns that leave where there is no room, the first one first; of events the last one.
+pub(super) fn leaving(columns: &[Column]) -> Vec<usize> {
+    let mut leaving: Vec<usize> = (0..columns.len()).filter(|&at| columns[at].leaves > 0).collect();
+    leaving.sort_by_key(|&at| (columns[at].leaves, Reverse(at)));
+    leaving
 }
 
 #[cfg(test)]

@@ -2,32 +2,17 @@
 
 use std::cmp::Ordering;
 
+use dormouse_protocol::figures::{
+    EVENTS_LEAVE, Figure, FigureColumn, FigurePart, FigureUnit as Unit, FigureValue, FigureView, ratio,
+};
 use dormouse_protocol::{CountRow, EventInfo};
-use serde_json::Value;
 
-use super::row::{Row, ratio};
+use super::row::Row;
 use super::table::Table;
 use crate::text::{clean, tid};
 
 /// The cell of an event that is not counted.
 pub(crate) const NOT_COUNTED: &str = "<not counted>";
-
-/// How a column writes its figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
-    Name,
-    /// A thread's id here, and the one in its own namespace.
-    Tid,
-    Whole,
-    Percent,
-    /// Per second.
-    Rate,
-    Seconds,
-    Ms,
-    Us,
-    /// A time with the unit that fits.
-    Time,
-}
 
 /// How much room numbers have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +27,17 @@ pub(crate) enum Digits {
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     pub(crate) title: String,
-    figure: Figure,
+    /// Where there is no room, columns leave in this order; those with 0 stay.
+    pub(crate) leaves: u8,
+    /// Whether rows stand in the order of this column at first.
+    pub(crate) sorts: bool,
+    shown: Shown,
 }
 
 #[derive(Debug, Clone)]
-enum Figure {
-    Field(&'static str, Unit),
+enum Shown {
+    /// The figure at that place of the table.
+    Figure(usize, FigurePart, Unit),
     /// How often an event happened.
     Count(EventInfo),
     /// How often it happened per second.
@@ -55,13 +45,20 @@ enum Figure {
 }
 
 impl Column {
-    /// Columns of fields.
-    pub(crate) fn fields(columns: &[(&str, &'static str, Unit)]) -> Vec<Column> {
-        let column = |&(title, field, unit): &(&str, &'static str, Unit)| Column {
-            title: title.to_owned(),
-            figure: Figure::Field(field, unit),
+    /// The columns of a view, whose figures are those of the table.
+    pub(crate) fn of_view<Of>(figures: &[Figure<Of>], view: FigureView) -> Vec<Column> {
+        let all = figures.iter().enumerate();
+        let all = all.flat_map(|(at, figure)| figure.columns.iter().map(move |column| (at, column)));
+        let mut columns: Vec<(usize, &FigureColumn)> =
+            all.filter(|(_, column)| column.view == view).collect();
+        columns.sort_by_key(|(_, column)| column.place);
+        let column = |(at, column): (usize, &FigureColumn)| Column {
+            title: column.title.to_owned(),
+            leaves: column.leaves,
+            sorts: column.sorts,
+            shown: Shown::Figure(at, column.part, column.unit),
         };
-        columns.iter().map(column).collect()
+        columns.into_iter().map(column).collect()
     }
 
     /// An event's column, with its count.
@@ -73,33 +70,34 @@ impl Column {
             unit if name.contains(unit) => name,
             unit => format!("{name} {}", clean(unit)),
         };
-        Column { title, figure: Figure::Count(event.clone()) }
+        Column { title, leaves: EVENTS_LEAVE, sorts: false, shown: Shown::Count(event.clone()) }
     }
 
     /// An event's column, with its rate.
     pub(crate) fn rate(event: &str) -> Column {
-        Column { title: format!("{}/s", clean(event)), figure: Figure::Rate(event.to_owned()) }
+        let (title, shown) = (format!("{}/s", clean(event)), Shown::Rate(event.to_owned()));
+        Column { title, leaves: EVENTS_LEAVE, sorts: false, shown }
     }
 
     /// The order of two rows by this column: names go up, numbers down, missing ones come last.
     pub(crate) fn compare(&self, a: &Row, b: &Row) -> Ordering {
-        let number = |row: &Row| match &self.figure {
-            Figure::Field(field, _) => row.number(field),
-            Figure::Count(event) => row.count(&event.name).map(|count| count.value as f64),
-            Figure::Rate(event) => row.rate(event),
+        let number = |row: &Row| match &self.shown {
+            Shown::Figure(at, part, _) => row.value(*at, *part).number(),
+            Shown::Count(event) => row.count(&event.name).map(|count| count.value as f64),
+            Shown::Rate(event) => row.rate(event),
         };
-        match &self.figure {
-            Figure::Field("name", _) => a.name.cmp(&b.name),
+        match self.shown {
+            Shown::Figure(_, _, Unit::Name) => a.name.cmp(&b.name),
             _ => number(b).unwrap_or(-1.0).total_cmp(&number(a).unwrap_or(-1.0)),
         }
     }
 
     /// The row's text in this column.
     pub(crate) fn cell(&self, row: &Row, digits: Digits) -> String {
-        let text = match &self.figure {
-            Figure::Field(field, unit) => return field_cell(row, field, *unit, digits),
-            Figure::Count(event) => row.count(&event.name).and_then(|n| count_text(event, n)),
-            Figure::Rate(event) => row.rate(event).map(|per_s| digits.rate(per_s)),
+        let text = match &self.shown {
+            Shown::Figure(at, part, unit) => return figure_cell(row, &row.value(*at, *part), *unit, digits),
+            Shown::Count(event) => row.count(&event.name).and_then(|n| count_text(event, n)),
+            Shown::Rate(event) => row.rate(event).map(|per_s| digits.rate(per_s)),
         };
         let nothing = match digits {
             Digits::All => NOT_COUNTED,
@@ -125,21 +123,15 @@ pub(crate) fn cells(columns: &[Column], row: &Row, digits: Digits) -> Vec<String
     columns.iter().map(|column| column.cell(row, digits)).collect()
 }
 
-fn field_cell(row: &Row, field: &str, unit: Unit, digits: Digits) -> String {
-    let value = row.get(field).unwrap_or(&Value::Null);
-    let Some(number) = value.as_f64().filter(|_| unit != Unit::Name) else {
-        let has_ended = row.get("ended") == Some(&Value::Bool(true));
-        let ended = if has_ended { " (ended)" } else { "" };
-        return if unit == Unit::Name { clean(&row.name) + ended } else { String::new() };
-    };
+fn figure_cell(row: &Row, value: &FigureValue, unit: Unit, digits: Digits) -> String {
+    if unit == Unit::Name {
+        return clean(&row.name) + if row.has_ended { " (ended)" } else { "" };
+    }
+    let Some(number) = value.number() else { return String::new() };
     match unit {
         Unit::Name | Unit::Whole => digits.count(value, number),
-        Unit::Tid => {
-            let id = |field| row.get(field).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-            let outer = id("tid").unwrap_or_default();
-            tid(outer, id("inner_tid").unwrap_or(outer))
-        }
-        Unit::Percent => digits.percent(number),
+        Unit::Tid => row.tid.map(|(outer, inner)| tid(outer, inner)).unwrap_or_default(),
+        Unit::Percent | Unit::Share => digits.percent(number),
         Unit::Rate => digits.rate(number),
         Unit::Seconds => digits.seconds(number),
         Unit::Ms => format!("{:.3}", number / 1e6),
@@ -189,10 +181,11 @@ impl Digits {
         }
     }
 
-    fn count(self, value: &Value, number: f64) -> String {
-        match self {
-            Digits::Few if number >= 10_000.0 => scaled(number),
-            _ => value.to_string(),
+    fn count(self, value: &FigureValue, number: f64) -> String {
+        match (self, value) {
+            (Digits::Few, _) if number >= 10_000.0 => scaled(number),
+            (_, FigureValue::Whole(n)) => n.to_string(),
+            _ => number.to_string(),
         }
     }
 }

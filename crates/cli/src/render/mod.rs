@@ -8,6 +8,6 @@ pub(crate) mod profile;
 pub(crate) mod row;
 pub(crate) mod table;
 pub(crate) mod tasks;
+pub(crate) mod threads;
 pub(crate) mod view;
-pub(crate) mod waits;
 pub(crate) mod watch;

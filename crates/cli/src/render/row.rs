@@ -1,124 +1,117 @@
-//! A row: the use of a group, a thread or the process, as named figures.
+//! A row: the use of a group, a thread or the process, as figures.
 //!
-//! `top`, `stat` and `demo` make the same rows and differ in the fields that they choose, for
-//! tables ([`super::column`]) and for JSON ([`Chosen`]).
+//! `top`, `stat` and `demo` make the same rows. The tables of figures ([`GROUP_FIGURES`],
+//! [`THREAD_FIGURES`](super::threads::THREAD_FIGURES)) say which of them a view and a document have.
 
 use std::cmp::Ordering;
 
-use dormouse_protocol::{CountRow, GroupRow, Stat};
+use dormouse_protocol::CountRow;
+use dormouse_protocol::figures::{
+    Figure, FigureJson, FigurePart, FigureSums, FigureValue, GROUP_FIGURES, GroupSpan, percent, ratio,
+};
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
 
-use super::waits::{WaitFigures, slowest_trace};
+use super::threads::{THREAD_FIGURES, ThreadSpan};
 use crate::sample::events::TASK_CLOCK;
-use crate::sample::totals::Thread;
 
 /// The figures of one group, thread or sum.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// By their keys in JSON.
-    fields: Map<String, Value>,
+    /// Of the interval; `None` of no interval, or where CPU time is refused.
+    pub(crate) cpu_percent: Option<f64>,
+    pub(crate) cpu_ns: Option<u64>,
+    /// A thread's number here, and the one in its own namespace.
+    pub(crate) tid: Option<(u32, u32)>,
+    /// Whether the thread has ended.
+    pub(crate) has_ended: bool,
+    /// Whether it is known where the row's tasks spend their time.
+    pub(crate) has_waits: bool,
+    /// In the order of the table.
+    values: Vec<FigureValue>,
     /// Events over the interval; an event that is missing is not counted.
     pub(crate) counts: Vec<CountRow>,
     interval_ns: u64,
 }
 
 impl Row {
-    /// A sum: CPU time since counting began, and in the last `interval_ns`.
-    pub(crate) fn sum(name: &str, total_ns: u64, recent_ns: u64, interval_ns: u64) -> Row {
-        Row::of(&Value::Null, name, total_ns, recent_ns, interval_ns)
+    /// A group.
+    pub(crate) fn group(group: &GroupSpan<'_>) -> Row {
+        let GroupSpan { now, counted, recent, interval_ns, is_refused } = *group;
+        let is_believed = |count: &&CountRow| !is_refused || count.event != TASK_CLOCK;
+        Row {
+            cpu_percent: (!is_refused).then(|| percent(recent.cpu_ns, interval_ns)),
+            cpu_ns: (!is_refused).then_some(counted.cpu_ns),
+            has_waits: recent.waits.is_some(),
+            values: GROUP_FIGURES.iter().map(|figure| figure.value(group)).collect(),
+            counts: recent.counts.iter().filter(is_believed).cloned().collect(),
+            ..Row::empty(&now.name, interval_ns)
+        }
     }
 
-    /// CPU time of no interval.
+    /// A thread.
+    pub(crate) fn thread(thread: &ThreadSpan<'_>) -> Row {
+        let ThreadSpan { total, recent, has_ended, interval_ns } = *thread;
+        let usage = recent.usage.as_ref();
+        Row {
+            cpu_percent: Some(percent(recent.cpu_ns, interval_ns)),
+            cpu_ns: Some(total.cpu_ns),
+            tid: Some((total.tid, total.inner_tid)),
+            has_ended,
+            values: THREAD_FIGURES.iter().map(|figure| (figure.of)(thread)).collect(),
+            counts: usage.map(|usage| usage.counts(interval_ns)).unwrap_or_default(),
+            ..Row::empty(&total.name, interval_ns)
+        }
+    }
+
+    /// A sum among groups: CPU time since counting began, and in the last `interval_ns`; nothing
+    /// where it is refused.
+    pub(crate) fn sum(name: &str, total_ns: u64, recent_ns: u64, interval_ns: u64, is_refused: bool) -> Row {
+        let row = Row::empty(name, interval_ns);
+        if is_refused {
+            return row;
+        }
+        row.with_cpu(&GROUP_FIGURES, Some(percent(recent_ns, interval_ns)), total_ns)
+    }
+
+    /// A sum among groups, of no interval.
     pub(crate) fn total(name: &str, ns: u64) -> Row {
-        let mut row = Row::sum(name, ns, 0, 0);
-        row.fields.remove("cpu_percent");
-        row
+        Row::empty(name, 0).with_cpu(&GROUP_FIGURES, None, ns)
     }
 
-    /// A group: its totals `now`, since counting began, and in the last `interval_ns`.
-    pub(crate) fn group(now: &GroupRow, total: &GroupRow, recent: &GroupRow, interval_ns: u64) -> Row {
-        let mut row = Row::of(now, &now.name, total.cpu_ns, recent.cpu_ns, interval_ns);
-        row.set("cpu_ns_per_request", total.cpu_ns.checked_div(total.requests));
-        row.set("requests_per_s", row.per_s(recent.requests));
-        row.set("polls_per_s", row.per_s(recent.polls));
-        row.fields.remove("waits");
-        if let Some(waits) = recent.waits.as_deref().map(WaitFigures::of)
-            && let Ok(waits) = serde_json::to_value(waits)
-        {
-            row.set("waits", waits);
-        }
-        if let Some(requests) = total.waits.as_ref().map(|waits| &waits.requests).filter(|of| of.max_ns > 0) {
-            row.set("slowest_ns", requests.max_ns);
-            row.set("slowest_task", requests.max_task);
-            if let Some(trace) = slowest_trace(requests) {
-                row.set("slowest_trace_id", trace.to_string());
-            }
-        }
-        Row { counts: recent.counts.clone(), ..row }
+    /// A sum among threads.
+    pub(crate) fn threads(name: &str, ns: u64, interval_ns: u64) -> Row {
+        Row::empty(name, interval_ns).with_cpu(&THREAD_FIGURES, Some(percent(ns, interval_ns)), ns)
     }
 
-    /// A thread: since counting began, and in the last `interval_ns`.
-    pub(crate) fn thread(total: &Thread, recent: &Thread, has_ended: bool, interval_ns: u64) -> Row {
-        let mut row = Row::of(total, &total.name, total.cpu_ns, recent.cpu_ns, interval_ns);
-        row.set("runnable_percent", recent.runnable_ns.map(|ns| ratio(ns, interval_ns) * 100.0));
-        row.set("ended", has_ended);
-        if total.inner_tid == total.tid {
-            row.fields.remove("inner_tid");
+    fn empty(name: &str, interval_ns: u64) -> Row {
+        Row {
+            name: name.to_owned(),
+            cpu_percent: None,
+            cpu_ns: None,
+            tid: None,
+            has_ended: false,
+            has_waits: false,
+            values: Vec::new(),
+            counts: Vec::new(),
+            interval_ns,
         }
-        if let Some(usage) = &total.usage {
-            row.set("switches", usage.switches());
-            row.set("faults", usage.faults());
-        }
-        let counts = recent.usage.as_ref().map(|usage| usage.counts(interval_ns));
-        Row { counts: counts.unwrap_or_default(), ..row }
     }
 
-    /// The fields of `subject`, with CPU time over them.
-    fn of(subject: &impl Serialize, name: &str, total_ns: u64, recent_ns: u64, interval_ns: u64) -> Row {
-        let fields = match serde_json::to_value(subject) {
-            Ok(Value::Object(fields)) => fields,
-            _ => Map::new(),
+    fn with_cpu<Of>(self, figures: &[Figure<Of>], cpu_percent: Option<f64>, cpu_ns: u64) -> Row {
+        let value = |figure: &Figure<Of>| match figure.of_sums {
+            Some(FigureSums::CpuPercent) => cpu_percent.map_or(FigureValue::Absent, Into::into),
+            Some(FigureSums::CpuNs) => cpu_ns.into(),
+            None => FigureValue::Absent,
         };
-        let mut row = Row { name: name.to_owned(), fields, counts: Vec::new(), interval_ns };
-        row.set("cpu_ns", total_ns);
-        row.set("cpu_percent", ratio(recent_ns, interval_ns) * 100.0);
-        row
+        let values = figures.iter().map(value).collect();
+        Row { cpu_percent, cpu_ns: Some(cpu_ns), values, ..self }
     }
 
-    /// The row without CPU time, if CPU time of groups and of work in no group is refused.
-    pub(crate) fn believed(mut self, inside: &Stat) -> Row {
-        if inside.cpu_refused.is_none() {
-            return self;
-        }
-        for field in ["cpu_ns", "cpu_percent", "cpu_ns_per_request"] {
-            self.fields.remove(field);
-        }
-        self.counts.retain(|count| count.event != TASK_CLOCK);
-        self
-    }
-
-    fn set(&mut self, field: &str, value: impl Into<Value>) {
-        self.fields.insert(field.to_owned(), value.into());
-    }
-
-    /// A figure, as `cpu_ns`, or `waits.latency.p99_ns`; `None` where the row has none of that
-    /// name.
-    pub(crate) fn get(&self, field: &str) -> Option<&Value> {
-        let mut path = field.split('.');
-        let first = self.fields.get(path.next()?)?;
-        path.try_fold(first, |value, part| value.get(part))
-    }
-
-    /// Whether it is known where the row's tasks spend their time.
-    pub(crate) fn has_waits(&self) -> bool {
-        self.fields.contains_key("waits")
-    }
-
-    /// A figure as a number; `None` where the row has none.
-    pub(crate) fn number(&self, field: &str) -> Option<f64> {
-        self.get(field)?.as_f64()
+    /// The number of the figure at that place of the table.
+    pub(crate) fn value(&self, place: usize, part: FigurePart) -> FigureValue {
+        self.values.get(place).map_or(FigureValue::Absent, |value| value.part(part))
     }
 
     /// How often an event happened in the interval, where it was counted.
@@ -128,45 +121,76 @@ impl Row {
 
     /// How often per second.
     pub(crate) fn rate(&self, event: &str) -> Option<f64> {
-        self.count(event).map(|count| self.per_s(count.value))
+        self.count(event).map(|count| ratio(count.value, self.interval_ns) * 1e9)
     }
 
-    fn per_s(&self, n: u64) -> f64 {
-        ratio(n, self.interval_ns) * 1e9
-    }
-
-    /// As JSON with these fields, which are separated by blanks.
-    pub(crate) fn chosen(&self, fields: &'static str) -> Chosen<'_> {
-        Chosen { row: self, fields }
+    /// The part of a document for the row, whose figures are those of the table.
+    pub(crate) fn in_document<Of>(
+        &self,
+        figures: &'static [Figure<Of>],
+        document: FigureJson,
+    ) -> RowDocument<'_, Of> {
+        RowDocument { row: self, figures, document }
     }
 
     /// The order of rows: most CPU time in the interval first, then in all, then by number or name.
     pub(crate) fn by_use(&self, other: &Row) -> Ordering {
-        let down = |field| other.number(field).partial_cmp(&self.number(field)).unwrap_or(Ordering::Equal);
-        let use_order = down("cpu_percent").then_with(|| down("cpu_ns"));
-        let tid = |row: &Row| row.get("tid").and_then(Value::as_u64);
-        use_order.then_with(|| match (tid(self), tid(other)) {
+        let by_percent = other.cpu_percent.partial_cmp(&self.cpu_percent).unwrap_or(Ordering::Equal);
+        let use_order = by_percent.then_with(|| other.cpu_ns.cmp(&self.cpu_ns));
+        use_order.then_with(|| match (self.tid, other.tid) {
             (Some(a), Some(b)) => a.cmp(&b),
             _ => self.name.cmp(&other.name),
         })
     }
 }
 
-/// Chosen fields of a row, for JSON: the object has those that the row has, in that order.
+/// A row as JSON: the figures that the document has and the row knows.
 #[derive(Debug)]
-pub(crate) struct Chosen<'a> {
+pub(crate) struct RowDocument<'a, Of: 'static> {
     row: &'a Row,
-    fields: &'static str,
+    figures: &'static [Figure<Of>],
+    document: FigureJson,
 }
 
-impl Serialize for Chosen<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let fields = self.fields.split(' ');
-        serializer.collect_map(fields.filter_map(|field| Some((field, self.row.get(field)?))))
+impl<Of> RowDocument<'_, Of> {
+    /// The figures of the row itself, or those of its times.
+    fn entries(&self, in_waits: bool) -> impl Iterator<Item = (&'static str, &FigureValue)> {
+        let all = self.figures.iter().zip(&self.row.values);
+        let entries = all.filter(move |(figure, value)| {
+            figure.in_waits == in_waits
+                && figure.json.is_in(self.document)
+                && !matches!(value, FigureValue::Absent)
+        });
+        entries.map(|(figure, value)| (figure.key, value))
     }
 }
 
-/// A part of a whole; 0 of nothing.
-pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+impl<Of> Serialize for RowDocument<'_, Of> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Waits<'a, Of: 'static>(&'a RowDocument<'a, Of>);
+
+        impl<Of> Serialize for Waits<'_, Of> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.entries(true))
+            }
+        }
+
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in self.entries(false) {
+            map.serialize_entry(key, value)?;
+        }
+        if self.row.has_waits {
+            map.serialize_entry("waits", &Waits(self))?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+impl Row {
+    /// A group's figure by its key.
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        let place = GROUP_FIGURES.iter().position(|figure| figure.key == key).expect("a figure");
+        self.value(place, FigurePart::All).number()
+    }
 }

@@ -3,54 +3,19 @@
 use std::fmt::Write as _;
 
 use dormouse_protocol::GroupRow;
+use dormouse_protocol::figures::{Figure, FigureJson, FigureView, GROUP_FIGURES, GroupFigure, GroupSpan};
 use serde::Serialize;
 
-use super::column::{Column, Digits, Unit, table};
-use super::row::{Chosen, Row};
+use super::column::{Column, Digits, table};
+use super::row::{Row, RowDocument};
 use super::table::Table;
+use super::threads::{THREAD_FIGURES, ThreadFigure, ThreadSpan};
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
 use crate::sample::OF_GROUPS;
 use crate::sample::delta::Delta;
 use crate::sample::totals::{Sample, Usage};
 use crate::text::{clean, count};
-
-const GROUP_COLUMNS: [(&str, &str, Unit); 7] = [
-    ("GROUP", "name", Unit::Name),
-    ("CPU %", "cpu_percent", Unit::Percent),
-    ("CPU s", "cpu_ns", Unit::Seconds),
-    ("REQ/s", "requests_per_s", Unit::Rate),
-    ("CPU/REQ", "cpu_ns_per_request", Unit::Time),
-    ("POLLS/s", "polls_per_s", Unit::Rate),
-    ("ALIVE", "alive", Unit::Whole),
-];
-/// Times of the interval; the slowest request is that since times were taken. The four times are
-/// parts of their sum, in percent.
-const WAIT_COLUMNS: [(&str, &str, Unit); 12] = [
-    ("GROUP", "name", Unit::Name),
-    ("CPU %", "cpu_percent", Unit::Percent),
-    ("REQ/s", "requests_per_s", Unit::Rate),
-    ("P50", "waits.latency.p50_ns", Unit::Time),
-    ("P99", "waits.latency.p99_ns", Unit::Time),
-    ("SLOWEST", "slowest_ns", Unit::Time),
-    ("TASK", "slowest_task", Unit::Whole),
-    ("DELAY P99", "waits.delay.p99_ns", Unit::Time),
-    ("ON CPU", "waits.on_cpu_percent", Unit::Percent),
-    ("STALLED", "waits.stalled_percent", Unit::Percent),
-    ("RUNNABLE", "waits.runnable_percent", Unit::Percent),
-    ("AWAITING", "waits.await_percent", Unit::Percent),
-];
-const THREAD_COLUMNS: [(&str, &str, Unit); 5] = [
-    ("THREAD", "name", Unit::Name),
-    ("TID", "tid", Unit::Tid),
-    ("CPU %", "cpu_percent", Unit::Percent),
-    ("RUNNABLE %", "runnable_percent", Unit::Percent),
-    ("CPU s", "cpu_ns", Unit::Seconds),
-];
-
-const CPU_FIELDS: &str = "cpu_percent cpu_ns";
-const GROUP_FIELDS: &str = "id name cpu_percent cpu_ns requests_per_s cpu_ns_per_request polls_per_s requests polls alive started finished waits slowest_ns slowest_task slowest_trace_id";
-const THREAD_FIELDS: &str = "tid inner_tid name cpu_percent cpu_ns runnable_percent runnable_ns";
 
 /// A process between two samples. CPU time is since the first sample, percentages and rates are
 /// of the last interval, and `requests`, `polls` and tasks of groups are since the service began.
@@ -96,9 +61,9 @@ impl View {
         let interval_ns = recent.elapsed_ns;
         let inside = after.inside.as_ref().zip(total.inside.as_ref().zip(recent.inside.as_ref()));
         let inside = inside.map(|(now, (total, recent))| {
-            let inside = now;
-            let row = |(now, (total, recent)): (&GroupRow, (&GroupRow, &GroupRow))| {
-                Row::group(now, total, recent, interval_ns).believed(inside)
+            let is_refused = now.cpu_refused.is_some();
+            let row = |(now, (counted, recent)): (&GroupRow, (&GroupRow, &GroupRow))| {
+                Row::group(&GroupSpan { now, counted, recent, interval_ns, is_refused })
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
             let coverage_percent = recent.coverage_percent();
@@ -106,7 +71,7 @@ impl View {
             Inside {
                 coverage_percent,
                 cpu_refused: now.cpu_refused.clone().map(Into::into),
-                unattributed: Row::sum("(unattributed)", total, recent, interval_ns).believed(inside),
+                unattributed: Row::sum("(unattributed)", total, recent, interval_ns, is_refused),
                 groups: sorted(parts.map(row).collect()),
                 keys_on: now.keys_on,
                 dropped: now.dropped,
@@ -119,8 +84,9 @@ impl View {
         let groups = inside.iter().flat_map(|inside| &inside.groups);
         of_groups.retain(|event| groups.clone().any(|group| group.count(event).is_some()));
         let threads = total.threads.iter().zip(&recent.threads);
-        let threads = threads.map(|(total, recent)| Row::thread(total, recent, false, interval_ns));
-        let mut process = Row::sum("(process)", total.cpu_ns, recent.cpu_ns, interval_ns);
+        let threads = threads
+            .map(|(total, recent)| Row::thread(&ThreadSpan { total, recent, has_ended: false, interval_ns }));
+        let mut process = Row::sum("(process)", total.cpu_ns, recent.cpu_ns, interval_ns, false);
         process.counts = recent.usage.iter().flat_map(|usage| usage.counts(interval_ns)).collect();
         View {
             time_mono_ns: after.mono_ns,
@@ -151,7 +117,7 @@ impl View {
 
     /// The line about the process, in parts that make sense without those behind them.
     pub(crate) fn headline_parts(&self) -> Vec<String> {
-        let percent = self.process.number("cpu_percent").unwrap_or_default();
+        let percent = self.process.cpu_percent.unwrap_or_default();
         let mut parts = vec![
             format!(": {} % CPU", Digits::All.percent(percent)),
             format!(" over {}", short(self.interval_ns)),
@@ -186,7 +152,7 @@ impl View {
 
     /// Where the tasks of groups spend their time, if that is known.
     fn wait_table(&self) -> Option<Table> {
-        let mut groups = self.groups().iter().filter(|row| row.has_waits()).peekable();
+        let mut groups = self.groups().iter().filter(|row| row.has_waits).peekable();
         groups.peek()?;
         Some(table(&wait_columns(), groups))
     }
@@ -214,20 +180,21 @@ impl View {
             time_mono_ns: self.time_mono_ns,
             interval_ns: self.interval_ns,
             counted_ns: self.counted_ns,
-            process: self.process.chosen(CPU_FIELDS),
+            process: self.process.in_document(&GROUP_FIGURES, FigureJson::Top),
             before_cpu_ns: self.before_cpu_ns,
-            unattributed: inside.map(|inside| inside.unattributed.chosen(CPU_FIELDS)),
+            unattributed: inside
+                .map(|inside| inside.unattributed.in_document(&GROUP_FIGURES, FigureJson::Top)),
             coverage_percent: inside.and_then(|inside| inside.coverage_percent),
             cpu_refused: inside.and_then(|inside| inside.cpu_refused.as_deref()),
             groups: inside.map(|inside| {
-                inside.groups.iter().map(|row| Line::of(row, GROUP_FIELDS, &self.events)).collect()
+                inside.groups.iter().map(|row| Line::of(row, &GROUP_FIGURES, &self.events)).collect()
             }),
             keys_on: inside.map(|inside| inside.keys_on),
             records_dropped: inside.map(|inside| inside.dropped),
             threads: self
                 .threads
                 .iter()
-                .map(|row| Line::of(row, THREAD_FIELDS, &self.thread_events))
+                .map(|row| Line::of(row, &THREAD_FIGURES, &self.thread_events))
                 .collect(),
             of_groups_alone: (!self.of_groups.is_empty())
                 .then_some(OfGroups { events: &self.of_groups, reason: OF_GROUPS }),
@@ -242,21 +209,21 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 
 /// The columns of groups, with those of events.
 pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
-    with_rates(&GROUP_COLUMNS, events)
+    with_rates(Column::of_view(&GROUP_FIGURES, FigureView::Top), events)
 }
 
-/// The columns of groups that show where their tasks spend their time.
+/// The columns of groups that show where their tasks spend their time. They are of the interval, but
+/// for the slowest request, which is since times were taken. The four times are parts of their sum.
 pub(crate) fn wait_columns() -> Vec<Column> {
-    Column::fields(&WAIT_COLUMNS)
+    Column::of_view(&GROUP_FIGURES, FigureView::TopWaits)
 }
 
 /// The columns of threads, with those of events.
 pub(crate) fn thread_columns(events: &[String]) -> Vec<Column> {
-    with_rates(&THREAD_COLUMNS, events)
+    with_rates(Column::of_view(&THREAD_FIGURES, FigureView::TopThreads), events)
 }
 
-fn with_rates(columns: &[(&str, &'static str, Unit)], events: &[String]) -> Vec<Column> {
-    let mut columns = Column::fields(columns);
+fn with_rates(mut columns: Vec<Column>, events: &[String]) -> Vec<Column> {
     columns.extend(events.iter().map(|event| Column::rate(event)));
     columns
 }
@@ -271,30 +238,31 @@ pub(crate) struct Snapshot<'a> {
     time_mono_ns: u64,
     interval_ns: u64,
     counted_ns: u64,
-    process: Chosen<'a>,
+    process: RowDocument<'a, GroupFigure>,
     before_cpu_ns: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    unattributed: Option<Chosen<'a>>,
+    unattributed: Option<RowDocument<'a, GroupFigure>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     coverage_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_refused: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    groups: Option<Vec<Line<'a>>>,
+    groups: Option<Vec<Line<'a, GroupFigure>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys_on: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     records_dropped: Option<u64>,
-    threads: Vec<Line<'a>>,
+    threads: Vec<Line<'a, ThreadFigure>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     of_groups_alone: Option<OfGroups<'a>>,
 }
 
 /// A row with its events.
 #[derive(Serialize)]
-struct Line<'a> {
+#[serde(bound = "")]
+struct Line<'a, Of: 'static> {
     #[serde(flatten)]
-    row: Chosen<'a>,
+    row: RowDocument<'a, Of>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     events: Vec<Rate<'a>>,
 }
@@ -313,10 +281,10 @@ struct OfGroups<'a> {
     reason: &'static str,
 }
 
-impl<'a> Line<'a> {
-    fn of(row: &'a Row, fields: &'static str, events: &'a [String]) -> Line<'a> {
+impl<'a, Of> Line<'a, Of> {
+    fn of(row: &'a Row, figures: &'static [Figure<Of>], events: &'a [String]) -> Line<'a, Of> {
         let events = events.iter().map(|event| Rate { event, per_s: row.rate(event) });
-        Line { row: row.chosen(fields), events: events.collect() }
+        Line { row: row.in_document(figures, FigureJson::Top), events: events.collect() }
     }
 }
 

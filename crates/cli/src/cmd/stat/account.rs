@@ -1,8 +1,10 @@
 //! The use of a process over some time, as rows.
 
 use dormouse_protocol::EventInfo;
+use dormouse_protocol::figures::GroupSpan;
 
 use crate::render::row::Row;
+use crate::render::threads::ThreadSpan;
 use crate::sample::delta::Delta;
 use crate::sample::events::TASK_CLOCK;
 use crate::sample::source::Source;
@@ -35,12 +37,14 @@ impl<'a> Account<'a> {
         let clock = whole(TASK_CLOCK, cpu_ns, elapsed_ns);
         let kernels = delta.usage.iter().flat_map(|usage| usage.counts(elapsed_ns));
         let groups = delta.inside.iter().flat_map(|inside| {
-            let row = |group| Row::group(group, group, group, elapsed_ns).believed(inside);
-            inside.groups.iter().map(row)
+            let is_refused = inside.cpu_refused.is_some();
+            inside.groups.iter().map(move |group| {
+                Row::group(&GroupSpan { interval_ns: elapsed_ns, ..GroupSpan::of(group, is_refused) })
+            })
         });
         let alive = delta.threads.iter().map(|thread| (thread, false));
         let threads = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
-        let mut process = Row::sum("(process)", cpu_ns, cpu_ns, elapsed_ns);
+        let mut process = Row::sum("(process)", cpu_ns, cpu_ns, elapsed_ns, false);
         process.counts = std::iter::once(clock).chain(kernels).collect();
         let mut account = Account {
             source,
@@ -48,13 +52,17 @@ impl<'a> Account<'a> {
             process,
             unattributed: delta.inside.as_ref().map(|inside| {
                 let ns = inside.unattributed_cpu_ns;
-                let mut row = Row::sum("(unattributed)", ns, ns, elapsed_ns);
-                row.counts.push(whole(TASK_CLOCK, ns, elapsed_ns));
-                row.believed(inside)
+                let is_refused = inside.cpu_refused.is_some();
+                let mut row = Row::sum("(unattributed)", ns, ns, elapsed_ns, is_refused);
+                row.counts.extend((!is_refused).then(|| whole(TASK_CLOCK, ns, elapsed_ns)));
+                row
             }),
             groups: groups.collect(),
             threads: threads
-                .map(|(thread, has_ended)| Row::thread(thread, thread, has_ended, elapsed_ns))
+                .map(|(thread, has_ended)| {
+                    let (total, recent, interval_ns) = (thread, thread, elapsed_ns);
+                    Row::thread(&ThreadSpan { total, recent, has_ended, interval_ns })
+                })
                 .collect(),
         };
         account.groups.sort_by(Row::by_use);

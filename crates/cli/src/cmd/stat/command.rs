@@ -16,6 +16,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use dormouse_protocol::figures::ratio;
 use dormouse_sys::clock::monotonic_ns;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, Serializer};
@@ -30,7 +31,6 @@ use crate::duration::short;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
 use crate::render::column::{NOT_COUNTED, ms};
-use crate::render::row::ratio;
 use crate::render::table::Table;
 use crate::sample::delta::Window;
 use crate::sample::events::{self, Wish};

@@ -1,20 +1,18 @@
 //! The figures of `stat` as JSON: an object for each interval and one for the whole time, with the
 //! error bounds of each number.
 
+use dormouse_protocol::figures::{FigureJson, GROUP_FIGURES, GroupFigure, ratio};
 use dormouse_protocol::{CountRow, EventInfo, Stat};
 use serde::Serialize;
 
 use super::account::{Account, Kind};
-use crate::render::row::{Chosen, Row, ratio};
+use crate::render::row::{Row, RowDocument};
+use crate::render::threads::{THREAD_FIGURES, ThreadFigure};
 use crate::sample::events::refused;
 use crate::sample::source::Source;
 use crate::sample::tasks::TICK_NS;
 use crate::sample::totals::Usage;
 use crate::sample::{IN_NO_GROUP, OF_GROUPS};
-
-const GROUP_FIELDS: &str =
-    "id name cpu_ns cpu_percent requests cpu_ns_per_request polls entries alive started finished waits";
-const THREAD_FIELDS: &str = "tid inner_tid name ended cpu_ns cpu_percent runnable_ns runnable_percent user_ns system_ns voluntary_switches involuntary_switches minor_faults major_faults";
 
 /// One interval, or the total.
 #[derive(Serialize)]
@@ -52,7 +50,7 @@ pub(super) struct Figures<'a> {
     /// polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_coverage_percent: Option<f64>,
-    threads: Vec<Chosen<'a>>,
+    threads: Vec<RowDocument<'a, ThreadFigure>>,
     /// The CPU time of threads that came and went between two samples.
     other_threads_cpu_ns: u64,
 }
@@ -89,7 +87,7 @@ struct Process<'a> {
 #[derive(Serialize)]
 struct Group<'a> {
     #[serde(flatten)]
-    row: Chosen<'a>,
+    row: RowDocument<'a, GroupFigure>,
     counts: Vec<EventCount<'a>>,
 }
 
@@ -123,7 +121,7 @@ impl<'a> Figures<'a> {
         let Account { source, delta, .. } = account;
         let (clock, inside) = (source.clock.as_ref(), delta.inside.as_ref());
         let group = |row: &'a Row| Group {
-            row: row.chosen(GROUP_FIELDS),
+            row: row.in_document(&GROUP_FIGURES, FigureJson::Stat),
             counts: counts(source, row, "the service told no count"),
         };
         Figures {
@@ -150,7 +148,11 @@ impl<'a> Figures<'a> {
             unattributed_counts: account.unattributed.as_ref().map(|row| counts(source, row, IN_NO_GROUP)),
             coverage_percent: inside.and_then(Stat::coverage_percent),
             poll_coverage_percent: inside.and_then(Stat::poll_coverage_percent),
-            threads: account.threads.iter().map(|row| row.chosen(THREAD_FIELDS)).collect(),
+            threads: account
+                .threads
+                .iter()
+                .map(|row| row.in_document(&THREAD_FIGURES, FigureJson::Stat))
+                .collect(),
             other_threads_cpu_ns: delta.others_ns(),
         }
     }

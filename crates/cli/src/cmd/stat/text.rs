@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 
 use dormouse_protocol::Stat;
+use dormouse_protocol::figures::{FigureView, GROUP_FIGURES, ratio};
 
 use super::account::{Account, Kind};
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
-use crate::render::column::{Column, Digits, Unit, ms, table};
-use crate::render::row::{Row, ratio};
+use crate::render::column::{Column, Digits, ms, table};
+use crate::render::row::Row;
 use crate::render::table::Table;
+use crate::render::threads::THREAD_FIGURES;
 use crate::sample::OF_GROUPS;
 use crate::sample::delta::Delta;
 use crate::sample::events::TASK_CLOCK;
@@ -29,46 +31,6 @@ const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the k
 /// The time between the readings of groups and of the process that needs no word.
 const NOTABLE_SKEW_NS: u64 = 1_000_000;
 
-const GROUP_COLUMNS: [(&str, &str, Unit); 6] = [
-    ("GROUP", "name", Unit::Name),
-    ("CPU ms", "cpu_ns", Unit::Ms),
-    ("CPU %", "cpu_percent", Unit::Percent),
-    ("REQUESTS", "requests", Unit::Whole),
-    ("CPU us/REQ", "cpu_ns_per_request", Unit::Us),
-    ("POLLS", "polls", Unit::Whole),
-];
-/// The title of a share omits what it is a share of; its position shows that.
-const WAIT_COLUMNS: [(&str, &str, Unit); 15] = [
-    ("GROUP", "name", Unit::Name),
-    ("REQUESTS", "waits.latency.count", Unit::Whole),
-    ("P50", "waits.latency.p50_ns", Unit::Time),
-    ("P90", "waits.latency.p90_ns", Unit::Time),
-    ("P99", "waits.latency.p99_ns", Unit::Time),
-    ("MAX", "waits.latency.max_ns", Unit::Time),
-    ("TASK", "waits.latency.max_task", Unit::Whole),
-    ("ON CPU", "waits.on_cpu_ns", Unit::Time),
-    ("%", "waits.on_cpu_percent", Unit::Percent),
-    ("STALLED", "waits.stalled_ns", Unit::Time),
-    ("%", "waits.stalled_percent", Unit::Percent),
-    ("RUNNABLE", "waits.runnable_ns", Unit::Time),
-    ("%", "waits.runnable_percent", Unit::Percent),
-    ("AWAITING", "waits.await_ns", Unit::Time),
-    ("%", "waits.await_percent", Unit::Percent),
-];
-const THREAD_COLUMNS: [(&str, &str, Unit); 11] = [
-    ("THREAD", "name", Unit::Name),
-    ("TID", "tid", Unit::Tid),
-    ("CPU ms", "cpu_ns", Unit::Ms),
-    ("CPU %", "cpu_percent", Unit::Percent),
-    ("RUNNABLE ms", "runnable_ns", Unit::Ms),
-    ("%", "runnable_percent", Unit::Percent),
-    ("USER ms", "user_ns", Unit::Ms),
-    ("KERNEL ms", "system_ns", Unit::Ms),
-    ("SWITCHES", "switches", Unit::Whole),
-    ("INVOLUNTARY", "involuntary_switches", Unit::Whole),
-    ("FAULTS", "faults", Unit::Whole),
-];
-
 /// The process's name, and how long it was watched.
 pub(super) fn headline(who: &str, kind: Kind, delta: &Delta) -> String {
     let what = match kind {
@@ -83,20 +45,28 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
     let delta = account.delta;
     let mut text = format!("{HEAD}{head}{HEAD:#}\n\n{}", process(delta).render(HEAD));
     if let Some(unattributed) = &account.unattributed {
-        let mut columns = Column::fields(&GROUP_COLUMNS);
+        let mut columns = Column::of_view(&GROUP_FIGURES, FigureView::Stat);
         columns.extend(account.events().map(Column::count));
         let rows = account.groups.iter().chain([unattributed, &account.process]);
         let _ = write!(text, "\n{}", table(&columns, rows).render(HEAD));
     }
-    let waiting = account.groups.iter().filter(|row| row.has_waits());
+    let waiting = account.groups.iter().filter(|row| row.has_waits);
     if waiting.clone().next().is_some() {
-        let _ = write!(text, "\n{}", table(&Column::fields(&WAIT_COLUMNS), waiting).render(HEAD));
+        let _ = write!(
+            text,
+            "\n{}",
+            table(&Column::of_view(&GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
+        );
     }
     let others = delta.others_ns();
     // Below that it is the difference between the readings of two clocks.
-    let others = (others > TICK_NS).then(|| Row::sum("(others)", others, others, delta.elapsed_ns));
+    let others = (others > TICK_NS).then(|| Row::threads("(others)", others, delta.elapsed_ns));
     let rows = account.threads.iter().chain(&others);
-    let _ = write!(text, "\n{}", table(&Column::fields(&THREAD_COLUMNS), rows).render(HEAD));
+    let _ = write!(
+        text,
+        "\n{}",
+        table(&Column::of_view(&THREAD_FIGURES, FigureView::StatThreads), rows).render(HEAD)
+    );
     for line in bounds(account) {
         let _ = writeln!(text, "{DIM}{line}{DIM:#}");
     }
@@ -181,7 +151,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
         None => {}
     }
     lines.extend(delta.inside.as_ref().and_then(refusal));
-    if account.groups.iter().any(Row::has_waits) {
+    if account.groups.iter().any(|row| row.has_waits) {
         lines.push(WAITS.to_owned());
     }
     let groups = delta.inside.as_ref();

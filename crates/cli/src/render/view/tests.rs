@@ -19,8 +19,7 @@ fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {
 
 /// CPU percent and nanoseconds.
 fn cpu(row: &Row) -> (f64, u64) {
-    let ns = row.get("cpu_ns").and_then(serde_json::Value::as_u64);
-    (row.number("cpu_percent").unwrap(), ns.unwrap())
+    (row.cpu_percent.unwrap(), row.cpu_ns.unwrap())
 }
 
 /// Two samples, half a second apart.
@@ -264,8 +263,8 @@ fn times_begin_with_the_first_sample_of_them() {
     let (before, after) = pair_with_waits();
     let (without, _) = pair();
     let view = View::between(&without, &without, &before, &[]);
-    assert!(view.groups().iter().all(|row| !row.has_waits()), "since when is not known");
-    assert!(View::between(&without, &before, &after, &[]).groups().iter().any(Row::has_waits));
+    assert!(view.groups().iter().all(|row| !row.has_waits), "since when is not known");
+    assert!(View::between(&without, &before, &after, &[]).groups().iter().any(|row| row.has_waits));
 }
 
 #[test]

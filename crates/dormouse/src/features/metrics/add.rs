@@ -4,30 +4,26 @@ use std::collections::HashSet;
 
 use dormouse_events::MAX_EVENTS;
 use dormouse_metrics::{
-    ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricValue,
-    ProcessPart,
+    ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricKind, MetricUnit,
+    MetricValue, ProcessPart,
 };
-use dormouse_protocol::{
-    CountRow, CountedCpu, ExemplarRow, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow,
+use dormouse_protocol::figures::{
+    EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan, OTHER_EVENTS,
+    PROCESS_FIGURES, ProcessSpan,
 };
+use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, HistogramRow, Stat};
 use dormouse_waits::buckets::UNIT_NS;
 use dormouse_waits::{Histogram, Histograms};
 
-use super::families as of;
 use super::origin::{Origin, unix_ns};
 use crate::core::group::cut;
 use crate::core::registry::MAX_GROUPS;
 
-/// A family, and the way to its value.
-type Of<Value> = (&'static MetricFamily, Value);
-type OfGroup = Of<fn(&GroupRow) -> MetricValue>;
-type OfWaits = Of<fn(&mut WaitsRow) -> &mut HistogramRow>;
+/// A figure of groups, and its metric.
+type Exported = (&'static Figure<GroupFigure>, FigureMetric);
 
 /// The greatest scale that formats have.
 const MAX_SCALE: i32 = 8;
-
-/// The states of tasks, as the label `state` has them.
-const STATES: [&str; 3] = ["poll", "runnable", "await"];
 
 /// Adds the figures in `stat` of the process `origin`. Call it once for a process in an exposition.
 ///
@@ -70,21 +66,28 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
     stat.groups.retain(|_| is_first.next().unwrap_or_default());
     let labels: Vec<LabelSet> =
         stat.groups.iter().map(|group| part.labels(&[("group", cut(&group.name))])).collect();
-    let counts: [OfGroup; 6] = [
-        (&of::CPU, |group| MetricValue::Nanoseconds(group.cpu_ns)),
-        (&of::REQUESTS, |group| MetricValue::Count(group.requests)),
-        (&of::POLLS, |group| MetricValue::Count(group.polls)),
-        (&of::STARTED, |group| MetricValue::Count(group.started)),
-        (&of::FINISHED, |group| MetricValue::Count(group.finished)),
-        (&of::ALIVE, |group| MetricValue::Count(group.alive)),
-    ];
     // Absent rather than false.
     let is_refused = stat.cpu_refused.is_some();
-    for (family, value) in counts.into_iter().skip(usize::from(is_refused)) {
-        let points = stat.groups.iter().zip(&labels);
-        part.add_all(family, points.map(|(group, own)| ([*own, LabelSet::NONE], value(group))));
+    let has_waits = stat.groups.iter().any(|group| group.waits.is_some());
+    let exported: Vec<Exported> =
+        GROUP_FIGURES.iter().filter_map(|figure| Some((figure, figure.metric?))).collect();
+    for figures in exported.chunk_by(|(_, a), (_, b)| std::ptr::eq(a.family, b.family)) {
+        match figures {
+            _ if figures[0].0.in_waits && !has_waits => {}
+            [(Figure { of: GroupFigure::Histogram { of_mut, .. }, .. }, metric)] => {
+                let in_texts = matches!(metric.family.kind, MetricKind::Histogram([_, ..]));
+                if has == Histograms::All || in_texts {
+                    let timed = stat.groups.iter_mut().zip(&labels);
+                    let points = timed.filter_map(|(group, own)| {
+                        let row = of_mut(group.waits.as_mut()?);
+                        Some(([*own, LabelSet::NONE], histogram(std::mem::take(row))))
+                    });
+                    part.add_histograms(metric.family, points);
+                }
+            }
+            _ => add_values(&mut part, figures, &stat.groups, &labels, is_refused),
+        }
     }
-    add_waits(&mut part, &mut stat.groups, &labels, has);
     let mut events = HashSet::new();
     for (group, own) in stat.groups.iter().zip(labels) {
         events.clear();
@@ -100,67 +103,46 @@ fn read_unix_ns(stat: &Stat) -> u64 {
 }
 
 fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
-    const NONE: [LabelSet; 2] = [LabelSet::NONE; 2];
-    let version = part.labels(&[("version", &origin.version)]);
-    part.add(&of::AGENT, [version, LabelSet::NONE], MetricValue::Count(1));
-    part.add(&of::PROCESS_START, NONE, MetricValue::Nanoseconds(origin.start_unix_ns));
-    part.add(&of::PROCESS_CPU, NONE, MetricValue::Nanoseconds(stat.process_cpu_ns));
-    part.add(&of::CPU_REFUSED, NONE, MetricValue::Count(u64::from(stat.cpu_refused.is_some())));
-    if stat.cpu_refused.is_none() {
-        let attributed = stat.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));
-        part.add(&of::PROCESS_ATTRIBUTED, NONE, MetricValue::Nanoseconds(attributed));
+    let process = ProcessSpan { stat, start_unix_ns: origin.start_unix_ns };
+    for figure in &PROCESS_FIGURES {
+        let labels = match figure.family.kind {
+            MetricKind::Info => part.labels(&[("version", &origin.version)]),
+            _ => LabelSet::NONE,
+        };
+        if let Some(value) = (figure.of)(&process) {
+            part.add(&figure.family, [labels, LabelSet::NONE], value);
+        }
     }
-    if let Some(ns) = stat.runnable_ns {
-        part.add(&of::PROCESS_RUNNABLE, NONE, MetricValue::Nanoseconds(ns));
-    }
-    if let Some(CountedCpu { process_ns, groups_ns }) = stat.counted
-        && process_ns > 0
-    {
-        let share = groups_ns as f64 / process_ns as f64;
-        part.add(&of::CPU_COVERAGE, NONE, MetricValue::Number(share.min(1.0)));
-    }
-    if let Some(TaskPolls { all, in_groups }) = stat.polls
-        && all > 0
-    {
-        part.add(&of::PROCESS_POLLS, NONE, MetricValue::Count(all));
-        part.add(&of::PROCESS_POLLS_ATTRIBUTED, NONE, MetricValue::Count(in_groups));
-        let share = in_groups as f64 / all as f64;
-        part.add(&of::POLL_COVERAGE, NONE, MetricValue::Number(share.min(1.0)));
-    }
-    part.add(&of::PROCESS_THREADS, NONE, MetricValue::Count(stat.threads.len() as u64));
-    part.add(&of::KEYS_ON, NONE, MetricValue::Count(stat.keys_on as u64));
-    part.add(&of::RECORDS_DROPPED, NONE, MetricValue::Count(stat.dropped));
 }
 
-/// Adds the times of groups, and takes their histograms.
-fn add_waits(part: &mut ProcessPart<'_>, groups: &mut [GroupRow], labels: &[LabelSet], has: Histograms) {
-    if groups.iter().all(|group| group.waits.is_none()) {
-        return;
-    }
-    let mut timed: Vec<(&mut WaitsRow, LabelSet)> = groups
-        .iter_mut()
-        .zip(labels)
-        .filter_map(|(group, own)| Some((&mut **group.waits.as_mut()?, *own)))
+/// Adds the points of a family, group by group. The figures differ by the label of the family.
+fn add_values(
+    part: &mut ProcessPart<'_>,
+    figures: &[Exported],
+    groups: &[GroupRow],
+    labels: &[LabelSet],
+    is_refused: bool,
+) {
+    let family = figures[0].1.family;
+    let figures: Vec<(&Figure<GroupFigure>, LabelSet)> = figures
+        .iter()
+        .map(|(figure, metric)| (*figure, metric.label.map_or(LabelSet::NONE, |label| part.labels(&[label]))))
         .collect();
-    let states = STATES.map(|state| part.labels(&[("state", state)]));
-    let times = timed.iter().flat_map(|(waits, own)| {
-        let times = [waits.poll_ns, waits.runnable_ns, waits.await_ns].map(MetricValue::Nanoseconds);
-        states.map(|state| [*own, state]).into_iter().zip(times)
+    let points = groups.iter().zip(labels).flat_map(|(group, own)| {
+        let span = GroupSpan::of(group, is_refused);
+        figures.iter().filter_map(move |(figure, label)| {
+            Some(([*own, *label], metric_value(&figure.value(&span), family.unit)?))
+        })
     });
-    part.add_all(&of::TASK_TIME, times);
-    let histograms: [OfWaits; 4] = [
-        (&of::REQUEST_DURATION, |waits| &mut waits.requests),
-        (&of::POLL_DURATION, |waits| &mut waits.polls),
-        (&of::POLL_DELAY, |waits| &mut waits.delays),
-        (&of::AWAIT_DURATION, |waits| &mut waits.awaits),
-    ];
-    let count = if has == Histograms::All { histograms.len() } else { 1 };
-    for (family, row) in histograms.into_iter().take(count) {
-        let points = timed.iter_mut();
-        part.add_histograms(
-            family,
-            points.map(|(waits, own)| ([*own, LabelSet::NONE], histogram(std::mem::take(row(waits))))),
-        );
+    part.add_all(family, points);
+}
+
+fn metric_value(value: &FigureValue, unit: MetricUnit) -> Option<MetricValue> {
+    match (value, unit) {
+        (FigureValue::Whole(ns), MetricUnit::Seconds) => Some(MetricValue::Nanoseconds(*ns)),
+        (FigureValue::Whole(n), _) => Some(MetricValue::Count(*n)),
+        (FigureValue::Number(n), _) => Some(MetricValue::Number(*n)),
+        _ => None,
     }
 }
 
@@ -199,13 +181,13 @@ fn exemplar(row: &ExemplarRow) -> MetricExemplar {
 }
 
 fn add_count(part: &mut ProcessPart<'_>, own: LabelSet, count: &CountRow) {
-    match of::EVENTS.iter().find(|(event, _)| *event == count.event) {
+    match EVENT_FAMILIES.iter().find(|(event, _)| *event == count.event) {
         Some((_, family)) => part.add(family, [own, LabelSet::NONE], MetricValue::Count(count.value)),
         // CPU time has a family of its own.
         None if count.event == "task-clock" => {}
         None => {
             let event = part.labels(&[("event", cut(&count.event))]);
-            part.add(&of::OTHER_EVENTS, [own, event], MetricValue::Count(count.value));
+            part.add(&OTHER_EVENTS, [own, event], MetricValue::Count(count.value));
         }
     }
 }

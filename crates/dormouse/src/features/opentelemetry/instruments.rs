@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use ::opentelemetry::KeyValue;
 use ::opentelemetry::metrics::{AsyncInstrument, Meter};
 use dormouse_metrics::{Exposition, MetricFamily, MetricKind, MetricUnit, MetricValue};
+use dormouse_protocol::figures::{EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES};
 
-use crate::features::metrics::{Metrics, families};
+use crate::features::metrics::Metrics;
 
 /// A collection takes no longer. (Where a view drops instruments, those that it keeps may have
 /// figures that are so old.)
@@ -39,7 +40,7 @@ const COLLECTION: Duration = Duration::from_millis(200);
 ///
 /// For each collection the cost of [`Metrics::exposition`], on the thread of the meter's reader.
 pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
-    for (at, family) in families::numbers().enumerate() {
+    for (at, family) in numbers().enumerate() {
         let (name, unit, help) = (family.name, family.unit.code(), family.help);
         let shown = Shown { metrics: Arc::downgrade(metrics), family, at };
         let is_whole = matches!(family.unit, MetricUnit::Bytes | MetricUnit::Things(_));
@@ -65,6 +66,16 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
             }
         }
     }
+}
+
+/// The families whose values are numbers: counters and gauges.
+fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
+    let mut of_groups: Vec<_> =
+        GROUP_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)).collect();
+    of_groups.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    let others = PROCESS_FIGURES.iter().map(|figure| &figure.family).chain([&OTHER_EVENTS]);
+    let all = of_groups.into_iter().chain(others).chain(EVENT_FAMILIES.iter().map(|(_, family)| family));
+    all.filter(|family| matches!(family.kind, MetricKind::Counter | MetricKind::Gauge))
 }
 
 /// A family that an instrument shows.

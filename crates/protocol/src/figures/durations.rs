@@ -1,0 +1,97 @@
+//! A histogram as figures.
+
+use dormouse_statistics::buckets::Histogram;
+use serde::Serialize;
+
+use super::{FigurePart as Part, FigureValue};
+use crate::id::WireId;
+use crate::verbs::{ExemplarRow, HistogramRow};
+
+/// Durations of one kind, as JSON has them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Durations {
+    /// How many durations there are.
+    pub count: u64,
+    /// Half of them are no longer. Null where there are none, as the next three.
+    pub p50_ns: Option<u64>,
+    /// 90 % of them are no longer.
+    pub p90_ns: Option<u64>,
+    /// 99 % of them are no longer.
+    pub p99_ns: Option<u64>,
+    /// The longest.
+    pub max_ns: Option<u64>,
+    /// The task of the longest, where it is known.
+    pub max_task: Option<u64>,
+    /// The trace of that task, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_trace_id: Option<WireId<16>>,
+    /// Of requests, one of the last of each bucket.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exemplars: Vec<ExemplarRow>,
+    /// The scale of the buckets, as OpenTelemetry's data model defines it.
+    pub scale: i32,
+    /// The unit of their bounds, in nanoseconds.
+    pub unit_ns: u64,
+    /// The end of the zero bucket.
+    pub zero_threshold_ns: u64,
+    /// The durations in the zero bucket.
+    pub zero_count: u64,
+    /// Index and count of each other bucket that holds any.
+    pub positive: Vec<(i32, u64)>,
+    /// The sum of all. Null where the agent does not know it.
+    pub sum_ns: Option<u64>,
+}
+
+impl Durations {
+    /// The figures of a histogram.
+    pub fn of(row: &HistogramRow) -> Self {
+        let whole = Histogram::from(row);
+        let count = whole.count();
+        let [p50_ns, p90_ns, p99_ns] = [0.5, 0.9, 0.99].map(|share| whole.quantile_ns(share));
+        Self {
+            count,
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            max_ns: (count > 0).then_some(row.max_ns),
+            max_task: row.max_task,
+            max_trace_id: slowest_trace(row),
+            exemplars: row.exemplars.clone(),
+            scale: row.scale,
+            unit_ns: row.unit_ns,
+            zero_threshold_ns: row.zero_threshold_ns,
+            zero_count: row.zero_count,
+            positive: row.buckets.clone(),
+            sum_ns: row.sum_ns,
+        }
+    }
+
+    pub(super) fn part(&self, part: Part) -> FigureValue {
+        match part {
+            Part::All => FigureValue::Absent,
+            Part::Count => self.count.into(),
+            Part::P50 => self.p50_ns.into(),
+            Part::P90 => self.p90_ns.into(),
+            Part::P99 => self.p99_ns.into(),
+            Part::Max => self.max_ns.into(),
+            Part::MaxTask => self.max_task.into(),
+        }
+    }
+}
+
+/// The trace of the longest request.
+pub fn slowest_trace(row: &HistogramRow) -> Option<WireId<16>> {
+    let is_its = |it: &&ExemplarRow| Some(it.task) == row.max_task;
+    row.exemplars.iter().rev().find(is_its).and_then(|it| it.trace_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_durations_have_no_longest() {
+        let none = Durations::of(&HistogramRow { max_ns: 7, ..HistogramRow::default() });
+        assert_eq!((none.count, none.p50_ns, none.max_ns), (0, None, None));
+    }
+}

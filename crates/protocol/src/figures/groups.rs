@@ -1,0 +1,447 @@
+//! The figures of a group.
+
+use dormouse_metrics::MetricFamily;
+use dormouse_metrics::MetricKind::{Counter, Gauge, Histogram};
+use dormouse_metrics::MetricUnit::{Seconds, Things};
+
+use super::{
+    Durations, EVENTS_LEAVE, Figure, FigureColumn, FigureJson as Json, FigureMetric, FigurePart as Part,
+    FigureSums as Sums, FigureUnit as Unit, FigureValue, FigureView as View, percent, ratio, slowest_trace,
+};
+use crate::verbs::{GroupRow, HistogramRow, WaitsRow};
+
+/// A group over some time. A reader of totals alone, as of metrics, has one row three times.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupSpan<'a> {
+    /// Since the service began.
+    pub now: &'a GroupRow,
+    /// Since the reader began.
+    pub counted: &'a GroupRow,
+    /// In the last interval.
+    pub recent: &'a GroupRow,
+    /// The length of that interval, in nanoseconds.
+    pub interval_ns: u64,
+    /// Whether the CPU time of groups is refused.
+    pub is_refused: bool,
+}
+
+/// The way to a figure of a group.
+#[derive(Debug, Clone, Copy)]
+pub enum GroupFigure {
+    /// A value that each row has.
+    Value(fn(&GroupSpan<'_>) -> FigureValue),
+    /// A value that is absent while the CPU time of groups is refused.
+    Cpu(fn(&GroupSpan<'_>) -> FigureValue),
+    /// A time of the last interval, absent while times of tasks are not taken.
+    Time(fn(&WaitsRow) -> FigureValue),
+    /// A histogram of the last interval, likewise.
+    Histogram {
+        /// Where a row has it.
+        of: fn(&WaitsRow) -> &HistogramRow,
+        /// The same place, for those who take it.
+        of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
+    },
+}
+
+/// In texts, buckets of requests end at 2 to the power of these, in seconds: from 244 µs to 16 s,
+/// each four times as long as the one before.
+const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
+
+/// The time of tasks, by state.
+static TASK_TIME: MetricFamily = MetricFamily {
+    name: "dormouse.task.time",
+    unit: Seconds,
+    kind: Counter,
+    help: "Time of the group's tasks by state: in a poll, runnable (woken and not polled), or in an await.",
+};
+
+/// The figures of a group. Metrics are exported in this order.
+pub static GROUP_FIGURES: [Figure<GroupFigure>; 29] = [
+    Figure {
+        help: "The number of the group in records.",
+        json: Json::Everywhere,
+        ..value("id", |group| u64::from(group.now.id).into())
+    },
+    Figure {
+        help: "The name of the group.",
+        json: Json::Everywhere,
+        columns: &[
+            column(View::Top, 0, "GROUP", Unit::Name),
+            column(View::TopWaits, 0, "GROUP", Unit::Name),
+            column(View::Stat, 0, "GROUP", Unit::Name),
+            column(View::StatWaits, 0, "GROUP", Unit::Name),
+            column(View::Page, 0, "Group", Unit::Name),
+        ],
+        ..value("name", |group| FigureValue::Text(group.now.name.clone().into_owned()))
+    },
+    Figure {
+        help: "CPU time, of one CPU.",
+        json: Json::Everywhere,
+        of_sums: Some(Sums::CpuPercent),
+        columns: &[
+            column(View::Top, 10, "CPU %", Unit::Percent).leaves(EVENTS_LEAVE + 1).sorts(),
+            column(View::TopWaits, 10, "CPU %", Unit::Percent).leaves(EVENTS_LEAVE + 1).sorts(),
+            column(View::Stat, 20, "CPU %", Unit::Percent),
+            column(View::Page, 10, "CPU %", Unit::Percent).sorts(),
+        ],
+        ..cpu("cpu_percent", |group| percent(group.recent.cpu_ns, group.interval_ns).into())
+    },
+    Figure {
+        json: Json::Everywhere,
+        of_sums: Some(Sums::CpuNs),
+        columns: &[
+            column(View::Top, 20, "CPU s", Unit::Seconds).leaves(4),
+            column(View::Stat, 10, "CPU ms", Unit::Ms),
+        ],
+        metric: metric(&MetricFamily {
+            name: "dormouse.cpu.time",
+            unit: Seconds,
+            kind: Counter,
+            help: "CPU time of the group's tasks while it was counted.",
+        }),
+        ..cpu("cpu_ns", |group| group.counted.cpu_ns.into())
+    },
+    Figure {
+        help: "Requests that ended.",
+        json: Json::Top,
+        columns: &[
+            column(View::Top, 30, "REQ/s", Unit::Rate).leaves(5),
+            column(View::TopWaits, 20, "REQ/s", Unit::Rate).leaves(2),
+            column(View::Page, 30, "Req/s", Unit::Rate),
+        ],
+        ..value("requests_per_s", |group| group.per_s(group.recent.requests))
+    },
+    Figure {
+        help: "CPU time used, by requests ended.",
+        json: Json::Everywhere,
+        columns: &[
+            column(View::Top, 40, "CPU/REQ", Unit::Time).leaves(3),
+            column(View::Stat, 40, "CPU us/REQ", Unit::Us),
+            column(View::Page, 20, "CPU/req", Unit::Time).leaves(2),
+        ],
+        ..cpu("cpu_ns_per_request", |group| group.counted.cpu_ns.checked_div(group.counted.requests).into())
+    },
+    Figure {
+        help: "Polls of the group's futures.",
+        json: Json::Top,
+        columns: &[
+            column(View::Top, 50, "POLLS/s", Unit::Rate).leaves(2),
+            column(View::Page, 40, "Polls/s", Unit::Rate).leaves(1),
+        ],
+        ..value("polls_per_s", |group| group.per_s(group.recent.polls))
+    },
+    Figure {
+        json: Json::Everywhere,
+        columns: &[column(View::Stat, 30, "REQUESTS", Unit::Whole)],
+        metric: metric(&MetricFamily {
+            name: "dormouse.requests",
+            unit: Things("{request}"),
+            kind: Counter,
+            help: "Tasks that ended and were no part of another.",
+        }),
+        ..value("requests", |group| group.now.requests.into())
+    },
+    Figure {
+        json: Json::Everywhere,
+        columns: &[column(View::Stat, 50, "POLLS", Unit::Whole)],
+        metric: metric(&MetricFamily {
+            name: "dormouse.polls",
+            unit: Things("{poll}"),
+            kind: Counter,
+            help: "Polls of the group's futures while anything was counted.",
+        }),
+        ..value("polls", |group| group.now.polls.into())
+    },
+    Figure {
+        help: "Polls of the group's futures and entries of its scopes.",
+        json: Json::Stat,
+        ..value("entries", |group| group.now.entries.into())
+    },
+    Figure {
+        json: Json::Everywhere,
+        metric: metric(&MetricFamily {
+            name: "dormouse.tasks.started",
+            unit: Things("{task}"),
+            kind: Counter,
+            help: "Tasks that began.",
+        }),
+        ..value("started", |group| group.now.started.into())
+    },
+    Figure {
+        json: Json::Everywhere,
+        metric: metric(&MetricFamily {
+            name: "dormouse.tasks.finished",
+            unit: Things("{task}"),
+            kind: Counter,
+            help: "Tasks that ended, were dropped or panicked.",
+        }),
+        ..value("finished", |group| group.now.finished.into())
+    },
+    Figure {
+        json: Json::Everywhere,
+        columns: &[
+            column(View::Top, 60, "ALIVE", Unit::Whole).leaves(1),
+            column(View::Page, 70, "Alive", Unit::Whole).leaves(1),
+        ],
+        metric: metric(&MetricFamily {
+            name: "dormouse.tasks.alive",
+            unit: Things("{task}"),
+            kind: Gauge,
+            help: "Tasks that are.",
+        }),
+        ..value("alive", |group| group.now.alive.into())
+    },
+    // Where the tasks spend their time: known while times of tasks are taken.
+    Figure { metric: task_time("poll"), ..time("poll_ns", |waits| waits.poll_ns.into()) },
+    Figure {
+        columns: &[column(View::StatWaits, 110, "RUNNABLE", Unit::Time)],
+        metric: task_time("runnable"),
+        ..time("runnable_ns", |waits| waits.runnable_ns.into())
+    },
+    Figure {
+        columns: &[column(View::StatWaits, 130, "AWAITING", Unit::Time)],
+        metric: task_time("await"),
+        ..time("await_ns", |waits| waits.await_ns.into())
+    },
+    Figure {
+        help: "CPU time of the tasks. Unknown, as the next, where nobody counts it.",
+        columns: &[column(View::StatWaits, 70, "ON CPU", Unit::Time)],
+        ..time("on_cpu_ns", |waits| waits.on_cpu_ns.into())
+    },
+    Figure {
+        help: "Time in a poll, and not on a CPU: preempted, or blocked.",
+        columns: &[column(View::StatWaits, 90, "STALLED", Unit::Time)],
+        ..time("stalled_ns", |waits| waits.stalled_ns().into())
+    },
+    Figure {
+        help: "Share of the tasks' time that was on a CPU.",
+        columns: &[
+            column(View::TopWaits, 80, "ON CPU", Unit::Percent).leaves(4),
+            column(View::StatWaits, 80, "%", Unit::Percent),
+            column(View::Page, 80, "on CPU", Unit::Share),
+        ],
+        ..time("on_cpu_percent", |waits| waits.share(waits.on_cpu_ns))
+    },
+    Figure {
+        help: "Share of the tasks' time that was stalled in a poll.",
+        columns: &[
+            column(View::TopWaits, 90, "STALLED", Unit::Percent).leaves(8),
+            column(View::StatWaits, 100, "%", Unit::Percent),
+            column(View::Page, 90, "stalled in a poll", Unit::Share),
+        ],
+        ..time("stalled_percent", |waits| waits.share(waits.stalled_ns()))
+    },
+    Figure {
+        help: "Share of the tasks' time that was between a wake and its poll.",
+        columns: &[
+            column(View::TopWaits, 100, "RUNNABLE", Unit::Percent).leaves(9),
+            column(View::StatWaits, 120, "%", Unit::Percent),
+            column(View::Page, 100, "runnable", Unit::Share),
+        ],
+        ..time("runnable_percent", |waits| waits.share(Some(waits.runnable_ns)))
+    },
+    Figure {
+        help: "Share of the tasks' time that was in an await.",
+        columns: &[
+            column(View::TopWaits, 110, "AWAITING", Unit::Percent).leaves(6),
+            column(View::StatWaits, 140, "%", Unit::Percent),
+            column(View::Page, 110, "awaiting", Unit::Share),
+        ],
+        ..time("await_percent", |waits| waits.share(Some(waits.await_ns)))
+    },
+    Figure {
+        columns: &[
+            column(View::TopWaits, 30, "P50", Unit::Time).part(Part::P50).leaves(3),
+            column(View::TopWaits, 40, "P99", Unit::Time).part(Part::P99).leaves(10),
+            column(View::StatWaits, 10, "REQUESTS", Unit::Whole).part(Part::Count),
+            column(View::StatWaits, 20, "P50", Unit::Time).part(Part::P50),
+            column(View::StatWaits, 30, "P90", Unit::Time).part(Part::P90),
+            column(View::StatWaits, 40, "P99", Unit::Time).part(Part::P99),
+            column(View::StatWaits, 50, "MAX", Unit::Time).part(Part::Max),
+            column(View::StatWaits, 60, "TASK", Unit::Whole).part(Part::MaxTask),
+            column(View::Page, 50, "p50", Unit::Time).part(Part::P50).leaves(2),
+            column(View::Page, 60, "p99", Unit::Time).part(Part::P99),
+        ],
+        metric: metric(&MetricFamily {
+            name: "dormouse.request.duration",
+            unit: Seconds,
+            kind: Histogram(REQUEST_BUCKETS),
+            help: "Latency of requests that have ended.",
+        }),
+        ..histogram("latency", |waits| &waits.requests, |waits| &mut waits.requests)
+    },
+    Figure {
+        metric: metric(&MetricFamily {
+            name: "dormouse.poll.duration",
+            unit: Seconds,
+            kind: Histogram(&[]),
+            help: "Length of polls.",
+        }),
+        ..histogram("poll", |waits| &waits.polls, |waits| &mut waits.polls)
+    },
+    Figure {
+        columns: &[column(View::TopWaits, 70, "DELAY P99", Unit::Time).part(Part::P99).leaves(7)],
+        metric: metric(&MetricFamily {
+            name: "dormouse.poll.delay",
+            unit: Seconds,
+            kind: Histogram(&[]),
+            help: "Time from a wake to its poll.",
+        }),
+        ..histogram("delay", |waits| &waits.delays, |waits| &mut waits.delays)
+    },
+    Figure {
+        metric: metric(&MetricFamily {
+            name: "dormouse.await.duration",
+            unit: Seconds,
+            kind: Histogram(&[]),
+            help: "Time from the end of a poll to a wake.",
+        }),
+        ..histogram("await", |waits| &waits.awaits, |waits| &mut waits.awaits)
+    },
+    // The slowest request since times are taken.
+    Figure {
+        help: "The latency of the slowest request.",
+        json: Json::Top,
+        columns: &[column(View::TopWaits, 50, "SLOWEST", Unit::Time).leaves(5)],
+        ..value("slowest_ns", |group| group.slowest(|requests| requests.max_ns.into()))
+    },
+    Figure {
+        help: "The task of the slowest request.",
+        json: Json::Top,
+        columns: &[column(View::TopWaits, 60, "TASK", Unit::Whole).leaves(1)],
+        ..value("slowest_task", |group| group.slowest(|requests| requests.max_task.into()))
+    },
+    Figure {
+        help: "The trace of the slowest request.",
+        json: Json::Top,
+        ..value("slowest_trace_id", |group| {
+            let id = |requests: &HistogramRow| slowest_trace(requests).map(|id| id.to_string());
+            group.slowest(|requests| id(requests).map_or(FigureValue::Absent, FigureValue::Text))
+        })
+    },
+];
+
+const fn column(view: View, place: u8, title: &'static str, unit: Unit) -> FigureColumn {
+    FigureColumn::new(view, place, title, unit)
+}
+
+const fn metric(family: &'static MetricFamily) -> Option<FigureMetric> {
+    Some(FigureMetric { family, label: None })
+}
+
+const fn task_time(state: &'static str) -> Option<FigureMetric> {
+    Some(FigureMetric { family: &TASK_TIME, label: Some(("state", state)) })
+}
+
+const fn value(key: &'static str, of: fn(&GroupSpan<'_>) -> FigureValue) -> Figure<GroupFigure> {
+    Figure::new(key, GroupFigure::Value(of))
+}
+
+const fn cpu(key: &'static str, of: fn(&GroupSpan<'_>) -> FigureValue) -> Figure<GroupFigure> {
+    Figure::new(key, GroupFigure::Cpu(of))
+}
+
+const fn time(key: &'static str, of: fn(&WaitsRow) -> FigureValue) -> Figure<GroupFigure> {
+    Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, GroupFigure::Time(of)) }
+}
+
+const fn histogram(
+    key: &'static str,
+    of: fn(&WaitsRow) -> &HistogramRow,
+    of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
+) -> Figure<GroupFigure> {
+    let of = GroupFigure::Histogram { of, of_mut };
+    Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, of) }
+}
+
+impl Figure<GroupFigure> {
+    /// Its value for a group.
+    pub fn value(&self, group: &GroupSpan<'_>) -> FigureValue {
+        let waits = group.recent.waits.as_deref();
+        match self.of {
+            GroupFigure::Cpu(_) if group.is_refused => FigureValue::Absent,
+            GroupFigure::Value(of) | GroupFigure::Cpu(of) => of(group),
+            GroupFigure::Time(of) => waits.map_or(FigureValue::Absent, of),
+            GroupFigure::Histogram { of, .. } => waits.map_or(FigureValue::Absent, |waits| {
+                FigureValue::Durations(Box::new(Durations::of(of(waits))))
+            }),
+        }
+    }
+}
+
+impl<'a> GroupSpan<'a> {
+    /// The totals of a row, or the difference of two, for figures that are not of an interval.
+    pub fn of(row: &'a GroupRow, is_refused: bool) -> Self {
+        Self { now: row, counted: row, recent: row, interval_ns: 0, is_refused }
+    }
+
+    fn per_s(&self, n: u64) -> FigureValue {
+        (ratio(n, self.interval_ns) * 1e9).into()
+    }
+
+    fn slowest(&self, of: impl Fn(&HistogramRow) -> FigureValue) -> FigureValue {
+        let requests = self.counted.waits.as_ref().map(|waits| &waits.requests);
+        requests.filter(|requests| requests.max_ns > 0).map_or(FigureValue::Absent, of)
+    }
+}
+
+impl WaitsRow {
+    /// The time in polls, on a CPU or not. Work without polls, as C enters it, is on a CPU, too,
+    /// and waits unseen.
+    fn polls_ns(&self) -> u64 {
+        self.poll_ns.max(self.on_cpu_ns.unwrap_or(0))
+    }
+
+    fn stalled_ns(&self) -> Option<u64> {
+        self.on_cpu_ns.map(|on_cpu_ns| self.polls_ns() - on_cpu_ns)
+    }
+
+    /// A part of the tasks' time, in percent; unknown if there is no time.
+    fn share(&self, part_ns: Option<u64>) -> FigureValue {
+        let all = self.polls_ns().saturating_add(self.runnable_ns).saturating_add(self.await_ns);
+        part_ns.filter(|_| all > 0).map(|ns| percent(ns, all)).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(key: &str, waits: &WaitsRow) -> FigureValue {
+        let row = GroupRow { waits: Some(Box::new(waits.clone())), ..GroupRow::default() };
+        let figure = GROUP_FIGURES.iter().find(|figure| figure.key == key).expect("a figure");
+        figure.value(&GroupSpan::of(&row, false))
+    }
+
+    #[test]
+    fn the_four_times_share_the_whole() {
+        let row = WaitsRow {
+            on_cpu_ns: Some(10),
+            poll_ns: 30,
+            runnable_ns: 20,
+            await_ns: 50,
+            ..WaitsRow::default()
+        };
+        let keys = ["on_cpu_percent", "stalled_percent", "runnable_percent", "await_percent"];
+        let shares = |row: &WaitsRow| keys.map(|key| figure(key, row).number());
+        assert_eq!(shares(&row), [10.0, 20.0, 20.0, 50.0].map(Some));
+        // Clocks that differ a little, and work without polls.
+        let longer = WaitsRow { on_cpu_ns: Some(33), ..row.clone() };
+        assert_eq!(figure("stalled_ns", &longer), FigureValue::Whole(0));
+        assert_eq!(shares(&longer).map(|share| share.map(f64::round)), [32.0, 0.0, 19.0, 49.0].map(Some));
+        let uncounted = WaitsRow { on_cpu_ns: None, ..row };
+        assert_eq!(shares(&uncounted), [None, None, Some(20.0), Some(50.0)]);
+        assert_eq!(figure("await_percent", &WaitsRow::default()), FigureValue::Unknown, "of nothing");
+    }
+
+    #[test]
+    fn keys_and_places_are_given_once() {
+        let mut keys: Vec<_> = GROUP_FIGURES.iter().map(|figure| (figure.in_waits, figure.key)).collect();
+        let mut places: Vec<_> = GROUP_FIGURES.iter().flat_map(|figure| figure.columns).collect();
+        keys.sort_unstable();
+        assert!(keys.windows(2).all(|two| two[0] != two[1]), "{keys:?}");
+        places.sort_by_key(|column| (column.view as u8, column.place));
+        let same = |two: &&[&FigureColumn]| (two[0].view, two[0].place) == (two[1].view, two[1].place);
+        assert!(places.windows(2).find(same).is_none(), "{places:?}");
+    }
+}

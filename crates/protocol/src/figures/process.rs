@@ -1,0 +1,122 @@
+//! The figures of a process that metrics export.
+
+use dormouse_metrics::MetricKind::{self, Counter, Gauge, Info};
+use dormouse_metrics::MetricUnit::{self, Nothing, Ratio, Seconds, Things};
+use dormouse_metrics::{MetricFamily, MetricValue};
+
+use crate::verbs::Stat;
+
+/// A process at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessSpan<'a> {
+    /// The answer of its agent to `stat`.
+    pub stat: &'a Stat,
+    /// When it began, in nanoseconds since 1970.
+    pub start_unix_ns: u64,
+}
+
+/// One figure of a process. A value that is not known has no point.
+#[derive(Debug, Clone)]
+pub struct ProcessFigure {
+    /// Its metric. The kind [`MetricKind::Info`] has the label `version`.
+    pub family: MetricFamily,
+    /// Computes it.
+    pub of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,
+}
+
+/// The figures of a process. Metrics are exported in this order.
+pub static PROCESS_FIGURES: [ProcessFigure; 13] = [
+    figure("dormouse.agent.info", Nothing, Info, "The version of dormouse in the process.", |_| {
+        Some(MetricValue::Count(1))
+    }),
+    figure(
+        "dormouse.process.start.time",
+        Seconds,
+        Gauge,
+        "Start of the process, in seconds since 1970.",
+        |process| Some(MetricValue::Nanoseconds(process.start_unix_ns)),
+    ),
+    figure("dormouse.process.cpu.time", Seconds, Counter, "CPU time of the process.", |process| {
+        Some(MetricValue::Nanoseconds(process.stat.process_cpu_ns))
+    }),
+    figure(
+        "dormouse.cpu.refused",
+        Nothing,
+        Gauge,
+        "1 if CPU time of groups is absent, because they had more than their process: a clock is false.",
+        |process| Some(MetricValue::Count(process.stat.cpu_refused.is_some().into())),
+    ),
+    figure(
+        "dormouse.process.cpu.attributed",
+        Seconds,
+        Counter,
+        "CPU time that groups were charged for.",
+        |process| process.stat.groups_cpu_ns().map(MetricValue::Nanoseconds),
+    ),
+    figure(
+        "dormouse.process.runnable.time",
+        Seconds,
+        Counter,
+        "Time for which threads were runnable and waited for a CPU, as far as it was seen.",
+        |process| process.stat.runnable_ns.map(MetricValue::Nanoseconds),
+    ),
+    figure(
+        "dormouse.cpu.coverage",
+        Ratio,
+        Gauge,
+        "Share of the process's CPU time that was of groups, since this reader had it counted.",
+        |process| {
+            let counted = process.stat.counted?;
+            share(counted.groups_ns, counted.process_ns)
+        },
+    ),
+    figure(
+        "dormouse.process.polls",
+        Things("{poll}"),
+        Counter,
+        "Polls of tasks that runtimes with hooks have told of, while anything was counted.",
+        |process| process.stat.polls.filter(|polls| polls.all > 0).map(|polls| MetricValue::Count(polls.all)),
+    ),
+    figure(
+        "dormouse.process.polls.attributed",
+        Things("{poll}"),
+        Counter,
+        "Those of these polls that were in groups.",
+        |process| {
+            let polls = process.stat.polls.filter(|polls| polls.all > 0)?;
+            Some(MetricValue::Count(polls.in_groups))
+        },
+    ),
+    figure("dormouse.poll.coverage", Ratio, Gauge, "Share of these polls that were in groups.", |process| {
+        let polls = process.stat.polls?;
+        share(polls.in_groups, polls.all)
+    }),
+    figure("dormouse.process.threads", Things("{thread}"), Gauge, "Threads that are.", |process| {
+        Some(MetricValue::Count(process.stat.threads.len() as u64))
+    }),
+    figure("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.", |process| {
+        Some(MetricValue::Count(process.stat.keys_on as u64))
+    }),
+    figure(
+        "dormouse.records.dropped",
+        Things("{record}"),
+        Counter,
+        "Records of probes that found no room.",
+        |process| Some(MetricValue::Count(process.stat.dropped)),
+    ),
+];
+
+const fn figure(
+    name: &'static str,
+    unit: MetricUnit,
+    kind: MetricKind,
+    help: &'static str,
+    of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,
+) -> ProcessFigure {
+    ProcessFigure { family: MetricFamily { name, help, unit, kind }, of }
+}
+
+/// A share of a whole; `None` of nothing.
+fn share(part: u64, whole: u64) -> Option<MetricValue> {
+    (whole > 0).then(|| MetricValue::Number((part as f64 / whole as f64).min(1.0)))
+}
