@@ -97,7 +97,7 @@ fn the_collector_gets_the_agents_numbers() {
     ];
     let serving = Serving::with(&service, &variables);
     // The conversation with the agent is there: what happens now is counted.
-    serving.totals(service.pid());
+    serving.totals(&service);
     for (path, times) in ROUTES {
         for _ in 0..times {
             assert!(service.get(path).starts_with("HTTP/1.1 200"));
@@ -105,7 +105,7 @@ fn the_collector_gets_the_agents_numbers() {
     }
     // Nothing happens any more: the next look of both is the same.
     let resource = sink.await_some(|document| with_all_requests(document).cloned());
-    let own = serving.totals(service.pid());
+    let own = serving.totals(&service);
     for (path, times) in ROUTES {
         compare(&resource, &own, &format!("GET {path}"));
         exemplars_are_of(&resource, &format!("GET {path}"), times);

@@ -145,7 +145,7 @@ fn native_histograms_have_our_buckets() {
     let serving = Serving::of(&service);
     let Some(mut prometheus) = Prometheus::scraping(&serving, "native-histograms") else { return };
     // The conversation with the agent is there: what happens now is counted, and then nothing more.
-    serving.totals(service.pid());
+    serving.totals(&service);
     let routes = [("/menu", 31_i32), ("/blend", 9)];
     for (path, times) in routes {
         (0..times).for_each(|_| assert!(service.get(path).starts_with("HTTP/1.1 200")));
@@ -155,7 +155,7 @@ fn native_histograms_have_our_buckets() {
         let own = format!(r#"{requests}{{group="GET {path}"}}"#);
         // Without a native histogram there is no such count.
         prometheus.value(&format!("histogram_count({own})"), |count| (count - f64::from(times)).abs() < 0.5);
-        let agents = Requests::of(&serving.totals(service.pid()), &format!("GET {path}"));
+        let agents = Requests::of(&serving.totals(&service), &format!("GET {path}"));
         assert_eq!(agents.count, times as u64);
         let sum = prometheus.value(&format!("histogram_sum({own})"), |_| true);
         assert_near(sum, agents.sum, 1e-9);

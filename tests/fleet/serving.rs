@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
-use crate::support::{Service, command};
+use crate::support::{Service, Wire, command};
 
 /// The secret of all servers of these tests.
 pub(crate) const TOKEN: &str = "not-much-of-a-secret";
@@ -68,17 +68,20 @@ impl Serving {
         String::from_utf8(text).expect("UTF-8")
     }
 
-    /// The first whole sample of a process: all its totals.
+    /// The totals of a service, as its agent has them. The server has its conversation by then.
     #[track_caller]
-    pub(crate) fn totals(&self, pid: u32) -> Value {
-        let url = self.daemon.url(&format!("/api/processes/{pid}/live"));
+    pub(crate) fn totals(&self, service: &Service) -> Value {
+        let url = self.daemon.url(&format!("/api/processes/{}/live", service.pid()));
         let request = ureq::get(url).header("Authorization", format!("Bearer {TOKEN}"));
         let answer = request.call().unwrap_or_else(|error| panic!("{error}: {}", self.daemon.log()));
-        let lines = std::io::BufRead::lines(std::io::BufReader::new(answer.into_body().into_reader()));
-        let mut data = lines.map_while(Result::ok).filter_map(|line| {
-            let data = line.strip_prefix("data:")?;
-            serde_json::from_str::<Value>(data).ok()
-        });
-        data.find(|sample| sample["full"] == true).expect("a whole sample")["stat"].clone()
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(answer.into_body().into_reader()));
+        lines
+            .find(|line| line.as_ref().is_ok_and(|line| line.starts_with("data:")))
+            .expect("a sample")
+            .unwrap();
+        let mut wire = Wire::open(&service.socket());
+        wire.ask(r#"{"v":1,"id":1,"op":"hello","client":"fleet"}"#);
+        wire.ask(r#"{"v":1,"id":2,"op":"waits","exemplars":true}"#);
+        wire.ask(r#"{"v":1,"id":3,"op":"stat"}"#)["ok"].take()
     }
 }

@@ -89,12 +89,12 @@ fn rows_move_sort_and_open() {
     visit.until("document.querySelectorAll('.sizer [aria-selected=true]').length === 1");
     let sort = "(() => { const head = document.querySelector('[aria-sort]'); \
                 return head.dataset.column + head.getAttribute('aria-sort'); })()";
-    assert_eq!(visit.browser.text(sort), "cpudescending");
+    assert_eq!(visit.browser.text(sort), "cpu_percentdescending");
     visit.browser.press("S");
-    assert_eq!(visit.browser.text(sort), "cpuascending");
+    assert_eq!(visit.browser.text(sort), "cpu_percentascending");
     visit.browser.press("s");
-    assert_eq!(visit.browser.text(sort), "perRequestdescending");
-    assert!(visit.browser.text("location.hash").contains("sort=-perRequest"));
+    assert_eq!(visit.browser.text(sort), "cpu_ns_per_requestdescending");
+    assert!(visit.browser.text("location.hash").contains("sort=-cpu_ns_per_request"));
     visit.browser.press(" ");
     visit.until("page.view.paused");
     visit.browser.press("Enter");

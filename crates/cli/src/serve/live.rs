@@ -1,21 +1,23 @@
-//! A service while somebody looks at it: its totals once a second, as server-sent events.
+//! A service while somebody looks at it: its figures once a second, as server-sent events.
 //!
 //! | event | says |
 //! |---|---|
-//! | `sample` | the totals: first of all groups and threads, then of those that have changed |
+//! | `sample` | the figures: first of all groups, then of those that have changed |
 //! | `silent` | the service does not answer: it may be stopped |
 //! | `end` | the service has ended, or refuses |
 //!
-//! All numbers are totals, and each sample is made against the last one that this reader took: a
-//! reader that is slow gets fewer samples and loses nothing.
+//! A sample has each group's figures in each window ([`super::windows`]), and as its `tick` what
+//! the group has used since the last sample that this reader took: a reader that is slow gets fewer
+//! samples and loses nothing.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::response::Response;
-use dormouse_protocol::{Stat, ThreadStat};
+use dormouse_protocol::figures::{percent, ratio};
+use dormouse_protocol::{Clock, ExemplarRow, GroupRow, Stat};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -24,6 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::answers::{EVENTS, busy, bytes};
 use super::flow::{self, Gone, HEARTBEAT, Pen};
 use super::hub::{Hub, Look, Seat, Standing};
+use super::windows::{GroupWindow, History, ProcessWindow, Windows};
 use crate::output::as_document;
 
 /// Streams at once.
@@ -32,22 +35,62 @@ const MOST: usize = 64;
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// How long readings are kept for a reader who comes back, as a page that was hidden.
+const KEPT: Duration = Duration::from_secs(600);
+
 /// The places for streams.
 #[derive(Debug)]
 pub(super) struct Gallery {
     places: Arc<Semaphore>,
+    histories: Histories,
 }
+
+/// The readings of a process, by its number and start, and when they were wanted last.
+type Histories = Arc<Mutex<HashMap<(u32, u64), (Arc<Mutex<History>>, Instant)>>>;
 
 #[derive(Serialize)]
 struct SampleBody<'a> {
     unix_ms: u64,
     pid: u32,
     name: &'a str,
-    /// Whether all groups and threads are in it.
+    /// Whether all groups are in it.
     full: bool,
-    stat: Stat,
-    /// Threads that were in an earlier sample and have ended.
-    ended_threads: Vec<u32>,
+    /// The time since the sample before; null for the first.
+    elapsed_ns: Option<u64>,
+    /// How many threads there are.
+    threads: usize,
+    keys_on: usize,
+    dropped: u64,
+    clock: Option<&'a Clock>,
+    cpu_refused: Option<&'a str>,
+    windows: [ProcessWindow; 4],
+    groups: Vec<LiveGroup<'a>>,
+}
+
+/// A group: its totals, and its figures.
+#[derive(Serialize)]
+struct LiveGroup<'a> {
+    id: u32,
+    name: &'a str,
+    alive: u64,
+    started: u64,
+    requests: u64,
+    /// Null where it is refused.
+    cpu_ns: Option<u64>,
+    slowest_ns: Option<u64>,
+    slowest_task: Option<u64>,
+    exemplars: &'a [ExemplarRow],
+    tick: Option<Tick>,
+    windows: [GroupWindow; 4],
+}
+
+/// The use of a group since the sample before.
+#[derive(Serialize)]
+struct Tick {
+    cpu_percent: Option<f64>,
+    requests_per_s: f64,
+    /// Index and count of the buckets of requests that ended.
+    latency: Vec<(i32, u64)>,
 }
 
 #[derive(Serialize)]
@@ -64,7 +107,7 @@ struct EndBody {
 
 impl Gallery {
     pub(super) fn new() -> Gallery {
-        Gallery { places: Arc::new(Semaphore::new(MOST)) }
+        Gallery { places: Arc::new(Semaphore::new(MOST)), histories: Histories::default() }
     }
 
     /// The stream of a service.
@@ -73,11 +116,12 @@ impl Gallery {
             return busy(&format!("{MOST} streams are being read"));
         };
         let (pen, body) = flow::body();
+        let histories = Arc::clone(&self.histories);
         tokio::spawn(async move {
             let _place = place;
             // The reader that leaves ends it.
             let _ = tokio::select! {
-                told = tell(&hub, &seat, &pen) => told,
+                told = tell(&hub, &seat, &histories, &pen) => told,
                 () = pen.left() => Err(Gone),
             };
         });
@@ -85,7 +129,17 @@ impl Gallery {
     }
 }
 
-async fn tell(hub: &Hub, seat: &Arc<Seat>, pen: &Pen) -> Result<(), Gone> {
+/// The readings of a service. Those of others that nobody has wanted for long are dropped.
+fn history(histories: &Histories, seat: &Seat) -> Arc<Mutex<History>> {
+    let mut all = histories.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, (_, wanted)| wanted.elapsed() < KEPT);
+    let process = (seat.process().pid, seat.process().start_ticks);
+    let (history, wanted) = all.entry(process).or_insert_with(|| (Arc::default(), Instant::now()));
+    *wanted = Instant::now();
+    Arc::clone(history)
+}
+
+async fn tell(hub: &Hub, seat: &Arc<Seat>, histories: &Histories, pen: &Pen) -> Result<(), Gone> {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut last, mut is_silent, mut told): (Option<Arc<Look>>, _, _) = (None, false, Instant::now());
@@ -99,8 +153,9 @@ async fn tell(hub: &Hub, seat: &Arc<Seat>, pen: &Pen) -> Result<(), Gone> {
                 if last.as_ref().is_some_and(|last| last.at == look.at) {
                     continue;
                 }
-                let (seat, now, before) = (Arc::clone(seat), Arc::clone(&look), last.clone());
-                let event = spawn_blocking(move || event(&seat, &now, before.as_deref())).await;
+                let (pid, now, before) = (seat.process().pid, Arc::clone(&look), last.clone());
+                let history = history(histories, seat);
+                let event = spawn_blocking(move || event(pid, &history, &now, before.as_deref())).await;
                 pen.write(event.map_err(|_| Gone)?).await?;
                 (last, is_silent, told) = (Some(look), false, Instant::now());
             }
@@ -127,41 +182,74 @@ async fn tell(hub: &Hub, seat: &Arc<Seat>, pen: &Pen) -> Result<(), Gone> {
 }
 
 /// The event for somebody who has seen `last`. All who read at the same pace share one.
-fn event(seat: &Seat, look: &Look, last: Option<&Look>) -> Bytes {
-    let make = || {
-        format!("event: sample\ndata: {}\n\n", as_document(&sample(seat.process().pid, look, last))).into()
+fn event(pid: u32, history: &Mutex<History>, look: &Arc<Look>, last: Option<&Look>) -> Bytes {
+    let windows = || {
+        let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.add(look);
+        history.windows(&look.stat)
     };
+    let make =
+        || format!("event: sample\ndata: {}\n\n", as_document(&sample(pid, &windows(), look, last))).into();
     let Some(last) = last else { return look.whole.get_or_init(make).clone() };
     let (since, event) = look.news.get_or_init(|| (last.at, make()));
     if *since == last.at { event.clone() } else { make() }
 }
 
-fn sample<'a>(pid: u32, look: &'a Look, last: Option<&Look>) -> SampleBody<'a> {
-    let (stat, ended_threads) = match last {
-        None => (look.stat.clone(), Vec::new()),
-        Some(last) => changed(&look.stat, &last.stat),
-    };
-    let (unix_ms, name) = (look.unix_ms, &*look.hello.name);
-    SampleBody { unix_ms, pid, name, full: last.is_none(), stat, ended_threads }
+fn sample<'a>(pid: u32, windows: &Windows, look: &'a Look, last: Option<&Look>) -> SampleBody<'a> {
+    let Look { stat, unix_ms, hello, .. } = look;
+    let tick = last.map(|last| stat.since(&last.stat));
+    let is_new = |at: &usize| last.is_none() || windows.may_have_changed(stat, *at);
+    let groups = (0..stat.groups.len()).filter(is_new).map(|at| {
+        let tick = tick.as_ref().map(|tick| Tick::of(&tick.groups[at], tick));
+        let of_group = windows.each.each_ref().map(|window| {
+            let is_refused = stat.cpu_refused.is_some();
+            GroupWindow::of(&stat.groups[at], &window.groups[at], window.mono_ns, is_refused)
+        });
+        LiveGroup::of(&stat.groups[at], stat, tick, of_group)
+    });
+    SampleBody {
+        unix_ms: *unix_ms,
+        pid,
+        name: &hello.name,
+        full: last.is_none(),
+        elapsed_ns: tick.as_ref().map(|tick| tick.mono_ns),
+        threads: stat.threads.len(),
+        keys_on: stat.keys_on,
+        dropped: stat.dropped,
+        clock: stat.clock.as_ref(),
+        cpu_refused: stat.cpu_refused.as_deref(),
+        windows: windows.each.each_ref().map(ProcessWindow::of),
+        groups: groups.collect(),
+    }
 }
 
-/// The part that has changed since, and the threads that have ended.
-fn changed(now: &Stat, before: &Stat) -> (Stat, Vec<u32>) {
-    // Groups stay where they are for ever.
-    let groups = now.groups.iter().enumerate().filter(|(at, group)| before.groups.get(*at) != Some(*group));
-    let by_tid = |of: &'_ Stat| of.threads.iter().enumerate().map(|(at, of)| (of.tid, at)).collect();
-    let (here, there): (HashMap<u32, usize>, HashMap<u32, usize>) = (by_tid(now), by_tid(before));
-    let is_same = |of: &&ThreadStat| there.get(&of.tid).is_some_and(|&at| before.threads[at] == **of);
-    let threads = now.threads.iter().filter(|thread| !is_same(thread));
-    let is_gone = |tid: &u32| !here.contains_key(tid);
-    let changed = Stat {
-        groups: groups.map(|(_, group)| group.clone()).collect(),
-        threads: threads.cloned().collect(),
-        clock: now.clock.clone(),
-        cpu_refused: now.cpu_refused.clone(),
-        ..*now
-    };
-    (changed, before.threads.iter().map(|thread| thread.tid).filter(is_gone).collect())
+impl<'a> LiveGroup<'a> {
+    fn of(group: &'a GroupRow, stat: &Stat, tick: Option<Tick>, windows: [GroupWindow; 4]) -> LiveGroup<'a> {
+        let requests = group.waits.as_ref().map(|waits| &waits.requests);
+        LiveGroup {
+            id: group.id,
+            name: &group.name,
+            alive: group.alive,
+            started: group.started,
+            requests: group.requests,
+            cpu_ns: stat.cpu_refused.is_none().then_some(group.cpu_ns),
+            slowest_ns: requests.map(|requests| requests.max_ns),
+            slowest_task: requests.and_then(|requests| requests.max_task),
+            exemplars: requests.map_or(&[], |requests| &requests.exemplars),
+            tick,
+            windows,
+        }
+    }
+}
+
+impl Tick {
+    fn of(group: &GroupRow, tick: &Stat) -> Tick {
+        Tick {
+            cpu_percent: tick.cpu_refused.is_none().then(|| percent(group.cpu_ns, tick.mono_ns)),
+            requests_per_s: ratio(group.requests, tick.mono_ns) * 1e9,
+            latency: group.waits.as_ref().map(|waits| waits.requests.buckets.clone()).unwrap_or_default(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -176,18 +264,31 @@ mod tests {
     use crate::sample::totals::tests::answers;
     use crate::serve::page;
 
+    fn looks(answers: [Stat; 2]) -> [Arc<Look>; 2] {
+        let hello = Arc::new(Hello::default());
+        let begun = Instant::now().into_std();
+        answers
+            .map(|stat| Look {
+                hello: Arc::clone(&hello),
+                unix_ms: 1_790_000_000_000 + stat.mono_ns / 1_000_000,
+                at: begun + Duration::from_nanos(stat.mono_ns),
+                stat,
+                whole: std::sync::OnceLock::new(),
+                news: std::sync::OnceLock::new(),
+            })
+            .map(Arc::new)
+    }
+
     /// The data of the events for a reader who sees two answers of a service.
     fn events(answers: [Stat; 2]) -> String {
-        let hello = Arc::new(Hello::default());
-        let [first, then] = answers.map(|stat| Look {
-            hello: Arc::clone(&hello),
-            unix_ms: 1_790_000_000_000 + stat.mono_ns / 1_000_000,
-            stat,
-            at: Instant::now().into_std(),
-            whole: std::sync::OnceLock::new(),
-            news: std::sync::OnceLock::new(),
-        });
-        let [whole, news] = [sample(7, &first, None), sample(7, &then, Some(&first))];
+        let [first, then] = looks(answers);
+        let mut history = History::default();
+        history.add(&first);
+        let windows = history.windows(&first.stat);
+        let whole = sample(7, &windows, &first, None);
+        history.add(&then);
+        let windows = history.windows(&then.stat);
+        let news = sample(7, &windows, &then, Some(&first));
         format!("{}\n{}\n", as_document(&whole), as_document(&news))
     }
 
@@ -212,39 +313,21 @@ mod tests {
         }
     }
 
-    fn stat(groups: &[(u32, u64)], threads: &[(u32, u64)]) -> Stat {
-        let group = |&(id, cpu_ns): &(u32, u64)| GroupRow {
-            id,
-            name: format!("g{id}").into(),
-            cpu_ns,
-            entries: 0,
-            alive: 0,
-            started: 0,
-            finished: 0,
-            requests: 0,
-            polls: 0,
-            counts: Vec::new(),
-            waits: None,
-        };
-        let thread =
-            |&(tid, cpu_ns): &(u32, u64)| ThreadStat { tid, name: "t".into(), cpu_ns, runnable_ns: None };
-        Stat {
-            process_cpu_ns: 9,
-            groups: groups.iter().map(group).collect(),
-            threads: threads.iter().map(thread).collect(),
-            keys_on: 3,
-            ..Stat::default()
-        }
-    }
-
     #[test]
     fn samples_have_what_changed() {
-        let before = stat(&[(1, 5), (2, 5)], &[(10, 1), (11, 1)]);
-        let now = stat(&[(1, 5), (2, 6), (3, 0)], &[(11, 1), (12, 0)]);
-        let (changed, ended) = changed(&now, &before);
-        let ids: Vec<_> = changed.groups.iter().map(|group| group.id).collect();
-        let tids: Vec<_> = changed.threads.iter().map(|thread| thread.tid).collect();
-        assert_eq!((ids, tids, ended), (vec![2, 3], vec![12], vec![10]));
-        assert_eq!((changed.keys_on, changed.process_cpu_ns), (3, 9));
+        let groups = |all: &[(u32, u64)]| {
+            let group = |&(id, cpu_ns): &(u32, u64)| GroupRow { id, cpu_ns, ..GroupRow::default() };
+            Stat { groups: all.iter().map(group).collect(), ..Stat::default() }
+        };
+        let [first, then] = looks([groups(&[(1, 5), (2, 5)]), groups(&[(1, 5), (2, 6), (3, 0)])]);
+        let mut history = History::default();
+        history.add(&first);
+        history.add(&then);
+        let windows = history.windows(&then.stat);
+        let ids = |of: SampleBody<'_>| of.groups.iter().map(|group| group.id).collect::<Vec<_>>();
+        assert_eq!(ids(sample(7, &windows, &then, Some(&first))), [2, 3]);
+        assert_eq!(ids(sample(7, &windows, &then, None)), [1, 2, 3]);
+        // They are in a window yet.
+        assert_eq!(ids(sample(7, &windows, &then, Some(&then))), [2, 3]);
     }
 }

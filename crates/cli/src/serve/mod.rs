@@ -36,6 +36,7 @@ mod push;
 mod routes;
 mod served;
 mod token;
+mod windows;
 
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;

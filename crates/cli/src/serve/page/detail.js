@@ -2,13 +2,6 @@
 // One group in detail: CPU time and requests over time, its latencies as a map of heat, and where
 // its tasks wait.
 
-const WAITS = [
-  ['requests', 'Latency', 'of requests that ended'],
-  ['polls', 'Poll', 'the length of polls'],
-  ['delays', 'Delay', 'from a wake to the poll'],
-  ['awaits', 'Await', 'from a poll to the next wake'],
-];
-
 class GroupDetail {
   constructor(panel, name, live) {
     Object.assign(this, { panel, name, live });
@@ -49,32 +42,31 @@ class GroupDetail {
       return;
     }
     const group = live.groups.get(id);
-    const slowest = group.waits?.requests;
     const facts = [`${whole(group.alive)} alive`, `${whole(group.started)} began`];
     facts.push(`${whole(group.requests)} requests ended`, `${time(group.cpu_ns)} CPU`);
-    const task = slowest?.max_task ? ` by task ${slowest.max_task}` : '';
-    if (slowest?.max_ns) facts.push(`slowest ${time(slowest.max_ns)}${task}`);
+    const task = group.slowest_task ? ` by task ${group.slowest_task}` : '';
+    if (group.slowest_ns) facts.push(`slowest ${time(group.slowest_ns)}${task}`);
     setText(this.facts, facts.join(' · '));
     const [at, cpu, requests] = [[], [], []];
     for (const tick of live.ticks) {
-      const did = tick.groups.get(id);
+      const did = tick.groups.get(id) || { cpu_percent: 0, requests_per_s: 0 };
       at.push(tick.at);
       // CPU time that is refused has no line.
-      const used = did ? (100 * did.cpu) / tick.ns : 0;
-      cpu.push(Number.isNaN(used) ? null : used);
-      requests.push(did ? (1e9 * did.requests) / tick.ns : 0);
+      cpu.push(did.cpu_percent);
+      requests.push(did.requests_per_s);
     }
     this.charts[0].draw([at, cpu]);
     this.charts[1].draw([at, requests]);
     this.heat.draw(live, id);
     this.times(id, length);
-    this.tellTraces(slowest?.exemplars || []);
+    this.tellTraces(group.exemplars);
   }
 
   times(id, length) {
-    const rows = WAITS.map(([name, label, title]) => {
-      const all = this.live.buckets(id, name, length);
-      const cells = [whole(all.count), ...[0.5, 0.9, 0.99].map((part) => time(all.quantile(part)))];
+    const times = this.live.times(id, length);
+    const rows = FIGURES.times.map(({ label, help: title }, at) => {
+      const [count, ...quantiles] = times[at];
+      const cells = [whole(count ?? 0), ...quantiles.map(time)];
       return make(
         'tr',
         {},
@@ -92,8 +84,7 @@ class GroupDetail {
       {},
       `Times, last ${WINDOWS.find(([key]) => Number(key) === length)[1]}`,
     );
-    const sum = this.live.window(length).groups.get(id);
-    const parts = sum ? spent(sum) : [0, 0, 0, 0];
+    const parts = this.live.rows(length).find((row) => row.id === id).spent;
     const bar = make('span.spent', { role: 'img', 'aria-label': spentLines(parts).join(', ') });
     spentBar(bar, parts);
     this.table.replaceChildren(
@@ -243,17 +234,14 @@ class HeatMap {
       if (!open || open.begins !== begins)
         columns.push((open = { begins, at: tick.at, counts: new Map() }));
       open.until = tick.at;
-      const pairs = tick.groups.get(id)?.of_requests || [];
-      for (let at = 0; at < pairs.length; at += 2) {
-        if (pairs[at] !== null)
-          open.counts.set(pairs[at], (open.counts.get(pairs[at]) || 0) + pairs[at + 1]);
-      }
+      for (const [index, count] of tick.groups.get(id)?.latency || [])
+        open.counts.set(index, (open.counts.get(index) || 0) + count);
     }
     return columns;
   }
 
   draw(live, id) {
-    this.scale = scaleOf(live.groups.get(id).waits?.requests || { scale: 2 });
+    this.scale = FIGURES.buckets;
     this.columns = this.gather(live, id);
     const all = this.columns.flatMap(({ counts }) => [...counts]);
     const wide = Math.max(120, this.element.clientWidth);
@@ -286,7 +274,7 @@ class HeatMap {
     const y = (index) => 4 + (high - index) * high_px;
     // A line where a power of ten lies.
     for (let ns = 1e3; ns <= 1e12; ns *= 10) {
-      const index = Math.log2(ns / this.scale.unit) * 2 ** this.scale.scale - 1;
+      const index = Math.log2(ns / this.scale.unit_ns) * 2 ** this.scale.scale - 1;
       if (index < low || index > high) continue;
       context.fillStyle = colour('quiet');
       context.textAlign = 'right';

@@ -1,12 +1,55 @@
 'use strict';
 // The groups of a process as they work, and one of them in detail.
 
-const WINDOWS = [
-  ['1', '1 s'],
-  ['10', '10 s'],
-  ['60', '1 min'],
-  ['600', '10 min'],
-];
+// The windows that the server has figures of, in seconds.
+const WINDOWS = FIGURES.windows.map((w) => [String(w), w < 60 ? `${w} s` : `${w / 60} min`]);
+
+// How figures are written, and how wide their columns are; the second where the window is narrow.
+const UNITS = {
+  percent: { text: figure, width: '78px', narrowWidth: '76px' },
+  rate: { text: figure, width: '84px', narrowWidth: '58px' },
+  time: { text: time, width: '92px', narrowWidth: '76px' },
+  whole: { text: whole, width: '72px' },
+};
+
+// The columns that the server names, with the bar of shares as the last.
+function groupColumns() {
+  const figures = FIGURES.columns.filter(({ unit }) => unit !== 'share');
+  return [
+    {
+      id: 'name',
+      label: 'Group',
+      width: 'minmax(140px, 1.5fr)',
+      narrowWidth: 'minmax(90px, 1fr)',
+      narrow: true,
+      value: (row) => row.name,
+      text: (row) => clean(row.name),
+    },
+    ...figures.map(({ id, label, help, unit, leaves }) => ({
+      ...UNITS[unit],
+      id,
+      label,
+      title: help,
+      number: true,
+      narrow: !leaves,
+      roomy: leaves === 1,
+      value: (row) => row[id],
+      text: (row) => UNITS[unit].text(row[id]),
+    })),
+    {
+      id: 'spent',
+      label: 'Where time goes',
+      title: 'On CPU, stalled in a poll, runnable, awaiting',
+      width: 'minmax(110px, 1fr)',
+      value: (row) => (row.spent?.some(Boolean) ? row.spent[0] : null),
+      fill: (cell, row) => {
+        if (!cell.firstChild) cell.append(make('span.spent', { role: 'img' }));
+        spentBar(cell.firstChild, row.spent);
+        cell.firstChild.setAttribute('aria-label', spentLines(row.spent).join(', '));
+      },
+    },
+  ];
+}
 
 class GroupsView {
   constructor(panel, pid, live) {
@@ -22,105 +65,13 @@ class GroupsView {
     this.pause = button('Pause', () => this.toggle(), { 'aria-pressed': false, title: 'Pause (Space)' });
     this.grid = new Grid({
       label: 'Groups',
-      sort: 'cpu',
+      sort: FIGURES.columns.find(({ sorts }) => sorts).id,
       key: (row) => row.id,
       empty: 'No group yet. A service names its groups itself, or by the route of each request.',
       open: (row) => route.go({ ...route.now, group: row.name }),
       onsort: (sort) => route.change({ sort }),
       tip: (row, column) => column === 'spent' && [row.name, ...spentLines(row.spent)],
-      columns: [
-        {
-          id: 'name',
-          label: 'Group',
-          width: 'minmax(140px, 1.5fr)',
-          narrowWidth: 'minmax(90px, 1fr)',
-          narrow: true,
-          value: (row) => row.name,
-          text: (row) => clean(row.name),
-        },
-        {
-          id: 'cpu',
-          label: 'CPU %',
-          title: 'CPU time, of one CPU',
-          width: '78px',
-          narrowWidth: '76px',
-          number: true,
-          narrow: true,
-          value: (row) => row.cpu,
-          text: (row) => figure(row.cpu),
-        },
-        {
-          id: 'perRequest',
-          label: 'CPU/req',
-          title: 'CPU time used, by requests ended',
-          width: '92px',
-          number: true,
-          value: (row) => row.perRequest,
-          text: (row) => time(row.perRequest),
-        },
-        {
-          id: 'requests',
-          label: 'Req/s',
-          title: 'Requests that ended',
-          width: '78px',
-          narrowWidth: '58px',
-          number: true,
-          narrow: true,
-          value: (row) => row.requests,
-          text: (row) => figure(row.requests),
-        },
-        {
-          id: 'polls',
-          label: 'Polls/s',
-          width: '84px',
-          number: true,
-          roomy: true,
-          value: (row) => row.polls,
-          text: (row) => figure(row.polls),
-        },
-        {
-          id: 'p50',
-          label: 'p50',
-          title: 'Half of the requests that ended took at most this long',
-          width: '88px',
-          number: true,
-          value: (row) => row.p50,
-          text: (row) => time(row.p50),
-        },
-        {
-          id: 'p99',
-          label: 'p99',
-          width: '88px',
-          narrowWidth: '76px',
-          number: true,
-          narrow: true,
-          value: (row) => row.p99,
-          text: (row) => time(row.p99),
-        },
-        {
-          id: 'alive',
-          label: 'Alive',
-          title: 'Tasks that are there now',
-          width: '72px',
-          number: true,
-          roomy: true,
-          value: (row) => row.alive,
-          text: (row) => whole(row.alive),
-        },
-        {
-          id: 'spent',
-          label: 'Where time goes',
-          title: 'On CPU, stalled in a poll, runnable, awaiting',
-          width: 'minmax(110px, 1fr)',
-          value: (row) =>
-            row.spent.some(Boolean) ? row.spent[0] / row.spent.reduce((a, b) => a + b) : null,
-          fill: (cell, row) => {
-            if (!cell.firstChild) cell.append(make('span.spent', { role: 'img' }));
-            spentBar(cell.firstChild, row.spent);
-            cell.firstChild.setAttribute('aria-label', spentLines(row.spent).join(', '));
-          },
-        },
-      ],
+      columns: groupColumns(),
     });
     if (route.now.sort) this.grid.setSort(route.now.sort);
     this.detail = null;
@@ -128,7 +79,7 @@ class GroupsView {
     const legend = make(
       'ul.legend',
       { 'aria-label': 'Where time goes' },
-      ...SPENT.map(([name, text]) => make('li', {}, make('i.' + name), text)),
+      ...SHARES.map(({ id, label }) => make('li', {}, make('i.' + id), label)),
     );
     panel.append(
       make(

@@ -10,9 +10,14 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dormouse_profile::encode::FLAME_SCRIPTS;
+use dormouse_protocol::figures::{FigurePart, FigureUnit};
+use dormouse_statistics::buckets::{SCALE, UNIT_NS};
 use ring::digest::{SHA256, digest};
+use serde::Serialize;
 
 use super::packed::Packed;
+use super::windows;
+use crate::output::as_document;
 
 const PAGE: &str = include_str!("page.html");
 const STYLES: [&str; 2] = [include_str!("uplot/uPlot.min.css"), include_str!("page.css")];
@@ -65,7 +70,67 @@ impl Front {
 
 fn script() -> String {
     let scripts = FLAME_SCRIPTS.iter().chain(&SCRIPTS).chain([&SHELL]).copied();
-    format!("/* uPlot:\n{} */\n{}", LICENCE.trim_end(), scripts.collect::<String>())
+    format!("/* uPlot:\n{} */\n{}{}", LICENCE.trim_end(), figures(), scripts.collect::<String>())
+}
+
+/// The data about figures that the scripts use.
+#[derive(Serialize)]
+struct Figures {
+    columns: Vec<ColumnData>,
+    times: Vec<TimesData>,
+    windows: [u64; 4],
+    buckets: Buckets,
+}
+
+/// A column of groups.
+#[derive(Serialize)]
+struct ColumnData {
+    id: String,
+    label: &'static str,
+    help: &'static str,
+    unit: FigureUnit,
+    leaves: u8,
+    sorts: bool,
+}
+
+/// A histogram of groups.
+#[derive(Serialize)]
+struct TimesData {
+    label: String,
+    help: &'static str,
+}
+
+/// The buckets of differences.
+#[derive(Serialize)]
+struct Buckets {
+    scale: i32,
+    unit_ns: u64,
+}
+
+fn figures() -> String {
+    let id = |key: &str, part: FigurePart| match part {
+        FigurePart::All => key.to_owned(),
+        part => format!("{key}.{part:?}").to_lowercase(),
+    };
+    let columns = windows::columns().into_iter().map(|(figure, column)| ColumnData {
+        id: id(figure.key, column.part),
+        label: column.title,
+        help: figure.sentence(),
+        unit: column.unit,
+        leaves: column.leaves,
+        sorts: column.sorts,
+    });
+    let times = windows::histograms().map(|figure| TimesData {
+        label: figure.key[..1].to_uppercase() + &figure.key[1..],
+        help: figure.sentence(),
+    });
+    let figures = Figures {
+        columns: columns.collect(),
+        times: times.collect(),
+        windows: windows::WINDOWS,
+        buckets: Buckets { scale: SCALE, unit_ns: UNIT_NS },
+    };
+    format!("const FIGURES = {};\n", as_document(&figures))
 }
 
 fn html(style: &str, script: &str) -> String {
@@ -101,7 +166,7 @@ fn policy(style: &str, script: &str) -> String {
 pub(super) fn scripts_of_groups() -> String {
     let own = ["dom", "route", "live", "detail", "groups", "shell"]
         .map(|name| std::fs::read_to_string(format!("src/serve/page/{name}.js")).unwrap_or_default());
-    FLAME_SCRIPTS[..1].concat() + &own.concat()
+    figures() + &FLAME_SCRIPTS[..1].concat() + &own.concat()
 }
 
 #[cfg(test)]

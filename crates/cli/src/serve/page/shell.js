@@ -135,12 +135,12 @@ const page = {
   // The share of the process that the figures cover stands where the figures are.
   cover() {
     const { live } = this;
-    const sums = live.window(10);
+    const last = live.windows[FIGURES.windows.indexOf(10)];
     const facts = [];
-    if (sums.ns) {
-      const part = sums.cpu > 0 ? Math.max(0, 1 - sums.unattributed / sums.cpu) : null;
+    if (last?.elapsed_ns) {
+      const part = last.in_groups_percent;
       facts.push([
-        `CPU ${share((100 * sums.cpu) / sums.ns)}`,
+        `CPU ${share(last.cpu_percent)}`,
         0,
         'CPU time of the process, of one CPU, in the last 10 s',
       ]);
@@ -148,14 +148,14 @@ const page = {
         facts.push(['CPU time of groups is refused', true, clean(live.refused)]);
       else if (part !== null)
         facts.push([
-          `${share(100 * part)} of it in groups`,
-          part < 0.5,
+          `${share(part)} of it in groups`,
+          part < 50,
           'The rest was used outside of all groups',
         ]);
     }
     facts.push(
       [plural(live.groups.size, 'group')],
-      [plural(live.threads.size, 'thread')],
+      [plural(live.threads, 'thread')],
       [`${plural(live.keysOn, 'key')} on`],
       [
         live.dropped ? `${plural(live.dropped, 'record')} dropped` : 'no record dropped',

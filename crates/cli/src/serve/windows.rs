@@ -1,0 +1,238 @@
+//! The last seconds of a service, for the page: the readings that windows begin with, and the
+//! figures of each group in each window.
+//!
+//! A window goes from a reading that is kept to the last one. All readings of the last 11 seconds
+//! are kept, of the minute one in 6 seconds, of ten minutes one in 60: so a window is up to a tenth
+//! longer than its name says, and its rates are over the time that it has. Until then it begins
+//! with the first reading. Where groups are many, fewer readings are kept, and the longest windows
+//! are shorter.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dormouse_protocol::figures::{
+    Figure, FigureColumn, FigurePart, FigureUnit, FigureValue, FigureView, GROUP_FIGURES, GroupFigure,
+    GroupSpan, percent,
+};
+use dormouse_protocol::{GroupRow, Stat};
+use serde::Serialize;
+
+use super::hub::Look;
+
+/// The windows, in seconds.
+pub(super) const WINDOWS: [u64; 4] = [1, 10, 60, 600];
+
+/// The numbers of a histogram that the page shows.
+const PARTS: [FigurePart; 4] = [FigurePart::Count, FigurePart::P50, FigurePart::P90, FigurePart::P99];
+
+/// The most rows of groups that are kept of a service: some 30 MB where each has times of tasks.
+const MOST_ROWS: usize = 12_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The readings of a service that windows begin with, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    readings: VecDeque<Arc<Look>>,
+    /// The last that was dropped: groups that have changed since it may just have left a window.
+    dropped: Option<Arc<Look>>,
+}
+
+/// The use of a service in each window.
+#[derive(Debug)]
+pub(super) struct Windows {
+    pub(super) each: [Stat; 4],
+    oldest: Option<Arc<Look>>,
+}
+
+/// The use of a service in one window.
+#[derive(Debug, Serialize)]
+pub(super) struct ProcessWindow {
+    elapsed_ns: u64,
+    cpu_percent: f64,
+    /// The part of it that groups have; null where CPU time is refused or none was used.
+    in_groups_percent: Option<f64>,
+}
+
+/// The use of a group in one window.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupWindow {
+    /// In the order of [`columns`].
+    cells: Vec<FigureValue>,
+    /// In the order of [`histograms`]: the numbers of [`PARTS`].
+    times: Vec<[FigureValue; 4]>,
+}
+
+impl History {
+    /// Adds a reading, unless it is known, and drops those that no window needs.
+    pub(super) fn add(&mut self, look: &Arc<Look>) {
+        if let Some(last) = self.readings.back() {
+            if last.at >= look.at {
+                return;
+            }
+            // Another program runs in the process.
+            if last.stat.process_cpu_ns > look.stat.process_cpu_ns {
+                *self = History::default();
+            }
+        }
+        self.readings.push_back(Arc::clone(look));
+        let now_ns = look.stat.mono_ns;
+        let mut at = 1;
+        while at + 1 < self.readings.len() {
+            let mono_ns = |at: usize| self.readings[at].stat.mono_ns;
+            if mono_ns(at + 1).saturating_sub(mono_ns(at - 1)) <= gap_ns(now_ns.saturating_sub(mono_ns(at))) {
+                self.readings.remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        let rows = look.stat.groups.len().max(1);
+        let is_old = |of: &Look| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
+        while self.readings.len() > 2 && (is_old(&self.readings[1]) || self.readings.len() * rows > MOST_ROWS)
+        {
+            self.dropped = self.readings.pop_front();
+        }
+    }
+
+    /// The use of the service from the beginning of each window to `now`.
+    pub(super) fn windows(&self, now: &Stat) -> Windows {
+        let each = WINDOWS.map(|seconds| {
+            let is_past = |of: &&Arc<Look>| now.mono_ns.saturating_sub(of.stat.mono_ns) >= age_ns(seconds);
+            let begin = self.readings.iter().rev().find(is_past).or(self.readings.front());
+            now.since(begin.map_or(now, |begin| &begin.stat))
+        });
+        Windows { each, oldest: self.dropped.as_ref().or(self.readings.front()).cloned() }
+    }
+}
+
+impl Windows {
+    /// Whether the figures of a group may be others than in the sample before. (Groups stay where
+    /// they are for ever.)
+    pub(super) fn may_have_changed(&self, now: &Stat, group: usize) -> bool {
+        self.oldest.as_ref().is_none_or(|oldest| oldest.stat.groups.get(group) != now.groups.get(group))
+    }
+}
+
+/// The age from which a reading begins a window: readings are not a second apart to the
+/// nanosecond.
+fn age_ns(seconds: u64) -> u64 {
+    seconds * SECOND_NS - SECOND_NS / 2
+}
+
+/// The longest time between two readings that is left around one of that age.
+fn gap_ns(age_ns: u64) -> u64 {
+    match age_ns / SECOND_NS {
+        0..=10 => 0,
+        11..=65 => 6 * SECOND_NS,
+        _ => 60 * SECOND_NS,
+    }
+}
+
+impl ProcessWindow {
+    pub(super) fn of(window: &Stat) -> ProcessWindow {
+        ProcessWindow {
+            elapsed_ns: window.mono_ns,
+            cpu_percent: percent(window.process_cpu_ns, window.mono_ns),
+            in_groups_percent: window.coverage_percent(),
+        }
+    }
+}
+
+impl GroupWindow {
+    /// The figures of a group whose totals are `now`.
+    pub(super) fn of(now: &GroupRow, recent: &GroupRow, interval_ns: u64, is_refused: bool) -> GroupWindow {
+        let span = GroupSpan { now, counted: recent, recent, interval_ns, is_refused };
+        let (mut cells, mut times) = (Vec::new(), Vec::new());
+        for figure in &GROUP_FIGURES {
+            let mut shown = shown(figure).peekable();
+            let is_histogram = matches!(figure.of, GroupFigure::Histogram { .. });
+            if shown.peek().is_some() || is_histogram {
+                let value = figure.value(&span);
+                cells.extend(shown.map(|column| (column.place, value.part(column.part))));
+                if is_histogram {
+                    times.push(PARTS.map(|part| value.part(part)));
+                }
+            }
+        }
+        cells.sort_by_key(|(place, _)| *place);
+        GroupWindow { cells: cells.into_iter().map(|(_, cell)| cell).collect(), times }
+    }
+}
+
+/// The columns of a figure on the page, which shows names by itself.
+fn shown(figure: &'static Figure<GroupFigure>) -> impl Iterator<Item = &'static FigureColumn> {
+    let columns = figure.columns.iter();
+    columns.filter(|column| column.view == FigureView::Page && column.unit != FigureUnit::Name)
+}
+
+/// The figures that are columns of the page, from left to right.
+pub(super) fn columns() -> Vec<(&'static Figure<GroupFigure>, &'static FigureColumn)> {
+    let all = GROUP_FIGURES.iter().flat_map(|figure| shown(figure).map(move |column| (figure, column)));
+    let mut columns: Vec<_> = all.collect();
+    columns.sort_by_key(|(_, column)| column.place);
+    columns
+}
+
+/// The figures that are histograms.
+pub(super) fn histograms() -> impl Iterator<Item = &'static Figure<GroupFigure>> {
+    GROUP_FIGURES.iter().filter(|figure| matches!(figure.of, GroupFigure::Histogram { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
+    use dormouse_protocol::Hello;
+
+    use super::*;
+
+    fn at(begun: Instant, seconds: u64, groups: usize) -> Arc<Look> {
+        let stat = Stat {
+            mono_ns: (1_000 + seconds) * SECOND_NS,
+            process_cpu_ns: seconds * SECOND_NS / 2,
+            groups: vec![GroupRow::default(); groups],
+            ..Stat::default()
+        };
+        let at = begun + Duration::from_secs(seconds);
+        let (whole, news) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Look { hello: Arc::new(Hello::default()), stat, at, unix_ms: 0, whole, news })
+    }
+
+    fn after(seconds: u64, groups: usize) -> (usize, [u64; 4]) {
+        let (begun, mut history) = (Instant::now(), History::default());
+        for second in 0..=seconds {
+            history.add(&at(begun, second, groups));
+        }
+        let now = at(begun, seconds, groups);
+        (history.readings.len(), history.windows(&now.stat).each.map(|window| window.mono_ns / SECOND_NS))
+    }
+
+    #[test]
+    fn windows_are_as_long_as_their_names() {
+        assert_eq!(after(0, 1).1, [0; 4]);
+        assert_eq!(after(7, 1).1, [1, 7, 7, 7]);
+        for seconds in [700, 701, 730, 2_000] {
+            let (kept, [second, ten, minute, most]) = after(seconds, 1);
+            assert!(kept < 40, "{kept}");
+            assert_eq!((second, ten), (1, 10));
+            assert!((60..=66).contains(&minute) && (600..=660).contains(&most), "{minute} {most}");
+        }
+    }
+
+    #[test]
+    fn many_groups_have_shorter_windows() {
+        let (kept, [second, ten, ..]) = after(100, 1_000);
+        assert_eq!((kept, second, ten), (12, 1, 10));
+    }
+
+    #[test]
+    fn another_program_begins_anew() {
+        let (begun, mut history) = (Instant::now(), History::default());
+        history.add(&at(begun, 50, 1));
+        let mut next = Arc::into_inner(at(begun, 51, 1)).unwrap();
+        next.stat.process_cpu_ns = 0;
+        history.add(&Arc::new(next));
+        assert_eq!(history.readings.len(), 1);
+    }
+}
