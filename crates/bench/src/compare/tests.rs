@@ -328,7 +328,8 @@ fn any_report_is_compared_or_refused() {
         json!("\u{202e}\u{0}/{}"),
     ];
     let (mut compared, mut refused) = (0, 0);
-    while Instant::now() < until {
+    // A busy machine makes a few in that time.
+    while Instant::now() < until || compared.min(refused) < 10 {
         let mut report = good();
         for _ in 0..below(3) {
             let mut places = Vec::new();
@@ -356,7 +357,6 @@ fn any_report_is_compared_or_refused() {
             }
         }
     }
-    assert!(compared > 10 && refused > 10, "{compared} compared, {refused} refused");
 }
 
 /// Where each value of a document stands.
