@@ -15,7 +15,6 @@ mod maps;
 mod page;
 mod profile;
 mod protocol;
-mod record;
 mod recorder;
 mod refusals;
 mod serve;

@@ -11,7 +11,7 @@ const XTASK: &str = "xtask";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 22] = [
+const PLAN: [(&str, &[&str]); 23] = [
     (TESTKIT, &[]),
     (XTASK, &[]),
     ("dormouse-sys", &[]),
@@ -70,11 +70,13 @@ const PLAN: [(&str, &[&str]); 22] = [
     ("dormouse-capi", &["dormouse", "dormouse-sys"]),
     ("dormouse-teaparty", &["dormouse"]),
     ("dormouse-timeline", &["dormouse", "dormouse-encode", "dormouse-profile", "dormouse-protocol"]),
+    ("dormouse-lab", &["dormouse-sys", "dormouse-clock"]),
     (
         "dormouse-bench",
         &[
             "dormouse",
             "dormouse-sys",
+            "dormouse-lab",
             "dormouse-breakpoints",
             "dormouse-clock",
             "dormouse-events",
@@ -108,7 +110,7 @@ const PLAN: [(&str, &[&str]); 22] = [
 fn every_lock_has_a_phase_of_forks() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut looked_at = 0;
-    for library in ["sys", "keys", "clock", "events", "unwind", "profile", "dormouse", "capi"] {
+    for library in ["sys", "keys", "clock", "events", "unwind", "profile", "dormouse", "capi", "lab"] {
         for path in sources(&crates.join(library).join("src")) {
             let text = std::fs::read_to_string(&path).unwrap();
             let text = text.split("mod tests {").next().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use dormouse_maps::faults::{FaultOp, FaultWriter, is_trace, read};
+use dormouse_lab::faults::{FaultOp, FaultWriter, is_trace, read};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 

@@ -7,6 +7,7 @@ use clap::{Args as _, Command, FromArgMatches as _, Subcommand, ValueEnum};
 
 use crate::bench::Settings;
 use crate::compare::CompareArgs;
+use crate::recording::RecordFaultsArgs;
 use crate::workloads::breakpoint::BreakpointArgs;
 
 /// A command line.
@@ -45,6 +46,7 @@ impl Line {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Compare(CompareArgs),
+    RecordFaults(RecordFaultsArgs),
 }
 
 /// A workload, and how it runs.

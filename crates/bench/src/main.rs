@@ -17,7 +17,7 @@
 //! - `yardsticks`: rows with which several workloads compare their own;
 //! - `workloads`: a folder each, whose `mod.rs` names the question, the peers and the origin;
 //! - `machine`, `report`, `output`: the parts of a report, and where it goes;
-//! - `compare`: reports side by side;
+//! - `compare`: reports side by side; `recording`: page faults into a file;
 //! - `args`, `entry`: the command line, and the list of workloads, one of which is measured;
 //! - `child`, `run`: a workload in a process of its own, and the run.
 //!
@@ -39,6 +39,7 @@ mod neighbour;
 mod output;
 mod pace;
 mod progress;
+mod recording;
 mod report;
 mod row;
 mod run;
@@ -54,6 +55,7 @@ use serde_json::json;
 
 use crate::args::{Line, Verb};
 use crate::compare::compare;
+use crate::recording::record_faults;
 use crate::report::SCHEMA;
 use crate::run::run;
 
@@ -74,6 +76,10 @@ fn main() -> ExitCode {
         // This program again, wherever it lies by now.
         Line::Bench(args) => (args.json, run(&args, &|| Command::new("/proc/self/exe"), out)),
         Line::Verb(Verb::Compare(args)) => (args.json, compare(&args, out)),
+        Line::Verb(Verb::RecordFaults(args)) => match record_faults(&args) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => (false, Err(error)),
+        },
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     let is_closed = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;

@@ -11,24 +11,27 @@ use crate::kernel::tick_ns;
 /// Nanoseconds after which a claim counts no more; the work under one takes a few milliseconds.
 const LONGEST: u64 = 1_000_000_000;
 
-#[derive(Debug)]
-pub(crate) struct Claim {
+/// A right that one thread has at a time.
+#[derive(Debug, Default)]
+pub struct Claim {
     /// The time when it was made, by a clock for threads without the counter, too; 0: no thread has
     /// it.
     since: AtomicU64,
 }
 
+/// The right, taken.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a claim is in others' way until it is given up"]
-pub(crate) struct Claimed(u64);
+pub struct Claimed(u64);
 
 impl Claim {
-    pub(crate) const fn new() -> Self {
+    /// A right that no thread has.
+    pub const fn new() -> Self {
         Self { since: AtomicU64::new(0) }
     }
 
     /// `None` while another thread has it.
-    pub(crate) fn take(&self) -> Option<Claimed> {
+    pub fn take(&self) -> Option<Claimed> {
         let since = self.since.load(Ordering::Relaxed);
         let now = tick_ns().max(1);
         if since != 0 && now.saturating_sub(since) <= LONGEST {
@@ -39,13 +42,14 @@ impl Claim {
         taken.is_ok().then_some(Claimed(now))
     }
 
-    pub(crate) fn give_up(&self, claimed: Claimed) {
+    /// Gives the right back.
+    pub fn give_up(&self, claimed: Claimed) {
         // Fails if the claim counts no more. Pairs with the exchange in `take`.
         let _ours = self.since.compare_exchange(claimed.0, 0, Ordering::Release, Ordering::Relaxed);
     }
 
     /// In a fork child: the claiming thread is in the parent.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
 }

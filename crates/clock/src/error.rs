@@ -6,28 +6,10 @@ use dormouse_sys::loader::PinError;
 
 use crate::tier::Tier;
 
-/// Why a thread cannot join a group, the process cannot be read exactly, a budget cannot be
-/// watched, or a tier cannot be used.
+/// Why the process cannot be read exactly, a budget cannot be watched, or a tier cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Every place of the group is taken.
-    #[error(
-        "cannot join the group: all its {places} places are taken; spread the threads over several groups"
-    )]
-    Full {
-        /// Places in a group.
-        places: usize,
-    },
-    /// The thread belongs to as many groups as it can.
-    #[error("cannot join the group: this thread is in {groups} others, which is the most; leave one of them")]
-    TooManyGroups {
-        /// Groups that it belongs to.
-        groups: usize,
-    },
-    /// The thread's thread-locals are being destroyed.
-    #[error("cannot join the group: this thread is at its end; join earlier")]
-    Ended,
     /// The threads of the process cannot be listed.
     #[error(
         "cannot list this process's threads in /proc/self/task: {source}; mount /proc, or read process_cpu_ns"
@@ -36,12 +18,6 @@ pub enum Error {
         /// The system's answer.
         #[source]
         source: io::Error,
-    },
-    /// There is no such thread in this process.
-    #[error("cannot measure thread {tid}: this process has none of that number")]
-    NoThread {
-        /// The number asked for.
-        tid: u32,
     },
     /// The measured thread or process has already ended.
     #[error("cannot set a budget: the thread or process that it measures has ended already")]

@@ -56,7 +56,7 @@ pub(crate) fn forget() {
 
 /// Processors of the machine: no more threads run at once, with any affinity and quota. Many,
 /// before a thread without a filter has asked: the C library opens files for it.
-pub(crate) fn processors() -> usize {
+pub fn processors() -> usize {
     const MANY: usize = 8192;
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     match KNOWN.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! CPU time of threads, and of groups of threads, without a system call.
+//! CPU time of threads without a system call.
 //!
 //! On x86-64 Linux, reading `CLOCK_THREAD_CPUTIME_ID` is a real system call. This crate makes it
 //! once, and from then on adds scaled TSC ticks for as long as it can prove that the thread has not
@@ -26,15 +26,12 @@
 //!
 //! | call | behind by | a read |
 //! |---|---|---|
-//! | [`ThreadGroup::cpu_ns`] | about the tolerance; [`ThreadGroup::read`] bounds it | no system call but once a tolerance |
 //! | [`process_cpu_ns`] | a tick for every sibling that runs | one system call |
-//! | [`process_estimate`] | about a millisecond; it says how much | no system call but once a millisecond |
 //! | [`process_exact`] | nothing that was used before the call | one for each thread |
 //!
 //! # Budgets
 //!
-//! A [`Budget`] wakes a thread or a task when a thread, a [`ThreadGroup`], the process or any other
-//! [`CpuMeter`] has used that much CPU time.
+//! A [`Budget`] wakes a thread or a task when a [`CpuMeter`] has used a given amount of CPU time.
 //!
 //! # Seccomp filters
 //!
@@ -59,8 +56,6 @@ mod arch;
 mod budget;
 mod claim;
 mod error;
-mod estimate;
-mod group;
 mod kernel;
 mod point;
 mod process;
@@ -70,13 +65,20 @@ mod tier;
 mod tsc;
 
 pub use arch::rdtsc;
-pub use budget::{Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadMeter, sleep_until, start_timer};
+pub use budget::{Budget, BudgetEnd, CpuMeter, sleep_until, start_timer};
 pub use error::Error;
-pub use estimate::process_estimate;
-pub use group::{GroupTime, Member, Refresh, ThreadGroup};
 pub use kernel::{process_cpu_ns, process_cpu_ns_of, realtime_ns, thread_cpu_ns_of};
 pub use point::{Point, point, ticks_to_ns};
 pub use process::process_exact;
 pub use stamp::{begin_sharing, shared_stamp, stamp};
 pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};
 pub use tier::{Tier, complaint};
+
+/// Parts for the crate `dormouse-lab`. They are no promise.
+#[doc(hidden)]
+pub mod lab {
+    pub use crate::claim::{Claim, Claimed};
+    pub use crate::kernel::processors;
+    pub use crate::point::ns_to_ticks;
+    pub use crate::thread::{asked_ns, thread_cpu_ns_at};
+}

@@ -31,7 +31,7 @@ pub struct Point {
 
 /// The ticks of the counter in `ns` nanoseconds; the nanoseconds themselves before the first
 /// calibration.
-pub(crate) fn ns_to_ticks(ns: u64) -> u64 {
+pub fn ns_to_ticks(ns: u64) -> u64 {
     match tsc::rate() {
         0 => ns,
         // The fast path, for the spans that a resync converts.

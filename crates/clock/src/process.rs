@@ -13,7 +13,6 @@
 //! exit, 10 to 70 us were missing in one of a hundred thousand readings of a program whose threads
 //! come and go.
 
-use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::threads;
 
 use crate::error::Error;
@@ -50,12 +49,6 @@ pub fn process_exact() -> Result<u64, Error> {
         }
     }
     Ok(process_cpu_ns())
-}
-
-/// [`process_exact`]; `None` without `/proc`, and where a seccomp filter may end the process for
-/// opening it.
-pub(crate) fn exact_where_allowed() -> Option<u64> {
-    if is_filtered() { None } else { process_exact().ok() }
 }
 
 #[cfg(test)]

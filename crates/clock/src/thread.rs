@@ -143,7 +143,7 @@ pub fn thread_cpu_ns() -> u64 {
 
 /// [`thread_cpu_ns`], and the stamp of the read or one just before it.
 #[inline]
-pub(crate) fn thread_cpu_ns_at() -> (u64, u64) {
+pub fn thread_cpu_ns_at() -> (u64, u64) {
     with(|clock| {
         if let Some((reading, now)) = clock.fast() {
             return (reading.ns, now);
@@ -372,7 +372,7 @@ impl Clock {
 
 /// CPU time of the calling thread as the kernel has it; where a filter refuses the question, as it
 /// was known last.
-pub(crate) fn asked_ns() -> u64 {
+pub fn asked_ns() -> u64 {
     kernel::thread_ns().unwrap_or_else(|| with(|clock| clock.last.get()))
 }
 

@@ -2,7 +2,7 @@
 //! leave nothing behind.
 #![allow(unsafe_code)]
 
-mod kernel;
+mod meters;
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,11 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_clock::{
-    Budget, BudgetEnd, CpuMeter, Error, ProcessMeter, ThreadGroup, ThreadMeter, process_cpu_ns,
-    process_exact, sleep_until, thread_cpu_ns, thread_cpu_ns_of,
+    Budget, BudgetEnd, CpuMeter, Error, process_cpu_ns, process_exact, sleep_until, thread_cpu_ns,
+    thread_cpu_ns_of,
 };
 use dormouse_testkit::{HANG, eventually, fork, in_child};
-use kernel::{kernel_ns, tid};
+use meters::{OfProcess, OfThread};
 
 /// Far beyond what any of these tests may take.
 const NEVER: Duration = Duration::from_secs(1_000_000);
@@ -54,20 +54,14 @@ fn while_they_run<T: Send>(threads: usize, of_each: impl Fn() -> T + Sync, body:
 
 #[test]
 fn a_threads_budget_ends_by_its_clock() {
-    while_they_run(
-        1,
-        || (tid(), ThreadMeter::current()),
-        |runner| {
-            let (tid, own) = &runner[0];
-            for round in 0..40 {
-                let meter = if round % 2 == 0 { own.clone() } else { ThreadMeter::of(*tid).unwrap() };
-                let budget = Budget::new(meter, MS / 2).unwrap();
-                let used = exceeded(budget.wait_timeout(HANG));
-                let read = thread_cpu_ns_of(*tid).unwrap();
-                assert!(used >= MS / 2 && read >= budget.target_ns(), "{used:?} {read} {budget:?}");
-            }
-        },
-    );
+    while_they_run(1, OfThread::current, |runner| {
+        for _ in 0..40 {
+            let budget = Budget::new(runner[0], MS / 2).unwrap();
+            let used = exceeded(budget.wait_timeout(HANG));
+            let read = thread_cpu_ns_of(runner[0].0).unwrap();
+            assert!(used >= MS / 2 && read >= budget.target_ns(), "{used:?} {read} {budget:?}");
+        }
+    });
 }
 
 #[test]
@@ -75,7 +69,7 @@ fn a_thread_reads_no_less_than_its_budget() {
     for _ in 0..40 {
         let over = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&over);
-        let budget = Budget::new(ThreadMeter::current(), MS / 2).unwrap();
+        let budget = Budget::new(OfThread::current(), MS / 2).unwrap();
         let target = budget.target_ns();
         // The release and the acquire make the timer's read happen before ours.
         let _budget = budget.on_exceeded(move |_| tell.store(true, Ordering::Release));
@@ -87,36 +81,13 @@ fn a_thread_reads_no_less_than_its_budget() {
 }
 
 #[test]
-fn two_threads_use_one_budget_together() {
-    let group = ThreadGroup::new();
-    let joined = || group.join().map(std::mem::forget).unwrap();
-    while_they_run(2, joined, |_| {
-        for _ in 0..40 {
-            let budget = group.budget(MS).unwrap();
-            let target = budget.target_ns();
-            thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        let used = exceeded(budget.wait_timeout(HANG));
-                        let read = group.cpu_ns();
-                        assert!(used >= MS && read >= target, "{used:?} {read} of {target}");
-                    });
-                }
-            });
-        }
-    });
-    // Nobody is in it any more.
-    assert_eq!(group.budget(MS).unwrap().wait_timeout(20 * MS), None);
-}
-
-#[test]
 fn both_process_clocks_reach_its_budget() {
     while_they_run(
         1,
         || (),
         |_| {
             for _ in 0..20 {
-                let budget = Budget::new(ProcessMeter, 2 * MS).unwrap();
+                let budget = Budget::new(OfProcess, 2 * MS).unwrap();
                 let used = exceeded(budget.wait_timeout(HANG));
                 assert!(
                     process_cpu_ns() >= budget.target_ns() && process_exact().unwrap() >= budget.target_ns()
@@ -129,14 +100,16 @@ fn both_process_clocks_reach_its_budget() {
 
 #[test]
 fn sleeping_ends_when_a_read_is_enough() {
-    while_they_run(1, tid, |tid| {
+    while_they_run(1, OfThread::current, |runner| {
         for ms in [0, 1, 3] {
-            let target = thread_cpu_ns_of(tid[0]).unwrap() + ms * 1_000_000;
-            let end = sleep_until(ThreadMeter::of(tid[0]).unwrap(), target).unwrap();
-            assert!(matches!(end, BudgetEnd::Exceeded { .. }) && thread_cpu_ns_of(tid[0]).unwrap() >= target);
+            let target = thread_cpu_ns_of(runner[0].0).unwrap() + ms * 1_000_000;
+            let end = sleep_until(runner[0], target).unwrap();
+            assert!(
+                matches!(end, BudgetEnd::Exceeded { .. }) && thread_cpu_ns_of(runner[0].0).unwrap() >= target
+            );
         }
     });
-    assert!(matches!(sleep_until(ProcessMeter, 0), Ok(BudgetEnd::Exceeded { used }) if used < HANG));
+    assert!(matches!(sleep_until(OfProcess, 0), Ok(BudgetEnd::Exceeded { used }) if used < HANG));
 }
 
 /// A clock that a test sets, and that counts its readers.
@@ -264,24 +237,7 @@ fn a_function_may_drop_and_make_budgets() {
 }
 
 #[test]
-fn an_early_end_tells_the_time_used() {
-    let (send, receive) = mpsc::channel();
-    let (go, wait) = mpsc::channel::<()>();
-    let runner = thread::spawn(move || {
-        send.send((ThreadMeter::current(), tid())).unwrap();
-        let _told = wait.recv();
-        let end = kernel_ns() + 2_000_000;
-        while kernel_ns() < end {}
-    });
-    let (own, tid) = receive.recv().unwrap();
-    let by_number = Budget::new(ThreadMeter::of(tid).unwrap(), NEVER).unwrap();
-    let own = Budget::new(own, NEVER).unwrap().on_exceeded(|_| panic!("it was not"));
-    go.send(()).unwrap();
-    let ended = own.wait_timeout(HANG);
-    assert!(matches!(ended, Some(BudgetEnd::Ended { used }) if used >= 2 * MS), "{ended:?}");
-    assert!(matches!(by_number.wait_timeout(HANG), Some(BudgetEnd::Ended { .. })));
-    runner.join().unwrap();
-
+fn an_ended_meter_is_refused() {
     let hand = Hand::new();
     hand.ended.store(true, Ordering::Relaxed);
     assert!(matches!(Budget::new(hand, MS), Err(Error::MeterEnded)));
@@ -302,26 +258,6 @@ fn a_thousand_budgets_end_at_their_targets() {
         hand.wait_for_reads(if ms < 1000 { 2 } else { 0 });
         assert_eq!(ended(), ms as usize);
     }
-}
-
-#[test]
-fn budgets_end_while_others_come_and_go() {
-    let group = ThreadGroup::new();
-    while_they_run(
-        1,
-        || group.join().map(std::mem::forget).unwrap(),
-        |_| {
-            let budgets: Vec<_> = (0..1000).map(|n| group.budget(MS * (n % 7 + 1)).unwrap()).collect();
-            for round in 0..1000_u32 {
-                let dropped = group.budget(if round % 2 == 0 { NEVER } else { MS / 10 }).unwrap();
-                drop(dropped);
-            }
-            for budget in &budgets {
-                exceeded(budget.wait_timeout(HANG));
-                assert!(group.cpu_ns() >= budget.target_ns());
-            }
-        },
-    );
 }
 
 #[test]
@@ -367,13 +303,13 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn an_awaited_budget_wakes_its_task() {
-    while_they_run(1, ThreadMeter::current, |meter| {
-        let budget = Budget::new(meter[0].clone(), MS).unwrap();
+    while_they_run(1, OfThread::current, |meter| {
+        let budget = Budget::new(meter[0], MS).unwrap();
         let target = budget.target_ns();
         assert!(exceeded(Some(block_on(budget))) >= MS);
         assert!(meter[0].cpu_ns().unwrap() >= target);
         // One that is moved to another task wakes that one.
-        let mut budget = Budget::new(meter[0].clone(), MS).unwrap();
+        let mut budget = Budget::new(meter[0], MS).unwrap();
         let mut first = Context::from_waker(Waker::noop());
         let _pending = pin!(&mut budget).poll(&mut first);
         exceeded(Some(block_on(budget)));
@@ -381,7 +317,7 @@ fn an_awaited_budget_wakes_its_task() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let tasks: Vec<_> =
-                (1..=20).map(|n| tokio::spawn(Budget::new(meter[0].clone(), MS * n / 4).unwrap())).collect();
+                (1..=20).map(|n| tokio::spawn(Budget::new(meter[0], MS * n / 4).unwrap())).collect();
             for task in tasks {
                 exceeded(Some(task.await.unwrap()));
             }
@@ -409,7 +345,7 @@ fn a_fork_child_has_budgets_of_its_own() {
                 let stop = Arc::clone(&stop);
                 thread::spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        let _dropped = Budget::new(ThreadMeter::current(), MS / 100);
+                        let _dropped = Budget::new(OfThread::current(), MS / 100);
                     }
                 })
             })
@@ -425,7 +361,7 @@ fn a_fork_child_has_budgets_of_its_own() {
                 let budget = Budget::new(own, MS).unwrap();
                 own.advance(MS);
                 assert_eq!(budget.wait_timeout(HANG), Some(BudgetEnd::Exceeded { used: MS }));
-                let burnt = Budget::new(ThreadMeter::current(), MS).unwrap();
+                let burnt = Budget::new(OfThread::current(), MS).unwrap();
                 while burnt.end().is_none() {}
                 assert_eq!(called.load(Ordering::Relaxed), 0);
             });

@@ -3,16 +3,18 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
+mod meters;
+
 use std::hint::black_box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
 use dormouse_clock::{
-    Budget, ProcessMeter, Refresh, ThreadGroup, ThreadMeter, capability, point, prepare, process_cpu_ns,
-    process_estimate, stamp, start_timer, thread_cpu_ns, thread_cpu_ns_of, thread_cpu_time, tier,
+    Budget, capability, point, prepare, process_cpu_ns, stamp, start_timer, thread_cpu_ns, thread_cpu_ns_of,
+    thread_cpu_time, tier,
 };
 use dormouse_testkit::{Child, Filter};
+use meters::OfThread;
 
 /// The calls of threads of any Rust program: memory, locks, their ends.
 const EVERYBODYS: &[libc::c_long] = &[
@@ -48,20 +50,15 @@ fn threads_of_prepared_processes_ask_for_time_alone() {
     Child::new().with_each(&[&[], &[("DORMOUSE_CLOCK", "gap")]]).run(|| {
         prepare();
         start_timer().unwrap();
-        let every_time = Refresh { tolerance: Duration::ZERO, ..Refresh::default() };
-        let (group, walked) = (ThreadGroup::new(), ThreadGroup::with_refresh(every_time));
-        let _members = (group.join().unwrap(), walked.join().unwrap());
-        let used = thread::spawn(move || {
+        let used = thread::spawn(|| {
             Filter::kill_all_but(&[EVERYBODYS, OURS].concat()).install();
             // Its first read, and past the first times at which the rate is measured again.
             let first = thread_cpu_ns();
-            let _members = (group.join().unwrap(), walked.join().unwrap());
-            let own = Budget::new(ThreadMeter::current(), Duration::from_micros(200)).unwrap();
-            let groups = group.budget(Duration::from_millis(1)).unwrap();
+            let own = Budget::new(OfThread::current(), Duration::from_micros(200)).unwrap();
             read_for(Duration::from_millis(40), || {
-                black_box((thread_cpu_time(), group.cpu_ns(), walked.read(), process_cpu_ns(), stamp()));
+                black_box((thread_cpu_time(), process_cpu_ns(), stamp()));
             });
-            black_box((own.wait(), groups.wait(), point(), thread_cpu_ns_of(tid()), ThreadGroup::new()));
+            black_box((own.wait(), point(), thread_cpu_ns_of(tid())));
             thread_cpu_ns() - first
         });
         assert!(used.join().unwrap() > 0);
@@ -87,12 +84,8 @@ fn filtered_threads_open_no_files() {
         }
         let read = thread::spawn(move || {
             Filter::kill(&calls).install();
-            let group = ThreadGroup::new();
-            let _member = group.join().unwrap();
-            read_for(Duration::from_millis(40), || {
-                black_box((thread_cpu_ns(), group.read(), process_estimate()));
-            });
-            let budget = Budget::new(ProcessMeter, Duration::from_millis(1));
+            read_for(Duration::from_millis(40), || _ = black_box(thread_cpu_ns()));
+            let budget = Budget::new(OfThread::current(), Duration::ZERO);
             black_box(budget.map(|budget| budget.wait()).unwrap());
             assert!(!capability().is_empty());
             thread_cpu_ns()
@@ -114,15 +107,13 @@ fn a_clock_that_is_refused_stands_still() {
         let read = || (thread_cpu_time(), process_cpu_ns());
         let is_first = std::env::var_os("FIRST").is_some();
         let before = (!is_first).then(read);
-        let group = ThreadGroup::new();
-        let member = (!is_first).then(|| group.join().unwrap());
         Filter::refuse(&[libc::SYS_clock_gettime]).install();
         let mut last = 0;
         read_for(Duration::from_millis(20), || {
             let (thread, _) = read();
             assert!(thread.ns >= last);
             last = thread.ns;
-            black_box((group.read(), process_estimate(), tier(), thread_cpu_ns_of(tid())));
+            black_box((tier(), thread_cpu_ns_of(tid())));
         });
         let (thread, process) = read();
         if let Some((earlier, process_before)) = before {
@@ -130,14 +121,5 @@ fn a_clock_that_is_refused_stands_still() {
             assert!(thread.ns < earlier.ns + 10_000_000, "it stood still, but for what was proved");
         }
         assert_eq!(thread.error_bound_ns, u64::MAX, "nobody knows how wrong it is");
-        let inside = catch_unwind(AssertUnwindSafe(|| {
-            let _member = group.join().unwrap();
-            let _guard = member;
-            panic!("the members are dropped while this unwinds");
-        }));
-        assert!(inside.is_err());
-        black_box(ThreadMeter::current());
-        // The end of a thread settles, too.
-        thread::spawn(move || group.join().map(std::mem::forget)).join().unwrap().unwrap();
     });
 }

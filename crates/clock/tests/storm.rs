@@ -2,15 +2,15 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
+mod meters;
+
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use dormouse_clock::{
-    Budget, ThreadGroup, ThreadMeter, capability, point, process_estimate, thread_cpu_ns, thread_cpu_time,
-    tier,
-};
+use dormouse_clock::{Budget, capability, point, thread_cpu_ns, thread_cpu_time, tier};
 use dormouse_testkit::in_child;
+use meters::OfThread;
 
 /// Forks, and runs `body` in the child, which an alarm kills if it does not end.
 fn start(body: impl FnOnce() -> bool) -> libc::pid_t {
@@ -34,15 +34,13 @@ fn ends_well(child: libc::pid_t) -> bool {
 }
 
 /// Everything whose first use makes something for the process; `order` says what comes first.
-fn use_everything(order: usize, group: &ThreadGroup) -> bool {
-    for step in 0..6 {
-        match (step + order) % 6 {
+fn use_everything(order: usize) -> bool {
+    for step in 0..4 {
+        match (step + order) % 4 {
             0 => _ = black_box(thread_cpu_time()),
             1 => _ = black_box((point(), tier())),
-            2 => _ = black_box(process_estimate()),
-            3 => _ = black_box(group.join().map(|member| (group.read(), member)).unwrap()),
-            4 => {
-                let budget = Budget::new(ThreadMeter::current(), Duration::from_micros(100)).unwrap();
+            2 => {
+                let budget = Budget::new(OfThread::current(), Duration::from_micros(100)).unwrap();
                 while budget.end().is_none() {
                     thread_cpu_ns();
                 }
@@ -60,17 +58,16 @@ fn children_of_forks_during_first_uses_use_everything() {
         for round in 0..rounds {
             // Nobody here has used a clock yet.
             let process = start(|| {
-                let (group, together) = (&ThreadGroup::new(), &Barrier::new(4));
+                let together = &Barrier::new(4);
                 std::thread::scope(|scope| {
                     for thread in 0..3 {
                         scope.spawn(move || {
                             together.wait();
-                            use_everything(2 * thread + round, group)
+                            use_everything(2 * thread + round)
                         });
                     }
                     together.wait();
-                    let children: Vec<_> =
-                        (0..6).map(|order| start(|| use_everything(order, group))).collect();
+                    let children: Vec<_> = (0..6).map(|order| start(|| use_everything(order))).collect();
                     children.into_iter().all(ends_well)
                 })
             });

@@ -87,7 +87,12 @@ fn everything() {
         read,
         trace,
         budget,
-        || _ = std::hint::black_box((dormouse::clock::thread_cpu_ns(), dormouse::clock::process_estimate())),
+        || {
+            _ = std::hint::black_box((
+                dormouse::clock::thread_cpu_ns(),
+                dormouse::clock::process_exact().ok(),
+            ))
+        },
     ];
     for (number, using) in (1..).zip(uses) {
         step(number);

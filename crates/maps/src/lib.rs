@@ -37,10 +37,9 @@
 //! addresses of its last changes, so that a cache can go on using a stale copy that none of them
 //! touched.
 //!
-//! With the feature `faults`, the module of that name reads and writes recorded page faults, which
-//! show how useful a cache of look-ups is. With the feature `symbols`, the module of that name
-//! finds the functions, files and lines of addresses, and the addresses of static variables; with
-//! `unwind` it also finds the callers in a copy of a stack.
+//! With the feature `symbols`, the module of that name finds the functions, files and lines of
+//! addresses, and the addresses of static variables; with `unwind` it also finds the callers in a
+//! copy of a stack.
 //!
 //! # Things it does not do
 //!
@@ -56,8 +55,6 @@ mod changes;
 mod edit;
 mod entry;
 mod error;
-#[cfg(feature = "faults")]
-pub mod faults;
 mod generation;
 mod kind;
 mod map;

@@ -2,5 +2,6 @@
 
 mod compare;
 mod quick;
+mod recording;
 mod reports;
 mod support;

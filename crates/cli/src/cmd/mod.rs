@@ -57,7 +57,6 @@ Examples:
   dormouse on teaparty 'menu.*' --for 30s
   dormouse reset teaparty '*'            every key as the service started with it
   dormouse record teaparty 'db.*'        keep their last records in the service, for when they count
-  dormouse record --faults teaparty -o tea.faults.gz
   dormouse profile teaparty --for 10s    functions that use its CPU, by group
   dormouse profile teaparty -o tea.html  the same as a flame graph
   dormouse tasks teaparty --waiting 5s   what hangs for five seconds or more, and where
@@ -76,7 +75,7 @@ Exit codes:
   1  a negative finding, or a failure   4  the target belongs to another user
   2  the command line is wrong          5  not possible here, or with that version
   130  ended by Ctrl-C before the end; `on`, `trace`, `top`, `stat` and `profile` end by it with 0
-`stat -- COMMAND`, `record -- COMMAND` and `profile -- COMMAND` end as the command does, `bench` and
+`stat -- COMMAND` and `profile -- COMMAND` end as the command does, `bench` and
 `compare` as the program dormouse-bench.";
 
 /// Look into a running service: its probes, what they see, and where its CPU time goes.

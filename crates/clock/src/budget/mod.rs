@@ -54,12 +54,11 @@ use dormouse_sys::process::identity;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-pub use meter::{CpuMeter, ProcessMeter, ThreadMeter};
+pub use meter::CpuMeter;
 pub use timer::start_timer;
 pub use watch::BudgetEnd;
 
 use crate::error::Error;
-use crate::group::ThreadGroup;
 use pace::Pace;
 use slot::Slot;
 use timer::{Letter, Timer};
@@ -71,10 +70,18 @@ use watch::{NOT_QUEUED, Watch};
 ///
 /// ```
 /// use std::time::Duration;
-/// use dormouse_clock::{Budget, ThreadMeter};
+/// use dormouse_clock::{Budget, CpuMeter, process_cpu_ns};
 ///
-/// let budget = Budget::new(ThreadMeter::current(), Duration::from_millis(50))?
-///     .on_exceeded(|used| eprintln!("this thread has used {used:?}"));
+/// struct Process;
+///
+/// impl CpuMeter for Process {
+///     fn cpu_ns(&self) -> Option<u64> {
+///         Some(process_cpu_ns())
+///     }
+/// }
+///
+/// let budget = Budget::new(Process, Duration::from_millis(50))?
+///     .on_exceeded(|used| eprintln!("this process has used {used:?}"));
 /// // … work …
 /// drop(budget);
 /// # Ok::<(), dormouse_clock::Error>(())
@@ -230,17 +237,6 @@ impl fmt::Debug for Budget {
         let mut budget = f.debug_struct("Budget");
         budget.field("start_ns", &self.watch.start_ns).field("target_ns", &self.watch.target_ns);
         budget.field("end", &self.end()).finish_non_exhaustive()
-    }
-}
-
-impl ThreadGroup {
-    /// Calls [`Budget::new`] on the group's CPU time.
-    ///
-    /// # Errors
-    ///
-    /// See [`Budget::new`].
-    pub fn budget(&self, budget: Duration) -> Result<Budget, Error> {
-        Budget::new(self.clone(), budget)
     }
 }
 

@@ -9,10 +9,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{fs, thread};
 
-use dormouse::clock::{
-    Budget, BudgetEnd, CpuMeter, ProcessMeter, ThreadGroup, ThreadMeter, process_cpu_ns, process_exact,
-    thread_cpu_ns_of,
-};
+use dormouse::clock::{Budget, BudgetEnd, CpuMeter, process_cpu_ns, process_exact, thread_cpu_ns_of};
+use dormouse_lab::{ProcessMeter, ThreadGroup, ThreadMeter};
 use dormouse_statistics::quantiles;
 use dormouse_sys::process::identity;
 use rustix::thread::clock_nanosleep_absolute;

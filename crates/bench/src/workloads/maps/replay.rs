@@ -17,7 +17,7 @@
 
 use std::hint::black_box;
 
-use dormouse_maps::faults::FaultOp as Op;
+use dormouse_lab::faults::FaultOp as Op;
 
 use super::lookups::{Fault, PAGE_BITS};
 use super::schemes::Scheme;

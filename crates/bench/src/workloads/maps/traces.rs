@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context, bail};
-use dormouse_maps::faults::{self, FaultOp as Op};
+use dormouse_lab::faults::{self, FaultOp as Op};
 
 use super::lookup::wrong;
 use super::replay::{Replayed, Script};

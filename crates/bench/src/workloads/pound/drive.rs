@@ -11,7 +11,8 @@ use std::sync::{OnceLock, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse::clock::{Refresh, ThreadGroup, process_cpu_ns, process_exact};
+use dormouse::clock::{process_cpu_ns, process_exact};
+use dormouse_lab::{Refresh, ThreadGroup};
 use rustix::time::ClockId;
 
 use crate::clocks::{cpu, kernel_ns};

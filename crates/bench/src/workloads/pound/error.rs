@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse::clock::{GroupTime, Refresh, ThreadGroup, process_cpu_ns, process_exact, thread_cpu_ns_of};
+use dormouse::clock::{process_cpu_ns, process_exact, thread_cpu_ns_of};
+use dormouse_lab::{GroupTime, Refresh, ThreadGroup};
 use dormouse_statistics::Statistics;
 use rustix::time::{ClockId, clock_getres};
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse::clock::{Refresh, ThreadGroup};
+use dormouse_lab::{Refresh, ThreadGroup};
 use dormouse_statistics::midmean;
 
 use super::drive::with_threads;

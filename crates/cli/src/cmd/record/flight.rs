@@ -7,10 +7,9 @@ use super::Args;
 use crate::bytes;
 use crate::client::Client;
 use crate::duration::{milliseconds, short};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::output::{Context, HEAD, say};
 use crate::render::leases::short_ms;
-use crate::target::Target;
 use crate::text::{Clean, count};
 
 #[derive(Serialize)]
@@ -22,13 +21,8 @@ struct Told<'a> {
     answer: &'a RecordAnswer,
 }
 
-pub(super) fn run(args: &Args, target: &Target, context: &mut Context) -> Outcome {
-    if args.glob.is_none() && args.length.is_some() {
-        return Err(Failure::new(
-            Exit::Usage,
-            "--for goes with a GLOB, which starts the recorder, or with --faults",
-        ));
-    }
+pub(super) fn run(args: &Args, context: &mut Context) -> Outcome {
+    let target = &args.target;
     let (mut client, _) = Client::open(target, context.patience)?;
     let mut wish = RecordRequest::default();
     wish.glob.clone_from(&args.glob);

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse_clock::{ThreadGroup, process_estimate, process_exact};
+use dormouse_clock::process_exact;
+use dormouse_lab::{ThreadGroup, process_estimate};
 use dormouse_testkit::{StopOnDrop, fork, in_child, spin_for};
 
 /// How far a member's clock may be ahead.

@@ -1,21 +1,25 @@
 //! Group time from outside: what is in it, that it never steps back, and that it comes out even.
 #![allow(unsafe_code)]
 
-mod kernel;
-
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse_clock::{Error, Refresh, ThreadGroup, thread_cpu_ns, thread_cpu_ns_of};
+use dormouse_clock::{thread_cpu_ns, thread_cpu_ns_of};
+use dormouse_lab::{Error, Refresh, ThreadGroup};
+use dormouse_sys::process::identity::tid;
 use dormouse_testkit::{fork, spin_for};
-use kernel::{kernel_ns, tid};
 
 /// Never refreshes by itself.
 const NEVER: Refresh = Refresh { tolerance: Duration::MAX, most: 64, prefetch: true };
 /// Every read asks for every member.
 const ALWAYS: Refresh = Refresh { tolerance: Duration::ZERO, most: usize::MAX, prefetch: true };
+/// The kernel's clock of the calling thread.
+fn kernel_ns() -> u64 {
+    thread_cpu_ns_of(tid()).unwrap()
+}
+
 /// How far a member's own clock may be ahead of the kernel's: steal inside one epoch.
 const AHEAD: u64 = 5_000_000;
 

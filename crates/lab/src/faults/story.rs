@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use dormouse_maps::faults::FaultOp as Op;
 use dormouse_sys::perf::What;
-use serde::Serialize;
+
+use super::trace::FaultOp as Op;
 
 const PAGE_BITS: u32 = 12;
 
@@ -28,18 +28,23 @@ pub(super) struct Story {
     running: HashMap<u32, u32>,
 }
 
-/// How much of what there is in a trace.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Counts {
-    pub(super) faults: u64,
+/// The contents of a trace, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Page faults.
+    pub faults: u64,
     /// Faults in no known mapping, which are left out.
-    pub(super) faults_outside: u64,
-    pub(super) processes: u32,
-    pub(super) threads: u32,
-    pub(super) mapped: u64,
-    pub(super) grown: u64,
+    pub faults_outside: u64,
+    /// Programs, and their forks.
+    pub processes: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Mappings that are new.
+    pub mapped: u64,
+    /// Mappings that grew.
+    pub grown: u64,
     /// Records that did not fit into the kernel's buffers.
-    pub(super) lost: u64,
+    pub lost: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -68,17 +73,6 @@ impl Story {
         self.counts.faults == self.most
     }
 
-    /// Begins with a process that runs already.
-    pub(super) fn begin(&mut self, pid: u32, tids: impl IntoIterator<Item = u32>, mappings: &[What]) {
-        self.process(pid, None);
-        for tid in tids {
-            self.thread(pid, tid);
-        }
-        for mapping in mappings {
-            self.tell(mapping);
-        }
-    }
-
     /// The operations that have not been taken yet.
     pub(super) fn take(&mut self) -> std::vec::Drain<'_, Op> {
         self.ops.drain(..)
@@ -95,9 +89,6 @@ impl Story {
                 self.process(*pid, None);
                 self.thread(*pid, *tid);
             }
-            // Known: a thread that was opened for itself and is also the child of another one that
-            // is recorded.
-            What::Fork { tid, .. } if self.running.contains_key(tid) => {}
             What::Fork { pid, parent, tid } => {
                 if pid != parent {
                     self.process(*pid, Some(*parent));
@@ -228,7 +219,13 @@ mod tests {
     /// The operations for events of process 1 with threads 1 and 2 and two mappings.
     fn told(happened: &[What]) -> (Vec<Op>, Counts) {
         let mut story = Story::up_to(u64::MAX);
-        story.begin(1, [1, 2], &[mapping(10..20, "//anon"), mapping(20..30, "/bin/x")]);
+        let begun = [
+            What::Exec { pid: 1, tid: 1 },
+            What::Fork { pid: 1, parent: 1, tid: 2 },
+            mapping(10..20, "//anon"),
+            mapping(20..30, "/bin/x"),
+        ];
+        begun.iter().for_each(|what| story.tell(what));
         assert_eq!(story.take().count(), 5);
         for what in happened {
             story.tell(what);
@@ -257,7 +254,6 @@ mod tests {
     #[test]
     fn threads_and_processes_come_once_and_go() {
         let (ops, counts) = told(&[
-            What::Fork { pid: 1, parent: 1, tid: 2 },
             What::Fork { pid: 1, parent: 1, tid: 3 },
             fault(3, 11),
             What::Fork { pid: 9, parent: 1, tid: 9 },

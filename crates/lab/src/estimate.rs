@@ -4,7 +4,7 @@
 //! A thread that calls this becomes a member of one [`ThreadGroup`], so the result always includes
 //! its own time. The time used *outside* of the group (by threads that never call this, by members
 //! before they joined, by threads that have ended) is measured now and then: one caller takes
-//! [`crate::process_exact`], then brings all members up to date. The process's time beyond the
+//! [`process_exact`], then brings all members up to date. The process's time beyond the
 //! group's is outside.
 //!
 //! # Invariants
@@ -15,21 +15,18 @@
 //! 2. `outside` only grows, and so does the group's total: a read that happens after another one,
 //!    on any thread, never returns less.
 //! 3. `outside` plus the group's total is at most `pending` less than the time of the process at
-//!    `synced`, as [`crate::process_exact`] returned it. Since then the process can have used at
+//!    `synced`, as [`process_exact`] returned it. Since then the process can have used at
 //!    most the time of all processors. These two make the bound.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dormouse_clock::lab::{Claim, ns_to_ticks};
+use dormouse_clock::{process_cpu_ns, process_exact, stamp, thread_cpu_ns, ticks_to_ns};
+use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::fork::{Phase, Reset};
 use once_cell::race::OnceBox;
 
-use crate::claim::Claim;
-use crate::group::{GroupTime, ThreadGroup};
-use crate::kernel::process_cpu_ns;
-use crate::point::{ns_to_ticks, ticks_to_ns};
-use crate::process::exact_where_allowed;
-use crate::stamp::stamp;
-use crate::thread::thread_cpu_ns;
+use crate::thread_group::{GroupTime, ThreadGroup};
 
 /// The least time between two questions to the process, in nanoseconds.
 const TOLERANCE: u64 = 1_000_000;
@@ -66,7 +63,7 @@ static FORGET: Reset = Reset::new(Phase::Estimates, forget);
 /// the calling thread's own time until now; that of other threads is about a millisecond old.
 ///
 /// The bound does not include the time of switches that were under way when the process was last
-/// read (see [`crate::process_exact`]), some microseconds for each processor.
+/// read (see [`process_exact`]), some microseconds for each processor.
 ///
 /// # Cost
 ///
@@ -160,4 +157,10 @@ fn forget() {
         process.next.store(stamp(), Ordering::Relaxed);
         process.syncing.forget();
     }
+}
+
+/// [`process_exact`]; `None` without `/proc`, and where a seccomp filter may end the process for
+/// opening it.
+pub(crate) fn exact_where_allowed() -> Option<u64> {
+    if is_filtered() { None } else { process_exact().ok() }
 }

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use std::time::Duration;
 
+use dormouse_clock::lab::asked_ns;
+use dormouse_clock::stamp;
 use dormouse_sys::process::identity;
 
 use super::record::{Baseline, PLACES, Record, Records, Total};
 use crate::error::Error;
-use crate::stamp::stamp;
-use crate::thread::asked_ns;
 
 /// Groups that a thread can be in at once.
 pub(super) const MOST_GROUPS: usize = 4;

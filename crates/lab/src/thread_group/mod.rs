@@ -21,17 +21,16 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use dormouse_clock::lab::{ns_to_ticks, processors, thread_cpu_ns_at};
+use dormouse_clock::{Budget, stamp, thread_cpu_ns_of, ticks_to_ns};
 use dormouse_sys::prefetch;
 use dormouse_sys::process::identity;
 
 use self::membership::{Membership, Shared};
 use self::record::{Occupant, Record, Records, Total};
 use crate::error::Error;
-use crate::kernel;
-use crate::point::{ns_to_ticks, ticks_to_ns};
-use crate::stamp::stamp;
-use crate::thread::thread_cpu_ns_at;
 
 mod membership;
 mod record;
@@ -82,10 +81,10 @@ impl ThreadGroup {
     ///
     /// # Cost
     ///
-    /// The first group of a process may calibrate the clock, see [`crate::thread_cpu_ns`].
+    /// The first group of a process may calibrate the clock, see [`dormouse_clock::thread_cpu_ns`].
     pub fn with_refresh(refresh: Refresh) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let cpus = kernel::processors();
+        let cpus = processors();
         let tolerance = u64::try_from(refresh.tolerance.as_nanos()).unwrap_or(u64::MAX);
         Self {
             shared: Arc::new(Shared {
@@ -203,6 +202,17 @@ impl ThreadGroup {
     }
 }
 
+impl ThreadGroup {
+    /// [`Budget::new`] on the group's CPU time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Budget::new`].
+    pub fn budget(&self, budget: Duration) -> Result<Budget, dormouse_clock::Error> {
+        Budget::new(self.clone(), budget)
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
         membership::leave(&self.shared);
@@ -305,7 +315,7 @@ impl Shared {
             return Occupant::None;
         }
         // None: the thread has ended without leaving, and no thread will publish for it any more.
-        let Some(used) = kernel::thread_cpu_ns_of(member.tid) else { return Occupant::None };
+        let Some(used) = thread_cpu_ns_of(member.tid) else { return Occupant::None };
         // Asked again: the thread may have left, ended, and its number gone to another.
         if !record.is_still(&member) {
             return Occupant::Changing;

@@ -6,8 +6,8 @@
 //! address does not matter. A program that executes another one becomes a new process with a new
 //! thread, because nothing of its address space survives.
 //!
-//! `dormouse record --faults` writes such a file, `dormouse bench maps --trace` replays it through
-//! the caches. It contains no memory contents, names or arguments of the recorded programs.
+//! [`record`](super::record()) writes such a file, and the bench replays it through the caches. It
+//! contains no memory contents, names or arguments of the recorded programs.
 //!
 //! # Format, version 1
 //!
