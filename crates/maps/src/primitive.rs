@@ -1,6 +1,6 @@
 //! The module that gives loom's types in place of std's under `cfg(loom)`, and the two barriers
-//! between a reader and a writer. Other crates choose by the macros of `dormouse-sys`, of which this
-//! crate is independent.
+//! between a reader and a writer. Other crates choose by the macros of `dormouse-sys`, of which
+//! this crate is independent.
 //!
 //! # Barriers
 //!

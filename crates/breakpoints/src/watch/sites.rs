@@ -9,8 +9,8 @@
 //!
 //! 1. The key of a place, once set, never changes: first the instruction, then the group. A handler
 //!    that finds only the instruction may set the group to its own.
-//! 2. The last hit is written by one handler at a time ([`Sequence`]). Meanwhile other handlers skip
-//!    the last hit, so no handler waits.
+//! 2. The last hit is written by one handler at a time ([`Sequence`]). Meanwhile other handlers
+//!    skip the last hit, so no handler waits.
 //!
 //! # Async-signal-safety
 //!

@@ -6,9 +6,9 @@
 //! and its CPU time is in the thread's next one. (Other kinds report what they lose.)
 //!
 //! A position that was taken is always filled, because signals are blocked, so no other handler can
-//! interrupt this one and leave it. (But a filter of system calls may end a thread there. Then later
-//! records are lost, and the next profile gets another queue.) A queue is mapped once and stays,
-//! because a handler may come late.
+//! interrupt this one and leave it. (But a filter of system calls may end a thread there. Then
+//! later records are lost, and the next profile gets another queue.) A queue is mapped once and
+//! stays, because a handler may come late.
 //!
 //! # Safety
 //!

@@ -44,8 +44,8 @@ impl Sequence {
         result
     }
 
-    /// Writes, as one of several threads. Returns `None` without a call of `write` if another thread
-    /// is writing, or the caller is a handler that has interrupted a writer.
+    /// Writes, as one of several threads. Returns `None` without a call of `write` if another
+    /// thread is writing, or the caller is a handler that has interrupted a writer.
     #[inline]
     pub fn try_write<T>(&self, write: impl FnOnce() -> T) -> Option<T> {
         let even = self.0.load(Ordering::Relaxed);
@@ -61,8 +61,8 @@ impl Sequence {
         Some(result)
     }
 
-    /// Returns the result of `read`, and whether it is consistent. It is not if a writer was writing
-    /// each time: the reader does not wait for it.
+    /// Returns the result of `read`, and whether it is consistent. It is not if a writer was
+    /// writing each time: the reader does not wait for it.
     pub fn read<T>(&self, read: impl Fn() -> T) -> (T, bool) {
         for _ in 0..PATIENCE {
             // Acquire: pairs with the last store in `write`.
