@@ -7,18 +7,19 @@ use crate::process::{Result, cache, cargo, discard, manifest, output, program, r
 /// The facade, and the crates whose types it shows.
 const PROMISED: [&str; 5] =
     ["dormouse", "dormouse-breakpoints", "dormouse-clock", "dormouse-events", "dormouse-keys"];
+const UNPUBLISHED: [&str; 4] = ["dormouse-testkit", "dormouse-bench", "dormouse-lab", "xtask"];
 const SEMVER_CHECKS: &str = "0.51.0";
 
-/// Packages of all crates but the testkit and the bench, as a registry takes them, each built from
-/// what it has in it and from the packages of the others.
+/// Packages of all crates that are published, as a registry takes them, each built from its own
+/// files and from the packages of the others.
 pub(crate) fn packages() -> Result {
     // Cargo keeps what it unpacks of a registry by name and version, also of an earlier run, and
     // would build these packages of the others as they were then.
     let folder = target().join("packages");
     discard(std::slice::from_ref(&folder))?;
     discard(&unpacked())?;
-    let mut package =
-        cargo("package --workspace --exclude dormouse-testkit --exclude dormouse-bench --exclude xtask");
+    let mut package = cargo("package --workspace");
+    package.args(UNPUBLISHED.iter().flat_map(|package| ["--exclude", package]));
     package.args(["--all-features", "--allow-dirty", "--locked"]);
     run(package.env("CARGO_TARGET_DIR", &folder))?;
     let entries = folder.join("package").read_dir().map_err(|why| why.to_string())?;
