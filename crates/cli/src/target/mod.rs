@@ -195,7 +195,7 @@ impl Finder {
 
     /// Those with an agent, or if there are none, those without; at least one.
     fn by_name(&self, name: &str) -> Outcome<Vec<Found>> {
-        let me = std::process::id();
+        let me = self.proc.own_id();
         let with: Vec<Found> = self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
         if !with.is_empty() {
             return Ok(with);
@@ -205,7 +205,7 @@ impl Finder {
             .pids()
             .map_err(|error| no_table(&error))?
             .into_iter()
-            .filter(|&pid| pid != me)
+            .filter(|&pid| Some(pid) != me)
             .filter_map(|pid| self.proc.process(pid))
             .collect();
         let (named, others): (Vec<Process>, Vec<Process>) =
@@ -381,14 +381,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let rows = paths.iter().map(|path| format!("0: 00000002 00000000 00010000 0001 01 9 {path}\n"));
         let table = rows.collect::<Vec<_>>().concat();
-        let me = (std::process::id(), "dormouse", "NSpid:\t1\n");
+        // No process of the machine has it, and no test gives it to another one.
+        let own = 5_000_000;
+        let me = (own, "dormouse", "NSpid:\t1\n");
         for &(pid, comm, status) in processes.iter().chain([&me]) {
             process::tests::put(dir.path(), pid, comm, Some(&format!("/bin/{comm}")), status);
             let net = dir.path().join(pid.to_string()).join("net");
             fs::create_dir(&net).unwrap();
             fs::write(net.join("unix"), &table).unwrap();
         }
-        std::os::unix::fs::symlink(std::process::id().to_string(), dir.path().join("self")).unwrap();
+        std::os::unix::fs::symlink(own.to_string(), dir.path().join("self")).unwrap();
         let finder = Finder { proc: Proc::at(dir.path()) };
         (dir, finder)
     }

@@ -78,6 +78,11 @@ impl Proc {
         self.root.join("self").join(file)
     }
 
+    /// The id of this process there.
+    pub(crate) fn own_id(&self) -> Option<u32> {
+        fs::read_link(self.root.join("self")).ok()?.to_str()?.parse().ok()
+    }
+
     /// Checks that `/proc` is usable: a process id that is not in it does not exist, unless `/proc`
     /// is empty.
     pub(crate) fn check(&self) -> Outcome<()> {
