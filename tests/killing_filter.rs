@@ -18,9 +18,9 @@ use dormouse::metrics::{Metrics, MetricsSpec};
 use dormouse::{Event, Group, ProfileRun, ProfileSpec, Publishing, static_key, unlikely};
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
 
-mod support;
+use crate::support;
 
-const SERVICE: &str = "service";
+const SERVICE: &str = "killing_filter::service";
 const FILTER: &str = "TEST_FILTER";
 
 /// The calls in the table of ARCHITECTURE.md, of the rows that `wanted` names.

@@ -6,18 +6,22 @@ mod c_service;
 mod commands;
 mod demo;
 mod experiment;
+mod fleet;
 mod guides;
 mod half_dead;
 mod interrupted;
 mod keys;
+mod killing_filter;
 mod long_polls;
 mod maps;
 mod page;
+mod placed;
 mod profile;
 mod protocol;
 mod recorder;
 mod refusals;
 mod serve;
+mod soak;
 mod stat;
 mod support;
 mod tasks;
@@ -27,3 +31,7 @@ mod timeline;
 mod triggers;
 mod valgrind;
 mod watch;
+
+/// Allocations can be counted and sampled in services that are this program.
+#[global_allocator]
+static ALLOC: dormouse::Alloc = dormouse::Alloc::new();

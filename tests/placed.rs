@@ -5,8 +5,6 @@
 //! are built so, too. `cargo xtask ci` builds such a tea house, and names it in
 //! `DORMOUSE_TEST_PLACED`.
 
-mod support;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
@@ -15,7 +13,7 @@ use dormouse_testkit::eventually;
 use memchr::memmem;
 use rustix::process::Signal;
 
-use support::{Running, Service, run, skip};
+use crate::support::{Running, Service, run, skip};
 
 /// The line of a source that has this text, once.
 fn line(source: &str, text: &str) -> usize {

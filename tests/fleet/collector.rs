@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, cached};
-use crate::serving::Serving;
-use crate::sink::Sink;
+use super::daemon::{Daemon, cached};
+use super::serving::Serving;
+use super::sink::Sink;
 use crate::support::{Service, skip};
 
 /// The version that `cargo xtask fleet` builds.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::daemon::{cached, found};
+use super::daemon::{cached, found};
 use crate::support::{DORMOUSE, finish, skip};
 
 /// The output of an example.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use dormouse_testkit::c::have;
 
-use crate::serving::{Serving, TOKEN};
+use super::serving::{Serving, TOKEN};
 use crate::support::Service;
 
 #[test]

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, found};
-use crate::serving::Serving;
+use super::daemon::{Daemon, found};
+use super::serving::Serving;
 use crate::support::{Service, run, skip};
 
 /// The route that uses most of the CPU under load.

@@ -8,8 +8,8 @@ use dormouse::Group;
 use dormouse::metrics::{Metrics, MetricsFormat, MetricsSpec};
 use dormouse_testkit::{in_child, spin_for};
 
-use crate::daemon::found;
-use crate::serving::Serving;
+use super::daemon::found;
+use super::serving::Serving;
 use crate::support::{Service, skip};
 
 /// Gives text to the checker; `None` where that is not installed.

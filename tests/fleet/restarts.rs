@@ -7,7 +7,7 @@ use std::time::Duration;
 use dormouse::Group;
 use dormouse_testkit::{StopOnDrop, eventually, fork, in_child, spin_for};
 
-use crate::serving::Serving;
+use super::serving::Serving;
 use crate::support::{DORMOUSE, Service};
 
 /// The counters of a text: series and value.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::daemon::Daemon;
+use super::daemon::Daemon;
 use crate::support::{Service, Wire, command};
 
 /// The secret of all servers of these tests.

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, cached, found};
-use crate::serving::Serving;
+use super::daemon::{Daemon, cached, found};
+use super::serving::Serving;
 use crate::support::{Service, skip};
 
 /// The version that `cargo xtask fleet` builds. The first that took OTLP by its standard form is

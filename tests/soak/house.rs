@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::chance::Chance;
+use super::chance::Chance;
 use crate::support::{RUNTIME_VARIABLES, signal_to};
 
 /// Requests a second: so few that a debug build keeps up beside the visitors.
@@ -74,7 +74,7 @@ impl House {
     pub(crate) fn open() -> House {
         let place = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["house::house", "--exact", "--ignored", "--nocapture"]);
+        command.args(["soak::house::house", "--exact", "--ignored", "--nocapture"]);
         for variable in RUNTIME_VARIABLES {
             command.env_remove(variable);
         }

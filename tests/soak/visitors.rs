@@ -9,8 +9,8 @@ use std::time::Instant;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::chance::Chance;
-use crate::house::House;
+use super::chance::Chance;
+use super::house::House;
 use crate::support::{HANG, command, signal_to};
 
 /// The most that are there at a time.
@@ -169,7 +169,7 @@ impl Visitors {
     }
 
     fn look(&mut self) {
-        std::thread::sleep(crate::STEP);
+        std::thread::sleep(super::STEP);
         self.here.retain_mut(|visitor| !visitor.step());
     }
 

@@ -5,8 +5,6 @@
 //! so tests run side by side and beside whatever else runs here. Every wait has a deadline that
 //! only a hang reaches.
 
-#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
-
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

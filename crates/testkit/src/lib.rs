@@ -5,6 +5,8 @@
 //!   in a fork.
 //! - [`Filter`] has the kernel refuse system calls, or kill the process for them.
 //! - [`assert_committed`] compares a text with a file of the repository.
+//! - [`isolate_modules`] gives each module of a test program a process of its own;
+//!   [`run_programs`] does the same for tests without a harness.
 //! - [`skip`] reports that a test cannot run on this machine.
 //! - [`eventually`] waits for a condition, at most [`HANG`]; [`StopOnDrop`] ends the work of other
 //!   threads.
@@ -13,6 +15,7 @@
 //! - `otel` reads what a process publishes for profilers, according to OpenTelemetry's standards.
 //! - [`viewers`] are other projects' readers of our files.
 //! - [`wire_text`] shows protocol buffers as text, for snapshots.
+//! - [`is_long`] is true in a run that repeats tests with more compilers, profiles and workloads.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] checks that it was charged.
 //!
 //! The crate is a dev-dependency only, and depends on no other crate of the project, so that each
@@ -25,6 +28,7 @@ pub mod c;
 mod child;
 mod committed;
 mod fork;
+mod modules;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod otel;
 mod seccomp;
@@ -38,8 +42,9 @@ pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
 pub use committed::{assert_committed, pretty};
 pub use fork::{fork, join};
+pub use modules::{run_modules, run_programs};
 pub use seccomp::{Answer, Filter};
 pub use skip::skip;
-pub use wait::{HANG, StopOnDrop, eventually};
+pub use wait::{HANG, StopOnDrop, eventually, is_long};
 pub use wire_text::wire_text;
 pub use work::{assert_about, process_cpu_ns, spin_for, thread_cpu};

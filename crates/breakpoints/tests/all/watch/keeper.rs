@@ -1,0 +1,379 @@
+//! The keeper's work on watches that are armed: storms, ends, turns, ranges.
+//!
+//! Nothing here depends on how soon the keeper comes: a busy machine makes rests longer, and the
+//! bounds with them.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use dormouse_breakpoints::{Access, Error, Watch, WatchSpec, WatchState, held};
+use dormouse_sys::perf;
+use dormouse_testkit::{eventually, fork, skip, spin_for};
+
+use super::support::in_child;
+
+/// Each test has its own process, so these are its own.
+static WORDS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+
+#[repr(align(64))]
+struct Bytes([AtomicU8; 64]);
+
+static BYTES: Bytes = Bytes([const { AtomicU8::new(0) }; 64]);
+
+fn word(number: usize) -> WatchSpec {
+    WatchSpec::new(WORDS[number].as_ptr().addr(), 8, Access::Write)
+}
+
+fn bytes(first: usize, len: usize) -> WatchSpec {
+    WatchSpec::new(BYTES.0[first].as_ptr().addr(), len, Access::Write)
+}
+
+/// The keeper's entry in `/proc`.
+fn keeper() -> Option<std::path::PathBuf> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .map(|task| task.unwrap().path())
+        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "dormouse-watch\n"))
+}
+
+#[test]
+fn a_storm_is_held_to_its_rate() {
+    in_child(|| {
+        const RATE: u32 = 1_000;
+        let watch = word(0).rate(RATE).arm().unwrap();
+        let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    for _ in 0..1_000 {
+                        WORDS[0].fetch_add(1, Relaxed);
+                    }
+                    written.fetch_add(1_000, Relaxed);
+                }
+            });
+            // At ten microseconds a hit this loop would never be a thousand writes ahead of one.
+            eventually(|| {
+                let report = watch.report();
+                report.coverage.rests >= 4 && written.load(Relaxed) > 1_000 * report.hits
+            });
+            eventually(|| watch.report().state == WatchState::Resting);
+            stop.store(true, Relaxed);
+        });
+        eventually(|| watch.report().state == WatchState::Armed);
+        let report = watch.report();
+        let most = u64::from(RATE) * report.coverage.wall_ns / 1_000_000_000 + u64::from(RATE) / 100 + 1;
+        assert!(report.hits <= most, "more than {most}: {report:?}");
+        assert!(report.coverage.armed_ns < report.coverage.wall_ns / 2, "{report:?}");
+        assert_eq!(
+            (report.delivered, report.passed, report.lost),
+            (report.hits, report.hits, 0),
+            "{report:?}"
+        );
+        // Calm now, it sees each write again.
+        WORDS[0].store(1, Relaxed);
+        assert_eq!(watch.report().hits, report.hits + 1);
+    });
+}
+
+#[test]
+fn max_hits_end_a_watch() {
+    in_child(|| {
+        let watch = word(0).max_hits(10).arm().unwrap();
+        for value in 1..=1_000 {
+            WORDS[0].store(value, Relaxed);
+        }
+        eventually(|| watch.is_over());
+        let report = watch.report();
+        assert_eq!((report.state, report.passed), (WatchState::Over, 10), "{report:?}");
+        let of_sites: u64 = report.sites.iter().map(|site| site.hits).sum();
+        assert_eq!(of_sites, 10, "{report:?}");
+        // The kernel's count tells how far the tenth was passed.
+        assert!((10..=1_000).contains(&report.hits), "{report:?}");
+        WORDS[0].store(0, Relaxed);
+        assert_eq!(watch.report().hits, report.hits);
+    });
+}
+
+#[test]
+fn hits_up_to_the_maximum_end_nothing() {
+    in_child(|| {
+        let watch = word(0).max_hits(10).arm().unwrap();
+        for value in 1..10 {
+            WORDS[0].store(value, Relaxed);
+        }
+        let report = watch.report();
+        assert_eq!((report.state, report.passed), (WatchState::Armed, 9), "{report:?}");
+    });
+}
+
+#[test]
+fn all_flexible_watches_have_their_turns() {
+    in_child(|| {
+        const RATE: u32 = 1_000_000;
+        /// One of four is left to debuggers.
+        const REGISTERS: u64 = 3;
+        let mut watches = Vec::new();
+        for number in 0..6 {
+            watches.push(word(number).flexible().rate(RATE).arm().unwrap());
+        }
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    for word in &WORDS[..6] {
+                        word.fetch_add(1, Relaxed);
+                    }
+                }
+            });
+            eventually(|| watches.iter().all(|watch| watch.report().passed > 0));
+            stop.store(true, Relaxed);
+        });
+        let reports: Vec<_> = watches.iter().map(Watch::report).collect();
+        // From the first one's beginning to a moment after the last report.
+        let wall_ns = watches[0].report().coverage.wall_ns;
+        let armed_ns: u64 = reports.iter().map(|report| report.coverage.armed_ns).sum();
+        assert!(armed_ns <= REGISTERS * wall_ns, "{reports:?}");
+        for report in &reports {
+            assert!(report.coverage.armed_ns < report.coverage.wall_ns, "{report:?}");
+            assert_eq!(report.delivered + report.lost, report.hits, "{report:?}");
+        }
+    });
+}
+
+#[test]
+fn pinned_watches_come_before_flexible_ones() {
+    in_child(|| {
+        let _flexible = word(0).flexible().arm().unwrap();
+        let _others = [word(1).flexible().arm().unwrap(), word(2).flexible().arm().unwrap()];
+        let _pinned = [word(3).arm().unwrap(), word(4).arm().unwrap()];
+        let refused = word(5).arm();
+        assert!(matches!(refused, Err(Error::NoRegister { .. })), "one stays flexible: {refused:?}");
+    });
+}
+
+/// A debugger takes registers while flexible watches are at rest, and gives them back.
+#[test]
+fn turns_go_on_in_fewer_registers() {
+    in_child(|| {
+        eventually(|| keeper().is_none());
+        // One of this thread's four is left.
+        let foreign: Vec<_> = (0..3).map_while(|_| foreign_breakpoint()).collect();
+        let one = word(0).flexible().arm().unwrap();
+        let other = word(1).flexible().arm().unwrap();
+        let seen = |watch: &Watch, number: usize| {
+            eventually(|| {
+                WORDS[number].fetch_add(1, Relaxed);
+                watch.report().passed > 0
+            });
+        };
+        seen(&one, 0);
+        seen(&other, 1);
+        assert!(one.report().coverage.armed_ns < one.report().coverage.wall_ns);
+        drop(foreign);
+        // The next watch that comes has the registers looked for again.
+        let third = word(2).flexible().arm().unwrap();
+        seen(&third, 2);
+        let full = foreign_breakpoint().map(|_| foreign_breakpoint());
+        assert!(full.is_some(), "one stays for debuggers");
+    });
+}
+
+/// A breakpoint of this thread that no watch knows of.
+fn foreign_breakpoint() -> Option<perf::OpenEvent> {
+    static FOREIGN: AtomicU64 = AtomicU64::new(0);
+    let at = FOREIGN.as_ptr().addr();
+    let breakpoint = perf::Breakpoint::watch(at, perf::WatchLen::Eight, Access::Write).unwrap();
+    perf::OpenEvent::open(&perf::Attr::breakpoint(breakpoint), perf::Subject::ThisThread).ok()
+}
+
+#[test]
+fn few_flexible_watches_take_no_turns() {
+    in_child(|| {
+        let watch = word(0).flexible().arm().unwrap();
+        let other = word(1).flexible().arm().unwrap();
+        for number in [0, 1] {
+            WORDS[number].store(1, Relaxed);
+        }
+        for watch in [watch, other] {
+            let report = watch.report();
+            assert_eq!((report.hits, report.passed), (1, 1), "{report:?}");
+        }
+    });
+}
+
+#[test]
+fn a_long_range_takes_several_registers() {
+    in_child(|| {
+        let watch = bytes(16, 24).arm().unwrap();
+        assert_eq!(held().iter().map(|held| held.slots).collect::<Vec<_>>(), [3]);
+        for byte in [15, 16, 24, 39, 40] {
+            BYTES.0[byte].store(1, Relaxed);
+        }
+        let report = watch.report();
+        assert_eq!((report.hits, report.passed), (3, 3), "{report:?}");
+        let refused = bytes(0, 33).arm();
+        assert!(refused.is_err(), "{refused:?}");
+    });
+}
+
+#[test]
+fn an_unaligned_range_is_watched_exactly() {
+    in_child(|| {
+        let watch = bytes(3, 5).arm().unwrap();
+        assert_eq!(held().iter().map(|held| held.slots).collect::<Vec<_>>(), [2]);
+        for byte in [2, 3, 5, 7, 8] {
+            BYTES.0[byte].store(1, Relaxed);
+        }
+        let report = watch.report();
+        assert_eq!((report.hits, report.passed), (3, 3), "{report:?}");
+    });
+}
+
+#[test]
+fn a_widened_watch_tells_neighbours_apart() {
+    in_child(|| {
+        let _first = word(0).arm().unwrap();
+        let _second = word(1).arm().unwrap();
+        // One register is left, and the exact cover takes three.
+        let watch = bytes(1, 7).arm().unwrap();
+        for byte in [0, 1, 7] {
+            BYTES.0[byte].store(1, Relaxed);
+        }
+        let report = watch.report();
+        assert_eq!((report.hits, report.passed), (3, 2), "{report:?}");
+    });
+}
+
+/// A thread that blocks SIGTRAP is not interrupted, and slowed all the same.
+#[test]
+fn a_storm_without_signals_rests_when_read() {
+    in_child(|| {
+        let watch = word(0).rate(1_000).arm().unwrap();
+        let blocks = || {
+            block_traps(libc::SIG_BLOCK);
+            for _ in 0..10_000 {
+                WORDS[0].fetch_add(1, Relaxed);
+            }
+            eventually(|| watch.report().state == WatchState::Resting);
+            let report = watch.report();
+            WORDS[0].fetch_add(1, Relaxed);
+            assert_eq!(watch.report().hits, report.hits, "{report:?}");
+        };
+        thread::scope(|scope| scope.spawn(blocks).join().unwrap());
+    });
+}
+
+/// A thread that blocks SIGTRAP takes the signal when another watch has the register.
+#[test]
+fn a_late_hit_is_not_another_watchs() {
+    in_child(|| {
+        let _first = word(0).arm().unwrap();
+        let _second = word(1).arm().unwrap();
+        let (one, other) = (word(2).flexible().arm().unwrap(), word(3).flexible().arm().unwrap());
+        let armed_ns = |watch: &Watch| watch.report().coverage.armed_ns;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                block_traps(libc::SIG_BLOCK);
+                eventually(|| {
+                    WORDS[2].fetch_add(1, Relaxed);
+                    one.report().hits > 0
+                });
+                // No other watch than the one has hits, and the other has had a turn meanwhile.
+                let before = armed_ns(&other);
+                eventually(|| armed_ns(&other) > before);
+                block_traps(libc::SIG_UNBLOCK);
+            });
+        });
+        let (one, other) = (one.report(), other.report());
+        assert_eq!((other.hits, other.delivered, other.passed), (0, 0, 0), "{other:?}");
+        assert!(one.hits > 0, "{one:?}");
+    });
+}
+
+fn block_traps(how: libc::c_int) {
+    // SAFETY: a local set, which the calls fill and read.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTRAP);
+        assert_eq!(libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn without_hits_the_keeper_sleeps() {
+    in_child(|| {
+        // It looks once a second at a standard error that is a pipe.
+        let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        // SAFETY: the child's own descriptors.
+        assert!(unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) } >= 0);
+        let watch = word(0).arm().unwrap();
+        let flexible = word(1).flexible().arm().unwrap();
+        WORDS[0].store(1, Relaxed);
+        let status = |field: &str| {
+            let status = fs::read_to_string(keeper().unwrap().join("status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+            line.split_whitespace().nth(1).unwrap().to_owned()
+        };
+        let wakes = || status("voluntary_ctxt_switches:");
+        // It may still be on its way to sleep.
+        eventually(|| status("State:") == "S");
+        let before = wakes();
+        spin_for(Duration::from_millis(300));
+        assert_eq!(wakes(), before);
+        drop((watch, flexible));
+        eventually(|| keeper().is_none());
+        let again = word(0).arm().unwrap();
+        assert!(keeper().is_some());
+        drop(again);
+    });
+}
+
+#[test]
+fn a_forked_child_has_no_keeper() {
+    in_child(|| {
+        let watch = word(0).arm().unwrap();
+        let ended = fork(|| {
+            assert!(keeper().is_none() && watch.is_over());
+            WORDS[0].store(7, Relaxed);
+            assert_eq!(watch.report().state, WatchState::Over);
+            let own = word(1).arm().unwrap();
+            WORDS[1].store(1, Relaxed);
+            assert_eq!(own.report().hits, 1);
+        });
+        assert!(ended.success(), "{ended}");
+        assert_eq!((watch.report().hits, watch.is_over()), (0, false));
+        WORDS[0].store(8, Relaxed);
+        assert_eq!(watch.report().hits, 1);
+    });
+}
+
+#[test]
+fn without_a_keeper_no_watch_is_armed() {
+    in_child(|| {
+        const NOBODY: libc::uid_t = 65_534;
+        // That of the look whether watches work here.
+        eventually(|| keeper().is_none());
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: plain calls; the limit is read.
+        unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const none), 0);
+            if libc::setuid(NOBODY) != 0 {
+                return skip("not root");
+            }
+        }
+        if thread::Builder::new().spawn(|| ()).is_ok() {
+            return skip("threads are not limited here");
+        }
+        match word(0).arm() {
+            Err(error @ Error::Keeper(_)) => {
+                assert!(error.to_string().contains("cannot be started"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(held().is_empty());
+    });
+}

@@ -1,0 +1,97 @@
+//! SIGTRAPs that are no hits, and signals that come amid hits.
+
+use std::arch::asm;
+use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::thread::JoinHandleExt as _;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use dormouse_sys::trap;
+use dormouse_testkit::{Child, fork, skip};
+
+use super::support::{in_child, of_value, write};
+
+/// The kernel's codes for an exception without a cause, and for one of a free register.
+const CODES: [libc::c_int; 2] = [1, 4];
+
+/// A hypervisor that loses DR6 makes such signals of hits.
+#[test]
+fn exceptions_without_a_cause_are_swallowed() {
+    in_child(|| {
+        let watch = of_value().arm().unwrap();
+        CODES.into_iter().for_each(send_here);
+        assert_eq!(trap::unexplained(), 2);
+        write(1);
+        assert_eq!(watch.report().hits, 1);
+        drop(watch);
+        // One that comes late.
+        CODES.into_iter().for_each(send_here);
+        assert_eq!(trap::unexplained(), 4);
+    });
+}
+
+#[test]
+fn without_a_watch_they_end_the_process() {
+    Child::new().dies_of(libc::SIGTRAP).run(|| CODES.into_iter().for_each(send_here));
+}
+
+#[test]
+fn int1_of_the_program_is_its_own() {
+    let without = fork(int1);
+    if without.signal() != Some(libc::SIGTRAP) {
+        return skip(format!("int1 ends no program here, but: {without}"));
+    }
+    Child::new().dies_of(libc::SIGTRAP).run(|| {
+        let _watch = of_value().arm().inspect_err(|error| skip(error)).ok();
+        int1();
+    });
+}
+
+/// Raises a SIGTRAP.
+fn int1() {
+    // SAFETY: a signal, which ends the process by default.
+    unsafe { asm!(".byte 0xf1") };
+}
+
+/// Sends SIGTRAP to this thread as the kernel does.
+fn send_here(code: libc::c_int) {
+    // SAFETY: plain calls, with a structure that is whole when zeroed; the kernel reads it.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        info.si_signo = libc::SIGTRAP;
+        info.si_code = code;
+        let (pid, tid) = (libc::getpid(), libc::gettid());
+        let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, &raw const info);
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+/// The signals that came.
+static CAME: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note(_: libc::c_int) {
+    CAME.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A thread of std's has an alternate stack of 8 KiB, where one frame of the kernel fits in, and
+/// not two. A handler that did not ask for that stack has it all the same, if it comes amid ours.
+#[test]
+fn signals_of_the_host_find_room() {
+    const SIGNALS: u32 = 20_000;
+    in_child(|| {
+        // SAFETY: the handler adds to an atomic.
+        unsafe { libc::signal(libc::SIGUSR1, note as *const () as usize) };
+        let watch = of_value().arm().unwrap();
+        let writer = thread::spawn(|| {
+            while CAME.load(Ordering::Relaxed) < SIGNALS {
+                write(1);
+            }
+        });
+        while CAME.load(Ordering::Relaxed) < SIGNALS {
+            // SAFETY: a thread that is joined below.
+            unsafe { libc::pthread_kill(writer.as_pthread_t(), libc::SIGUSR1) };
+        }
+        writer.join().unwrap();
+        assert!(watch.report().hits > 0);
+    });
+}

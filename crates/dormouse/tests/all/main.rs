@@ -1,0 +1,41 @@
+//! The facade and its agent, inside of a service. Each module runs in a process of its own.
+
+mod all_instrumented;
+mod budgets;
+mod connections;
+mod copies;
+mod counts;
+mod examples;
+mod fixtures;
+mod group_waits;
+mod groups;
+mod happenings;
+mod idle;
+mod keys_agent;
+mod lifecycle;
+mod long_polls;
+mod many_tasks;
+mod metrics;
+mod model;
+mod opentelemetry;
+mod own_probes;
+mod panics;
+mod poll_hooks;
+mod pprof_over_http;
+mod probes;
+mod profile_agent;
+mod profiles;
+mod published;
+mod recorded_files;
+mod recorder;
+mod spawns;
+mod tasks_agent;
+mod tower;
+mod tracing;
+mod triggers;
+mod waits;
+mod wall_profile;
+mod watched_runtimes;
+mod watches;
+
+dormouse_testkit::isolate_modules!();

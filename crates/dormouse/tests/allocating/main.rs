@@ -1,0 +1,9 @@
+//! Programs whose allocations are counted. Each module runs in a process of its own.
+
+mod group_memory;
+mod profile_kinds;
+
+#[global_allocator]
+static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
+
+dormouse_testkit::isolate_modules!();

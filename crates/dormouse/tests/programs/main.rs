@@ -1,0 +1,26 @@
+//! Hosts that are programs of their own: they fork, fail, or have all descriptors closed, with no
+//! thread of a test harness beside them. Each runs in a process of its own.
+
+mod awake;
+mod descriptors;
+mod environment;
+mod filtered;
+mod fork;
+mod forked_agent;
+mod forked_trace;
+mod memory;
+mod metrics_fork;
+
+fn main() {
+    dormouse_testkit::run_programs(&[
+        ("awake", awake::main),
+        ("descriptors", descriptors::main),
+        ("environment", environment::main),
+        ("filtered", filtered::main),
+        ("fork", fork::main),
+        ("forked_agent", forked_agent::main),
+        ("forked_trace", forked_trace::main),
+        ("memory", memory::main),
+        ("metrics_fork", metrics_fork::main),
+    ]);
+}

@@ -1,0 +1,289 @@
+//! Processes that resist being written to.
+#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![allow(unsafe_code)]
+
+use crate::process;
+use crate::sites;
+
+use std::ffi::c_void;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dormouse_keys::{Batch, Error, Protocol, capability, prepare};
+use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
+use process::{Mapped, mapping_at, no_writable_code, refuse_exec_gain};
+use sites::{KEY, assert_all, assert_switchable, site, switch, text};
+
+/// The protocol changes nothing, for this reason.
+fn assert_refused_by(protocol: Protocol, reason: impl Fn(&Error) -> bool) {
+    let before = text();
+    let error = switch(true, protocol).unwrap_err();
+    assert!(reason(&error), "{error}");
+    assert_all(false);
+    assert_eq!(text(), before);
+}
+
+/// No protocol changes anything, for this reason.
+fn assert_refused(reason: impl Fn(&Error) -> bool) {
+    assert_refused_by(Protocol::Flip, &reason);
+    assert_refused_by(Protocol::INT3, &reason);
+}
+
+/// A line of the capability report: what is seen, and what to change.
+fn report(name: &str) -> (String, Option<String>) {
+    let line = capability().into_iter().find(|line| line.name == name).unwrap();
+    (line.detail.into_owned(), line.fix.map(std::borrow::Cow::into_owned))
+}
+
+/// Runs in a child of the test's own child, which it may leave with fewer rights.
+fn assert_in_fork(name: &str, body: impl FnOnce()) {
+    let status = fork(body);
+    assert!(status.success(), "{name}: {status}");
+}
+
+/// Seals this binary's code; false where the kernel cannot.
+fn seal_code() -> bool {
+    const MSEAL: libc::c_long = 462;
+    let own = site as *const () as usize;
+    let code = mapping_at(own).range;
+    // SAFETY: has the kernel refuse changes of this mapping, no more.
+    unsafe { libc::syscall(MSEAL, code.start, code.len(), 0) == 0 }
+}
+
+#[test]
+fn without_obstacle_pages_become_writable() {
+    in_child(|| {
+        assert_switchable();
+        assert_eq!(report("keys.write").0, "by mprotect");
+        assert_eq!(report("keys.write.mprotect").1, None);
+        assert_eq!(report("keys.write.memory").1, None);
+    });
+}
+
+#[test]
+fn sealed_code_is_written_through_the_memory_file() {
+    in_child(|| {
+        let through_the_file = |fix: Option<&str>| {
+            assert_switchable();
+            if let Some(fix) = fix {
+                assert!(report("keys.write").0.starts_with("through /proc/thread-self/mem"));
+                assert!(report("keys.write.mprotect").1.unwrap().contains(fix));
+            } else {
+                assert!(report("keys.write").0.starts_with("not tried"));
+            }
+            // The mapping is what it was: private, of its file, not writable.
+            let own = site as *const () as usize;
+            let Mapped { perms, name, .. } = mapping_at(own);
+            let exe = std::env::current_exe().unwrap();
+            assert!(perms == "r-xp" && name == exe.to_string_lossy(), "{perms} {name}");
+        };
+        assert_in_fork("MDWE", || {
+            refuse_exec_gain();
+            through_the_file(Some("MemoryDenyWriteExecute=no"));
+        });
+        assert_in_fork("a filter", || {
+            no_writable_code().install();
+            through_the_file(None);
+        });
+        assert_in_fork("a seal", || {
+            if seal_code() {
+                through_the_file(Some("unsealed"));
+            } else {
+                skip("this kernel has no mseal");
+            }
+        });
+    });
+}
+
+#[test]
+fn an_unwritable_site_names_both_refusals() {
+    in_child(|| {
+        if !process::is_root() {
+            return skip("leaving /proc takes root");
+        }
+        let is_unwritable = |setting: &'static str| {
+            move |error: &Error| {
+                matches!(error, Error::Unwritable { .. }) && error.to_string().contains(setting)
+            }
+        };
+        assert_in_fork("MDWE without /proc", || {
+            refuse_exec_gain();
+            process::leave_proc();
+            let error = Batch::new().enable(&KEY).apply().unwrap_err();
+            assert!(is_unwritable("mount /proc")(&error), "{error}");
+            assert!(!site() && !KEY.is_enabled());
+            assert_eq!(report("keys.write").0, "neither step of the ladder works");
+        });
+        assert_in_fork("MDWE, undumpable", || {
+            process::become_undumpable();
+            refuse_exec_gain();
+            assert_refused(is_unwritable("prepare()"));
+            assert!(report("keys.write.memory").1.unwrap().contains("prepare()"));
+        });
+        assert_in_fork("a filter of mprotect and open", || {
+            no_writable_code().install();
+            Filter::refuse(&[libc::SYS_open, libc::SYS_openat]).install();
+            let error = Batch::new().enable(&KEY).apply().unwrap_err();
+            assert!(is_unwritable("prepare()")(&error), "{error}");
+            assert!(!site());
+        });
+    });
+}
+
+#[test]
+fn a_prepared_process_may_give_up_rights() {
+    in_child(|| {
+        if !process::is_root() {
+            return skip("giving up root takes root");
+        }
+        assert_in_fork("MDWE, undumpable", || {
+            prepare().unwrap();
+            process::become_undumpable();
+            refuse_exec_gain();
+            assert_switchable();
+        });
+        assert_in_fork("MDWE without /proc", || {
+            prepare().unwrap();
+            refuse_exec_gain();
+            process::leave_proc();
+            Batch::new().enable(&KEY).apply().unwrap();
+            assert!(site());
+            // Threads that block SIGTRAP cannot be found without /proc.
+            let error = Batch::new().disable(&KEY).protocol(Protocol::INT3).apply().unwrap_err();
+            assert!(matches!(error, Error::Denied { .. }) && error.to_string().contains("/proc"), "{error}");
+            assert!(site());
+        });
+    });
+}
+
+#[test]
+fn a_closed_memory_file_is_opened_anew() {
+    in_child(|| {
+        let is_memory = |fd: &libc::c_int| {
+            std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("mem"))
+        };
+        refuse_exec_gain();
+        prepare().unwrap();
+        let number = (3..100).find(is_memory).unwrap();
+        // SAFETY: asks.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        assert_eq!(flags, libc::FD_CLOEXEC);
+        // The host closes what it has not opened, and opens a file of its own.
+        let path = std::env::temp_dir().join(format!("dormouse-resist-{}", std::process::id()));
+        // SAFETY: nobody writes code meanwhile.
+        unsafe { libc::close(number) };
+        let file = std::fs::File::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.as_raw_fd(), number, "the lowest free number");
+        assert_switchable();
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        assert!((3..100).any(|fd| is_memory(&fd)));
+    });
+}
+
+#[test]
+fn a_refused_call_refuses_the_batch_first() {
+    in_child(|| {
+        let denied = |what: &'static str| {
+            move |e: &Error| matches!(e, Error::Denied { .. }) && e.to_string().starts_with(what)
+        };
+        assert_in_fork("rt_sigaction", || {
+            Filter::refuse(&[libc::SYS_rt_sigaction]).install();
+            let error = switch(true, Protocol::INT3).unwrap_err();
+            assert!(denied("a handler for SIGTRAP")(&error), "{error}");
+            KEY.enable().unwrap();
+            assert!(site(), "flip needs no handler");
+        });
+    });
+}
+
+#[test]
+fn without_membarrier_flip_waits_and_int3_refuses() {
+    in_child(|| {
+        let assert_waits = || {
+            Filter::answer(Answer::Errno(libc::ENOSYS), &[libc::SYS_membarrier]).install();
+            // Under a filter the report only looks.
+            assert!(report("keys.write").0.starts_with("not tried"));
+            prepare().unwrap();
+            let before = text();
+            for on in [true, false] {
+                let report = switch(on, Protocol::Flip).unwrap();
+                assert_eq!((report.keys, report.barriers), (3, 0));
+                assert_all(on);
+            }
+            assert_eq!(text(), before);
+            assert_refused_by(Protocol::INT3, |error| {
+                let text = error.to_string();
+                matches!(error, Error::Denied { .. })
+                    && text.starts_with("membarrier")
+                    && text.contains("the flip protocol")
+            });
+        };
+        assert_in_fork("from the start", assert_waits);
+        assert_in_fork("after a batch", || {
+            assert_switchable();
+            assert_waits();
+        });
+        assert_in_fork("through the memory file", || {
+            refuse_exec_gain();
+            assert_waits();
+        });
+    });
+}
+
+/// Which membarriers are refused, counted from 1; and how many there were.
+static REFUSED: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+static BARRIERS: AtomicU32 = AtomicU32::new(0);
+
+/// Answers for the kernel.
+extern "C" fn answer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let count = BARRIERS.fetch_add(1, Ordering::Relaxed) + 1;
+    let [from, to] = [&REFUSED[0], &REFUSED[1]].map(|bound| bound.load(Ordering::Relaxed));
+    let answer = if (from..to).contains(&count) { -i64::from(libc::EPERM) } else { 0 };
+    // SAFETY: what the kernel passes to a handler with SA_SIGINFO.
+    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RAX as usize] = answer };
+}
+
+#[test]
+fn a_barrier_refused_half_way_splits_no_batch() {
+    in_child(|| {
+        // Registering, then the flips' barrier, or three by int3.
+        let cases = [(Protocol::Flip, 2), (Protocol::INT3, 4)];
+        let each = |(protocol, barriers)| (1..=barriers).map(move |from| (protocol, from));
+        for (protocol, from, for_good) in
+            cases.into_iter().flat_map(each).flat_map(|(by, from)| [(by, from, false), (by, from, true)])
+        {
+            for through_the_file in [false, true] {
+                let name = format!(
+                    "{protocol:?} {from}, for good: {for_good}, through the file: {through_the_file}"
+                );
+                assert_in_fork(&name, || {
+                    REFUSED[0].store(from, Ordering::Relaxed);
+                    REFUSED[1].store(if for_good { u32::MAX } else { from + 1 }, Ordering::Relaxed);
+                    // SAFETY: the handler above.
+                    unsafe {
+                        let mut action: libc::sigaction = std::mem::zeroed();
+                        action.sa_sigaction = answer as *const () as usize;
+                        action.sa_flags = libc::SA_SIGINFO;
+                        assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
+                    }
+                    let before = text();
+                    Filter::answer(Answer::Trap, &[libc::SYS_membarrier]).install();
+                    if through_the_file {
+                        no_writable_code().install();
+                    }
+                    let switched = switch(true, protocol);
+                    assert!(BARRIERS.load(Ordering::Relaxed) >= from);
+                    if protocol == Protocol::Flip {
+                        assert_eq!(switched.unwrap().barriers, usize::from(from == 1 && !for_good));
+                        return assert_all(true);
+                    }
+                    let error = switched.unwrap_err();
+                    assert!(matches!(error, Error::Denied { .. }), "{error}");
+                    assert_eq!(text(), before);
+                    assert_all(false);
+                });
+            }
+        }
+    });
+}

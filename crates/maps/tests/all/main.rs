@@ -1,0 +1,25 @@
+//! Address ranges, and the symbols of real programs. Each module runs in a process of its own.
+
+#[cfg(feature = "symbols")]
+mod code;
+mod fork;
+#[cfg(feature = "symbols")]
+mod hostile_files;
+#[cfg(feature = "symbols")]
+mod hostile_statics;
+mod memory;
+mod oracle;
+#[cfg(feature = "symbols")]
+mod parts;
+#[cfg(feature = "symbols")]
+mod program;
+mod space;
+#[cfg(feature = "symbols")]
+mod statics;
+mod stress;
+#[cfg(feature = "symbols")]
+mod symbols;
+#[cfg(feature = "unwind")]
+mod unwind;
+
+dormouse_testkit::isolate_modules!();

@@ -1,0 +1,97 @@
+//! OTLP, as OpenTelemetry's own types read it.
+
+use crate::support;
+
+use dormouse_metrics::Exposition;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
+use opentelemetry_proto::tonic::metrics::v1::{Metric, metric::Data, number_data_point};
+use prost::Message as _;
+use support::{READ, START, WILD, fill};
+
+fn decoded(attributes: &[(String, String)]) -> ExportMetricsServiceRequest {
+    let mut exposition = Exposition::of_processes();
+    fill(&mut exposition, "tea", 7);
+    fill(&mut exposition, "coffee", 8);
+    ExportMetricsServiceRequest::decode(&*exposition.otlp(attributes)).unwrap()
+}
+
+fn texts(attributes: &[KeyValue]) -> Vec<(String, String)> {
+    let text = |value: &Value| match value {
+        Value::StringValue(text) => text.clone(),
+        Value::IntValue(n) => n.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let pair = |of: &KeyValue| (of.key.clone(), text(of.value.as_ref().unwrap().value.as_ref().unwrap()));
+    // They have no order.
+    let mut texts: Vec<_> = attributes.iter().map(pair).collect();
+    texts.sort();
+    texts
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+#[test]
+fn each_process_is_a_resource() {
+    let of = decoded(&[pair("service.name", "shop"), pair("deployment", "test")]);
+    let resources: Vec<_> =
+        of.resource_metrics.iter().map(|of| texts(&of.resource.as_ref().unwrap().attributes)).collect();
+    let own = |pid: &str| {
+        vec![
+            pair("deployment", "test"),
+            pair("process.pid", pid),
+            pair("service.instance.id", &format!("host:{pid}")),
+            pair("service.name", "shop"),
+        ]
+    };
+    assert_eq!(resources, [own("7"), own("8")]);
+    let plain = decoded(&[]);
+    let names = texts(&plain.resource_metrics[1].resource.as_ref().unwrap().attributes);
+    assert_eq!(names[2], pair("service.name", "coffee"));
+    let scope = plain.resource_metrics[0].scope_metrics[0].scope.as_ref().unwrap();
+    assert_eq!((&*scope.name, &*scope.version), ("dormouse", "1.2.3"));
+}
+
+fn metric(of: &ExportMetricsServiceRequest, name: &str) -> Metric {
+    let all = &of.resource_metrics[0].scope_metrics[0].metrics;
+    all.iter().find(|metric| metric.name == name).unwrap().clone()
+}
+
+#[test]
+fn sums_are_cumulative_since_the_start() {
+    let of = decoded(&[]);
+    let cpu = metric(&of, "dormouse.cpu.time");
+    assert_eq!((&*cpu.unit, &*cpu.description), ("s", "CPU time."));
+    let Some(Data::Sum(sum)) = cpu.data else { panic!("{cpu:?}") };
+    assert_eq!((sum.aggregation_temporality, sum.is_monotonic, sum.data_points.len()), (2, true, 2));
+    let point = &sum.data_points[0];
+    assert_eq!((point.start_time_unix_nano, point.time_unix_nano), (START, READ));
+    assert_eq!(point.value, Some(number_data_point::Value::AsDouble(1.5)));
+    assert_eq!(texts(&point.attributes), [pair("group", WILD), pair("state", "poll")]);
+    let alive = metric(&of, "dormouse.tasks.alive");
+    assert_eq!(alive.unit, "{task}");
+    let Some(Data::Gauge(gauge)) = alive.data else { panic!("{alive:?}") };
+    assert_eq!(gauge.data_points[1].value, Some(number_data_point::Value::AsInt(2)));
+}
+
+#[test]
+fn histograms_keep_their_buckets() {
+    let latency = metric(&decoded(&[]), "dormouse.request.duration");
+    let Some(Data::ExponentialHistogram(all)) = latency.data else { panic!("{latency:?}") };
+    assert_eq!(all.aggregation_temporality, 2);
+    let [of, empty] = &all.data_points[..] else { panic!("{all:?}") };
+    assert_eq!((of.scale, of.count, of.sum, of.zero_count), (2, 25, Some(25.5), 3));
+    assert!((of.zero_threshold - 2_f64.powi(-24)).abs() < f64::EPSILON * 2_f64.powi(-24));
+    let buckets = of.positive.as_ref().unwrap();
+    let filled: Vec<_> = (buckets.offset..).zip(&buckets.bucket_counts).filter(|(_, n)| **n > 0).collect();
+    assert_eq!(filled, [(-18, &1), (-17, &4), (-16, &5), (-4, &2), (-2, &7), (0, &1), (8, &2)]);
+    let [exemplar] = &of.exemplars[..] else { panic!("one has a time: {of:?}") };
+    assert_eq!((&*exemplar.trace_id, &*exemplar.span_id), (&[0xab; 16][..], &[1; 8][..]));
+    assert_eq!(
+        (exemplar.time_unix_nano, texts(&exemplar.filtered_attributes)),
+        (READ, vec![pair("task", "7")])
+    );
+    assert_eq!((empty.count, empty.positive.as_ref().map(|of| of.bucket_counts.len())), (0, None));
+}

@@ -1,0 +1,276 @@
+//! Stacks of code without frame pointers.
+
+use std::cell::Cell;
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use dormouse_profile::{NameFinder, Options, Profile, Profiling};
+use dormouse_testkit::{in_child, skip, thread_cpu};
+
+use super::hogs::{beside, caller, hog, leaf, options, weight_in};
+
+/// Functions of the chain.
+const CHAIN: usize = 12;
+
+/// A function that keeps no frame pointer, but uses the register for something else, and calls the
+/// next one. The innermost uses time.
+macro_rules! chain {
+    ($(($name:literal, $next:literal, $bytes:literal)),*) => {
+        std::arch::global_asm!(
+            ".pushsection .text.bare, \"ax\", @progbits",
+            $(
+                concat!(".type ", $name, ", @function"),
+                concat!($name, ":"),
+                ".cfi_startproc",
+                "push rbp",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_rel_offset rbp, 0",
+                "mov ebp, 5",
+                concat!("sub rsp, ", $bytes),
+                concat!(".cfi_adjust_cfa_offset ", $bytes),
+                concat!("call ", $next),
+                concat!("add rsp, ", $bytes),
+                concat!(".cfi_adjust_cfa_offset -", $bytes),
+                "pop rbp",
+                ".cfi_adjust_cfa_offset -8",
+                "ret",
+                ".cfi_endproc",
+                concat!(".size ", $name, ", . - ", $name),
+            )*
+            ".type bare_00, @function",
+            "bare_00:",
+            ".cfi_startproc",
+            "push rbp",
+            ".cfi_adjust_cfa_offset 8",
+            ".cfi_rel_offset rbp, 0",
+            "xor ebp, ebp",
+            "not rbp",
+            "2: dec rdi",
+            "jnz 2b",
+            "pop rbp",
+            ".cfi_adjust_cfa_offset -8",
+            "ret",
+            ".cfi_endproc",
+            ".size bare_00, . - bare_00",
+            ".popsection",
+        );
+    };
+}
+
+chain!(
+    ("bare_11", "bare_10", 16),
+    ("bare_10", "bare_09", 32),
+    ("bare_09", "bare_08", 48),
+    ("bare_08", "bare_07", 16),
+    ("bare_07", "bare_06", 64),
+    ("bare_06", "bare_05", 16),
+    ("bare_05", "bare_04", 128),
+    ("bare_04", "bare_03", 16),
+    ("bare_03", "bare_02", 4096),
+    ("bare_02", "bare_01", 16),
+    ("bare_01", "bare_00", 8)
+);
+
+unsafe extern "C" {
+    fn bare_11(rounds: u64);
+}
+
+thread_local! {
+    static WORK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Uses the time that the thread wants, in the chain.
+extern "C" fn compare(_: *const libc::c_void, _: *const libc::c_void) -> libc::c_int {
+    let end = thread_cpu() + WORK.take();
+    while thread_cpu() < end {
+        // SAFETY: counts down.
+        unsafe { bare_11(100_000) };
+    }
+    0
+}
+
+/// Uses this time on a thread of its own, below a function of the C library.
+pub(crate) fn below_qsort(work: Duration) {
+    let run = move || {
+        // So that it is sampled at once.
+        dormouse_sys::thread::current();
+        WORK.set(work);
+        let mut two = [1_u8, 2];
+        // SAFETY: two elements of a byte.
+        unsafe { libc::qsort(two.as_mut_ptr().cast(), 2, 1, Some(compare)) };
+    };
+    thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
+}
+
+pub(crate) fn unwound(hz: u32) -> Options {
+    let mut options = options(hz);
+    options.unwind = true;
+    options
+}
+
+/// The names of the frames of each stack of the thread, and the weight.
+pub(crate) fn stacks(profile: &Profile) -> Vec<(Vec<String>, u64)> {
+    let symbols = NameFinder::own().unwrap().symbols(profile);
+    let names = |address: u64| {
+        let frames = symbols.get(address);
+        frames.iter().map(|frame| frame.function.clone()).collect::<Vec<_>>()
+    };
+    let rows = profile.samples.iter().filter(|row| profile.threads[row.thread as usize].name == "bare");
+    rows.map(|row| (profile.stack(row.stack).flat_map(names).collect(), row.values[1])).collect()
+}
+
+/// The weight of the stacks that have all of the chain, its callers, and the start of the thread.
+pub(crate) fn whole(stacks: &[(Vec<String>, u64)]) -> u64 {
+    let chain: Vec<_> = (0..CHAIN).map(|n| format!("bare_{n:02}")).collect();
+    let is_whole = |stack: &&(Vec<String>, u64)| {
+        let mut outer = stack.0.iter();
+        let mut has = |part: &str| outer.any(|name| name.contains(part));
+        stack.0.starts_with(&chain)
+            && ["compare", "qsort", "below_qsort", "thread_start"].into_iter().all(&mut has)
+    };
+    stacks.iter().filter(is_whole).map(|stack| stack.1).sum()
+}
+
+#[test]
+fn bare_callers_come_whole_if_unwound() {
+    in_child(|| {
+        const TIME: Duration = Duration::from_millis(700);
+        // Both at once: neither has a part in the other.
+        let (plain, with) =
+            (Profiling::start(&options(250)).unwrap(), Profiling::start(&unwound(250)).unwrap());
+        below_qsort(TIME);
+        let (plain, with) = (plain.read(), with.read());
+        let found = stacks(&with);
+        assert!(whole(&found) * 10 > TIME.as_nanos() as u64 * 8, "{found:#?}");
+        let coverage = &with.coverage;
+        assert!(coverage.ended * 10 >= coverage.samples * 9 && coverage.uncopied == 0, "{coverage:?}");
+        let short = stacks(&plain);
+        assert!(!short.is_empty());
+        for (stack, _) in &short {
+            assert!(!stack.iter().any(|name| name == "bare_01"), "{stack:?}");
+        }
+        assert_eq!(plain.coverage.samples, coverage.samples);
+    });
+}
+
+#[test]
+fn stacks_with_frame_pointers_stay_whole() {
+    in_child(|| {
+        let profiling = Profiling::start(&unwound(250)).unwrap();
+        let time = Duration::from_millis(500);
+        // Its functions have no tables.
+        thread::spawn(move || hog(time)).join().unwrap();
+        let profile = profiling.read();
+        let found = weight_in(&profile, &[leaf(), caller()]);
+        assert!(found * 10 > time.as_nanos() as u64 * 8, "{found}: {profile:#?}");
+    });
+}
+
+#[test]
+fn stacks_longer_than_a_copy_are_cut() {
+    #[inline(never)]
+    fn deep(calls: u32, work: Duration) {
+        let room = std::hint::black_box([0_u8; 8 * 1024]);
+        if calls > 0 {
+            deep(calls - 1, work);
+        } else {
+            WORK.set(work);
+            compare(std::ptr::null(), std::ptr::null());
+        }
+        std::hint::black_box(&room);
+    }
+    in_child(|| {
+        let profiling = Profiling::start(&unwound(250)).unwrap();
+        let run = || deep(8, Duration::from_millis(500));
+        thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
+        let profile = profiling.read();
+        let coverage = &profile.coverage;
+        assert!(coverage.cut * 10 > coverage.samples * 8, "{coverage:?}");
+        let found = stacks(&profile);
+        let reached = |stack: &&(Vec<String>, u64)| stack.0.iter().any(|name| name == "bare_11");
+        let is_told = |(stack, _): &(Vec<String>, u64)| {
+            stack.last().is_some_and(|outermost| outermost.starts_with("(deeper than"))
+        };
+        assert!(found.iter().filter(reached).any(is_told), "{found:#?}");
+    });
+}
+
+#[test]
+fn profiles_begin_and_end_to_unwind() {
+    in_child(|| {
+        let plain = Profiling::start(&options(1000)).unwrap();
+        beside(2, || {
+            for _ in 0..10 {
+                let profiling = Profiling::start(&unwound(1000)).unwrap();
+                below_qsort(Duration::from_millis(60));
+                let found = stacks(&profiling.read());
+                assert!(whole(&found) > 0, "{found:#?}");
+            }
+        });
+        assert!(weight_in(&plain.read(), &[leaf(), caller()]) > 0);
+    });
+}
+
+#[test]
+fn a_child_unwinds_by_itself() {
+    in_child(|| {
+        let profiling = Profiling::start(&unwound(250)).unwrap();
+        let child = dormouse_testkit::fork(|| {
+            let own = Profiling::start(&unwound(250)).unwrap();
+            below_qsort(Duration::from_millis(300));
+            let found = stacks(&own.read());
+            assert!(whole(&found) > 0, "{found:#?}");
+        });
+        assert!(child.success(), "{child}");
+        drop(profiling);
+    });
+}
+
+/// The signal and the value of the calling thread's timer.
+fn own_timer() -> Option<(i32, u64)> {
+    let timers = std::fs::read_to_string("/proc/self/timers").ok()?;
+    // SAFETY: takes nothing.
+    let own = format!("/tid.{}\n", unsafe { libc::gettid() });
+    let timer = timers.split("ID: ").find(|timer| timer.contains(&own))?;
+    let said = timer.lines().find_map(|line| line.strip_prefix("signal: "))?;
+    let (signal, value) = said.split_once('/')?;
+    Some((signal.parse().ok()?, u64::from_str_radix(value, 16).ok()?))
+}
+
+#[test]
+fn copies_without_room_are_counted() {
+    in_child(|| {
+        let (tell, told) = mpsc::channel();
+        let profiling = Profiling::start(&unwound(1)).unwrap();
+        let run = move || {
+            // It arms itself.
+            dormouse_sys::thread::current();
+            let Some((signal, value)) = own_timer() else { return tell.send(false).unwrap() };
+            let mut info = [0_u8; 128];
+            info[0..4].copy_from_slice(&signal.to_ne_bytes());
+            info[8..12].copy_from_slice(&libc::SI_TIMER.to_ne_bytes());
+            info[24..32].copy_from_slice(&value.to_ne_bytes());
+            // More than any machine has room for copies of, or samples.
+            for _ in 0..20_000 {
+                // SAFETY: a signal to this thread, as its timer would send it.
+                let sent = unsafe {
+                    let (pid, tid) = (libc::getpid(), libc::gettid());
+                    libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info.as_ptr())
+                };
+                assert_eq!(sent, 0);
+            }
+            tell.send(true).unwrap();
+        };
+        let sampled = thread::spawn(run);
+        if !told.recv().unwrap() {
+            return skip("/proc shows no timers");
+        }
+        sampled.join().unwrap();
+        let coverage = profiling.read().coverage;
+        assert!(coverage.uncopied > 0 && coverage.uncopied < coverage.samples, "{coverage:?}");
+        // Some came late, behind samples whose copies had found room again.
+        assert!(coverage.samples + coverage.dropped <= 20_100, "{coverage:?}");
+    });
+}

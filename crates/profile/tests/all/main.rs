@@ -1,0 +1,10 @@
+//! Samples of real threads, and the formats of profiles. Each module runs in a process of its own.
+
+mod cpu;
+mod formats;
+mod outside;
+mod page;
+mod shares;
+mod thread_stack;
+
+dormouse_testkit::isolate_modules!();

@@ -1,6 +1,0 @@
-//! The tea house from outside: over sockets, and as a program. The same with and without dormouse.
-
-mod house;
-mod load;
-mod program;
-mod service;

@@ -1,0 +1,157 @@
+//! One test program for a crate, in which each module of tests has a process of its own.
+//!
+//! Linking takes longest when tests are built, so that the tests of a crate are modules of one
+//! program. What they test has one of each per process: the registry of keys, the groups, the
+//! handlers of signals. Therefore the program starts itself once for each of its outermost modules,
+//! with the exact names of the tests that its arguments choose there.
+//!
+//! The list of tests is in the harness, which rustc puts into `main` and which has no hooks.
+//! [`isolate_modules`](crate::isolate_modules) hence registers a function that runs before `main`:
+//!
+//! 1. The arguments have `--exact` or `--list`: `main` follows, in this process. Children are
+//!    started so.
+//! 2. They choose tests of one module at most: the same.
+//! 3. Otherwise each module has its child, one after the other, and the process ends here.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::Write as _;
+use std::process::{Command, Stdio, exit};
+
+/// Options of the harness that take the next argument as their value.
+const WITH_VALUE: [&str; 7] =
+    ["--test-threads", "--skip", "--logfile", "--color", "--format", "--shuffle-seed", "-Z"];
+
+/// With one of these, the harness runs in this process.
+const AT_ONCE: [&str; 5] = ["--exact", "--list", "--help", "-h", "--bench"];
+
+/// What cargo expects of a test program that has failed.
+const FAILED: i32 = 101;
+
+/// Gives each module of this test program a process of its own. To be called once, in the root.
+#[macro_export]
+macro_rules! isolate_modules {
+    () => {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        #[used]
+        // SAFETY: the C library calls the functions of this section, before `main`.
+        #[unsafe(link_section = ".init_array")]
+        static ISOLATE_MODULES: extern "C" fn() = $crate::run_modules;
+    };
+}
+
+/// Runs the chosen modules and ends the process, or returns if the harness is to run here.
+#[doc(hidden)]
+pub extern "C" fn run_modules() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.iter().any(|argument| AT_ONCE.contains(&&**argument)) {
+        return;
+    }
+    let listed = this_program().args(&arguments).arg("--list").stderr(Stdio::inherit()).output();
+    let listed = listed.expect("the list of tests");
+    if !listed.status.success() {
+        // The harness complains of its arguments.
+        return;
+    }
+    let listed = String::from_utf8(listed.stdout).expect("names");
+    let modules = by_module(&listed);
+    if modules.len() < 2 {
+        return;
+    }
+    let options = options(&arguments);
+    let failed: Vec<&str> = modules
+        .into_iter()
+        .filter(|(module, tests)| {
+            println!("\n     Running {module}");
+            let mut child = this_program();
+            let status = child.args(&options).arg("--exact").args(tests).status();
+            !status.expect("a child for a module").success()
+        })
+        .map(|(module, _)| module)
+        .collect();
+    if !failed.is_empty() {
+        println!("\nmodules that failed: {}", failed.join(" "));
+    }
+    // No destructor of the standard library runs here.
+    let _ = std::io::stdout().flush();
+    exit(if failed.is_empty() { 0 } else { FAILED });
+}
+
+fn this_program() -> Command {
+    Command::new(env::current_exe().expect("this program"))
+}
+
+/// The listed tests by their outermost modules.
+fn by_module(listed: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut modules = BTreeMap::<_, Vec<_>>::new();
+    for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or("", |(module, _)| module);
+        modules.entry(module).or_default().push(test);
+    }
+    modules
+}
+
+/// The arguments without the filters, which the list has applied.
+fn options(arguments: &[String]) -> Vec<&str> {
+    let mut options = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument.starts_with('-') {
+            options.push(&**argument);
+            if WITH_VALUE.contains(&&**argument) {
+                options.extend(arguments.next().map(|value| &**value));
+            }
+        }
+    }
+    options
+}
+
+/// The variable that names the program that this process is.
+const PROGRAM: &str = "DORMOUSE_TEST_PROGRAM";
+
+/// Runs tests without a harness, each in a process of its own, which is this program again. The
+/// first argument chooses them by a part of their names. To be called by `main`.
+///
+/// A test that starts this program once more starts itself: its children inherit its name.
+pub fn run_programs(programs: &[(&str, fn())]) {
+    if let Ok(name) = env::var(PROGRAM) {
+        let (_, main) = programs.iter().find(|(known, _)| *known == name).expect("a known program");
+        return main();
+    }
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-'));
+    let filter = filters.next().map_or("", |filter| filter);
+    let mut failed = 0;
+    for (name, _) in programs.iter().filter(|(name, _)| name.contains(filter)) {
+        if arguments.iter().any(|argument| argument == "--list") {
+            println!("{name}: test");
+            continue;
+        }
+        println!("\n     Running {name}");
+        let status = this_program().env(PROGRAM, name).status().expect("a child for a program");
+        let word = if status.success() { "ok" } else { "FAILED" };
+        failed += usize::from(!status.success());
+        println!("test {name} ... {word}");
+    }
+    if failed > 0 {
+        exit(FAILED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_parted_by_outermost_module() {
+        let listed = "a::x: test\na::b::y: test\nz: test\n\n3 tests, 0 benchmarks\n";
+        let expected = [("", vec!["z"]), ("a", vec!["a::x", "a::b::y"])];
+        assert_eq!(by_module(listed), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn filters_are_no_options() {
+        let given = ["one", "--test-threads", "1", "two", "--ignored", "--skip=a"].map(String::from);
+        assert_eq!(options(&given), ["--test-threads", "1", "--ignored", "--skip=a"]);
+    }
+}

@@ -1,0 +1,16 @@
+//! The times of tasks, on real runtimes. Each module runs in a process of its own.
+
+mod cpu;
+mod guards;
+mod histograms;
+mod places;
+mod present_places;
+mod room;
+mod runtimes;
+mod stress;
+mod support;
+mod times;
+mod traces;
+mod waker;
+
+dormouse_testkit::isolate_modules!();
