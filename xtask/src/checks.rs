@@ -9,9 +9,9 @@ use crate::steps::Steps;
 const BESIDE: [&str; 3] =
     ["crates/keys/tests/layout/Cargo.toml", "crates/dormouse/tests/copies/Cargo.toml", "fuzz/Cargo.toml"];
 
-/// Workloads for a short run. The tests of the bench run the others, or these build programs for
+/// Workloads for a short run. The tests of the bench run the quick ones, and two build programs for
 /// release once more, each with features of its own.
-const SHORT: [&str; 3] = ["record", "waits", "metrics"];
+const SHORT: [&str; 8] = ["keys", "clock", "maps", "pound", "switch", "record", "waits", "metrics"];
 const ALL: [&str; 14] = [
     "keys",
     "poll",
@@ -112,12 +112,12 @@ pub(crate) fn fallback(steps: &mut Steps) -> Result {
 /// Tokio with hooks around polls, and the places of waits with frame pointers: one build for both.
 /// The test `placed` needs a service with frame pointers, and keeps this one.
 pub(crate) fn flags(steps: &mut Steps) -> Result {
-    with_flags(
-        steps,
-        "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings",
-        "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio",
-        "--lib --test poll_hooks --test spawns --test places --test present_places --test instrumented",
-    )?;
+    const FLAGS: &str = "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings";
+    let chosen =
+        "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio";
+    with_flags(steps, FLAGS, chosen, "--lib")?;
+    let modules = "poll_hooks:: spawns:: places:: instrumented::";
+    with_flags(steps, FLAGS, chosen, &format!("--test all -- {modules}"))?;
     let built = target().join(host()?).join("debug/dormouse-teaparty");
     let copied = std::fs::create_dir_all(target().join("placed"));
     let copied = copied.and_then(|()| std::fs::copy(built, placed()));
@@ -168,7 +168,7 @@ pub(crate) fn tests(steps: &mut Steps) -> Result {
         settings.push(("DORMOUSE_TEST_PLACED", placed));
     }
     if steps.is_long {
-        settings.extend([("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]);
+        settings.extend([("DORMOUSE_CI", "long"), ("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]);
     }
     steps.suite.run("--workspace", "", &settings)?;
     if steps.is_long { discard_tests() } else { Ok(()) }
