@@ -106,7 +106,8 @@ impl Source {
 
     /// How it stands now; `None` when it has ended.
     pub(crate) fn sample(&mut self) -> Outcome<Option<Sample>> {
-        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|(client, _)| client.call(StatRequest {}));
+        let told: Option<Outcome<Stat>> =
+            self.agent.as_mut().map(|(client, _)| client.call(StatRequest::default()));
         let seen = self.tasks.look();
         match (told, seen) {
             (Some(Ok(stat)), seen) => {

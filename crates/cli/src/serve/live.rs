@@ -273,6 +273,7 @@ mod tests {
                 unix_ms: 1_790_000_000_000 + stat.mono_ns / 1_000_000,
                 at: begun + Duration::from_nanos(stat.mono_ns),
                 stat,
+                brief: None,
                 whole: std::sync::OnceLock::new(),
                 news: std::sync::OnceLock::new(),
             })

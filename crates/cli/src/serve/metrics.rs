@@ -6,8 +6,9 @@
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
-use dormouse::metrics::{Exposition, MetricsFormat, add};
+use dormouse::metrics::{Exposition, MetricsFormat, add, add_shown};
 use dormouse_metrics::{ExposedProcess, LabelSet, MetricFamily, MetricKind, MetricUnit, MetricValue};
+use dormouse_protocol::Brief;
 
 use super::hub::Sight;
 use super::packed;
@@ -20,20 +21,39 @@ static UP: MetricFamily = MetricFamily {
     kind: MetricKind::Gauge,
 };
 
-/// The metrics of the services that have answered.
-pub(super) fn exposition(sights: &[Sight]) -> Exposition {
+/// The format that a client likes best.
+pub(super) fn format(headers: &HeaderMap) -> MetricsFormat {
+    let accepted: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok()).collect();
+    MetricsFormat::accepted(Some(&accepted.join(",")))
+}
+
+/// The part of an answer to `stat` that a format shows.
+pub(super) fn brief(format: MetricsFormat) -> Brief {
+    match format {
+        MetricsFormat::Text => Brief::Requests,
+        MetricsFormat::OpenMetrics => Brief::Exemplars,
+        MetricsFormat::Protobuf => Brief::All,
+    }
+}
+
+/// The metrics of the services that have answered, as far as a format shows them.
+pub(super) fn exposition(sights: &[Sight], shown: Option<MetricsFormat>) -> Exposition {
     let mut exposition = Exposition::of_processes();
     for Sight { seat, look } in sights {
         if let (Some(origin), Some(look)) = (seat.origin(), look) {
-            add(&mut exposition, &origin, look.stat.clone());
+            let stat = look.stat.clone();
+            match shown {
+                Some(format) => add_shown(format, &mut exposition, &origin, stat),
+                None => add(&mut exposition, &origin, stat),
+            }
         }
     }
     exposition
 }
 
 /// The answer to a scrape.
-pub(super) fn answer(sights: &[Sight], headers: &HeaderMap) -> Response {
-    let mut exposition = exposition(sights);
+pub(super) fn answer(sights: &[Sight], format: MetricsFormat, headers: &HeaderMap) -> Response {
+    let mut exposition = exposition(sights, Some(format));
     for Sight { seat, look } in sights {
         let process = seat.process();
         let name = seat.origin().map_or_else(|| process.name().to_owned(), |origin| origin.name.clone());
@@ -41,7 +61,5 @@ pub(super) fn answer(sights: &[Sight], headers: &HeaderMap) -> Response {
         let up = MetricValue::Count(look.is_some().into());
         exposition.process(named).add(&UP, [LabelSet::NONE; 2], up);
     }
-    let accepted: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok()).collect();
-    let format = MetricsFormat::accepted(Some(&accepted.join(",")));
     packed::answer(HeaderValue::from_static(format.content_type()), exposition.encode(format), headers)
 }

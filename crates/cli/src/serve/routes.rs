@@ -122,10 +122,12 @@ async fn page(State(app): Shared, request: Request) -> Response {
 }
 
 async fn scrape(State(app): Shared, request: Request) -> Response {
-    match app.hub.looks().await {
+    let format = metrics::format(request.headers());
+    match app.hub.looks(metrics::brief(format)).await {
         Ok(sights) => {
             let headers = request.headers().clone();
-            let answered = tokio::task::spawn_blocking(move || metrics::answer(&sights, &headers)).await;
+            let answered =
+                tokio::task::spawn_blocking(move || metrics::answer(&sights, format, &headers)).await;
             answered.unwrap_or_else(|_| answers::refusal(StatusCode::BAD_GATEWAY, "failed", "it broke off"))
         }
         Err(failure) => failed(&failure),

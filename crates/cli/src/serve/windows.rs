@@ -196,7 +196,7 @@ mod tests {
         };
         let at = begun + Duration::from_secs(seconds);
         let (whole, news) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Look { hello: Arc::new(Hello::default()), stat, at, unix_ms: 0, whole, news })
+        Arc::new(Look { hello: Arc::new(Hello::default()), stat, brief: None, at, unix_ms: 0, whole, news })
     }
 
     fn after(seconds: u64, groups: usize) -> (usize, [u64; 4]) {

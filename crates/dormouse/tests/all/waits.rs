@@ -13,7 +13,7 @@ use dormouse::clock::EPOCH_NS;
 use dormouse::waits::{GroupWaits, Waiting, is_on};
 use dormouse::{Event, Group, TraceContext};
 use dormouse_protocol::{
-    Code, CountRequest, GroupRow, HelloRequest, Op, PROTOCOL, Request, Response, Stat, StatRequest,
+    Brief, Code, CountRequest, GroupRow, HelloRequest, Op, PROTOCOL, Request, Response, Stat, StatRequest,
     WaitsBegun, WaitsRequest, WaitsRow, WireError, WireId,
 };
 use dormouse_testkit::{Answer, Filter, HANG, eventually, in_child, spin_for, thread_cpu};
@@ -234,7 +234,7 @@ impl Client {
     }
 
     fn row(&mut self, group: Group) -> Option<Box<WaitsRow>> {
-        let stat: Stat = self.ask(StatRequest {}).unwrap();
+        let stat: Stat = self.ask(StatRequest::default()).unwrap();
         let find = |row: GroupRow| (row.id == group.id()).then_some(row.waits);
         stat.groups.into_iter().find_map(find).unwrap()
     }
@@ -290,6 +290,20 @@ fn who_asks_is_told_exemplars() {
         assert_eq!(it.span_id, Some(WireId([0xcd; 8])));
         assert_eq!(asks.row(group).unwrap().requests.exemplars, requests.exemplars, "also its time");
         assert_eq!(looks.row(group).unwrap().requests.exemplars, []);
+        let whole = asks.row(group).unwrap();
+        for (brief, has_exemplars, has_polls) in
+            [(Brief::Requests, false, false), (Brief::Exemplars, true, false), (Brief::All, true, true)]
+        {
+            let mut short: Stat = asks.ask(StatRequest { brief: Some(brief) }).unwrap();
+            assert!(short.threads.is_empty() && short.groups.is_empty() && short.thread_count() > 0);
+            short.expand();
+            let row = short.groups.into_iter().find(|row| row.id == group.id()).unwrap().waits.unwrap();
+            assert_eq!(row.requests.buckets, whole.requests.buckets, "{brief:?}");
+            let exemplars = if has_exemplars { &whole.requests.exemplars[..] } else { &[] };
+            assert_eq!(row.requests.exemplars, exemplars, "{brief:?}");
+            let polls = if has_polls { &whole.polls.buckets[..] } else { &[] };
+            assert_eq!(row.polls.buckets, polls, "{brief:?}");
+        }
     });
 }
 
@@ -303,7 +317,7 @@ fn times_end_with_the_last_that_asked() {
         first.begin().unwrap();
         drop(first);
         // It is gone once the agent answers another client after it.
-        let _: Stat = second.ask(StatRequest {}).unwrap();
+        let _: Stat = second.ask(StatRequest::default()).unwrap();
         assert!(is_on());
         drop(second);
         eventually(|| !is_on());

@@ -92,7 +92,7 @@ pub static PROCESS_FIGURES: [ProcessFigure; 13] = [
         share(polls.in_groups, polls.all)
     }),
     figure("dormouse.process.threads", Things("{thread}"), Gauge, "Threads that are.", |process| {
-        Some(MetricValue::Count(process.stat.threads.len() as u64))
+        Some(MetricValue::Count(process.stat.thread_count()))
     }),
     figure("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.", |process| {
         Some(MetricValue::Count(process.stat.keys_on as u64))

@@ -1,5 +1,6 @@
 //! The operations: one file for each subject, with the requests, the answers and the bounds.
 
+mod brief;
 mod count;
 mod doctor;
 mod hello;
@@ -18,6 +19,7 @@ mod watch;
 
 use serde::{Deserialize, Serialize};
 
+pub use brief::{Brief, BriefGroup, BriefStat};
 pub use count::{CountAnswer, CountRequest, EventInfo, Events, EventsRequest};
 pub use doctor::{Check, CheckState, Doctor, DoctorRequest};
 pub use hello::{Hello, HelloRequest};

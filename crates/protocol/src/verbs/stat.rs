@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::brief::{Brief, BriefStat};
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
 
@@ -12,7 +13,12 @@ use crate::verb::{Each, Memory, Verb};
 /// CPU time for a client that has not sent `count`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct StatRequest {}
+pub struct StatRequest {
+    /// Asks for a short answer, of that part; absent for all of it. A service that does not know
+    /// this answers with all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brief: Option<Brief>,
+}
 
 impl Verb for StatRequest {
     const NAME: &'static str = "stat";
@@ -64,6 +70,10 @@ pub struct Stat {
     /// The clock by which groups are charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
+    /// The groups of a short answer, in which `groups` and `threads` are empty. Absent if the
+    /// client has not asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brief: Option<BriefStat>,
 }
 
 /// CPU time since a moment. The share of it that is in groups is the coverage of their figures.
@@ -168,6 +178,7 @@ impl Stat {
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
             clock: self.clock.clone(),
+            brief: None,
             ..*self
         }
     }

@@ -107,7 +107,7 @@ fn play(
         }
     }
     // While it lives: its totals go with it.
-    let stat: Stat = client.call(StatRequest {})?;
+    let stat: Stat = client.call(StatRequest::default())?;
     let load = house.close()?;
     Ok(Some(Summary::of((house.pid(), house.url.clone()), &hello, batches, stat, load)))
 }

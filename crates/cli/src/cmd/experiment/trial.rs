@@ -151,13 +151,13 @@ impl Trial {
     /// no more.
     fn request(&mut self, length: Duration) -> Outcome<Option<Duration>> {
         let mut groups: HashMap<u32, Use> = HashMap::new();
-        let mut before: Stat = self.client.call(StatRequest {})?;
+        let mut before: Stat = self.client.call(StatRequest::default())?;
         let begun_ns = before.mono_ns;
         for _ in 0..BEFORE {
             if self.signals.came_before(Instant::now() + length / BEFORE)? {
                 return Ok(None);
             }
-            let now = self.client.call(StatRequest {})?;
+            let now = self.client.call(StatRequest::default())?;
             for (id, used) in self.metric.between(&before, &now, self.main).groups {
                 groups.entry(id).or_default().add(&used);
             }
@@ -181,11 +181,11 @@ impl Trial {
             if self.signals.came_before(Instant::now() + draw.settling)? {
                 return Ok(false);
             }
-            let before: Stat = self.client.call(StatRequest {})?;
+            let before: Stat = self.client.call(StatRequest::default())?;
             if self.signals.came_before(Instant::now() + draw.length)? {
                 return Ok(false);
             }
-            let now: Stat = self.client.call(StatRequest {})?;
+            let now: Stat = self.client.call(StatRequest::default())?;
             // Somebody has switched a key in between, perhaps one of these.
             is_whole &= before.keys_on == now.keys_on;
             turns[usize::from(is_on)] = self.metric.between(&before, &now, self.main);

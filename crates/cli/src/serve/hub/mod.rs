@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use dormouse_protocol::Brief;
+
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::sample::events::Wish;
 use crate::target::{Finder, Found, Target, describe};
@@ -140,11 +142,11 @@ impl Hub {
 
     /// All services with a look that is less than a second old, in a second at most; without those
     /// of others that nobody has named.
-    pub(super) async fn looks(&self) -> Outcome<Vec<Sight>> {
+    pub(super) async fn looks(&self, brief: Brief) -> Outcome<Vec<Sight>> {
         self.refresh(SCAN).await?;
         let asked = self.seats().into_iter().map(|seat| {
             tokio::spawn(async move {
-                let look = seat.look(FRESH, WITHIN).await;
+                let look = seat.look(Some(brief), FRESH, WITHIN).await;
                 Sight { seat, look }
             })
         });
@@ -160,7 +162,7 @@ impl Hub {
 
     /// A look at one service.
     pub(super) async fn look(&self, seat: &Arc<Seat>) -> Option<Arc<Look>> {
-        seat.look(FRESH, WITHIN).await
+        seat.look(None, FRESH, WITHIN).await
     }
 
     /// The service of that id or name.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use dormouse::metrics::Origin;
-use dormouse_protocol::{Hello, Stat, StatRequest, WaitsRequest};
+use dormouse_protocol::{Brief, Hello, Stat, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
 use super::report_of;
@@ -48,6 +48,8 @@ const STACK: usize = 512 * 1024;
 pub(in crate::serve) struct Look {
     pub(in crate::serve) hello: Arc<Hello>,
     pub(in crate::serve) stat: Stat,
+    /// The part of the answer that was asked for.
+    pub(in crate::serve) brief: Option<Brief>,
     pub(in crate::serve) at: Instant,
     /// The same moment, since 1970.
     pub(in crate::serve) unix_ms: u64,
@@ -83,8 +85,20 @@ pub(in crate::serve) struct Seat {
     /// Its name for metrics: not made anew in each conversation, since the beginning of a counter
     /// must not move.
     origin: Mutex<Option<Arc<Origin>>>,
-    /// Since when a look is wanted that has not come.
-    wanted: Mutex<Option<Instant>>,
+    /// The look that is wanted and has not come.
+    wanted: Mutex<Option<Wanted>>,
+}
+
+/// A look that is wanted: since when, and the largest part of an answer that somebody wants.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    since: Instant,
+    brief: Option<Brief>,
+}
+
+/// Whether the part `has` of an answer has the part `wanted`; `None` is all of it.
+fn has_part(has: Option<Brief>, wanted: Option<Brief>) -> bool {
+    has.is_none() || wanted.is_some() && has >= wanted
 }
 
 impl Seat {
@@ -98,7 +112,7 @@ impl Seat {
             wishes,
             origin: Mutex::new(None),
             // The first look is taken unasked.
-            wanted: Mutex::new(Some(Instant::now())),
+            wanted: Mutex::new(Some(Wanted { since: Instant::now(), brief: Some(Brief::All) })),
         });
         let told = Cell::new(false);
         let talk = Talk { seat: Arc::downgrade(&seat), found, events, waits, wished, told };
@@ -143,28 +157,34 @@ impl Seat {
 
     /// For how long a look has been waited for in vain.
     pub(in crate::serve) fn silent_for(&self) -> Option<Duration> {
-        self.wanted().as_ref().map(Instant::elapsed)
+        self.wanted().map(|wanted| wanted.since.elapsed())
     }
 
     /// Waits until it has sent its hello, or has refused to; at most `within` from its appearance.
     pub(super) async fn introduced(&self, within: Duration) {
         let mut states = self.state.subscribe();
-        let since = self.wanted().unwrap_or_else(Instant::now);
+        let since = self.wanted().map_or_else(Instant::now, |wanted| wanted.since);
         let has_come = states.wait_for(|state| !matches!(state.standing, Standing::Coming));
         let _ = tokio::time::timeout_at((since + within).into(), has_come).await;
     }
 
     /// A look of that age at most; `None` if none has come in time, counted from when somebody
     /// wanted it first.
-    pub(super) async fn look(self: &Arc<Self>, age: Duration, within: Duration) -> Option<Arc<Look>> {
+    pub(super) async fn look(
+        self: &Arc<Self>,
+        brief: Option<Brief>,
+        age: Duration,
+        within: Duration,
+    ) -> Option<Arc<Look>> {
         let mut states = self.state.subscribe();
         let asked = Instant::now();
         let mut since = None;
         loop {
             {
                 let state = states.borrow_and_update();
-                let is_young = |look: &&Arc<Look>| look.at >= asked || asked - look.at < age;
-                if let Some(look) = state.look.as_ref().filter(is_young) {
+                let is_young = |look: &Look| look.at >= asked || asked - look.at < age;
+                let is_it = |look: &&Arc<Look>| is_young(look) && has_part(look.brief, brief);
+                if let Some(look) = state.look.as_ref().filter(is_it) {
                     return Some(Arc::clone(look));
                 }
                 match state.standing {
@@ -176,7 +196,9 @@ impl Seat {
                     _ => {}
                 }
             }
-            let since = *since.get_or_insert_with(|| want(self));
+            // A look that came may have had less than this one is to have.
+            let wanted = want(self, brief);
+            let since = *since.get_or_insert(wanted);
             let changed = tokio::time::timeout_at((since + within).into(), states.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
                 return None;
@@ -184,7 +206,7 @@ impl Seat {
         }
     }
 
-    fn wanted(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+    fn wanted(&self) -> std::sync::MutexGuard<'_, Option<Wanted>> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,25 +223,29 @@ impl Seat {
 
     /// Looks; a failure ends the conversation.
     fn take_look(&self, client: &mut Client) -> Option<Failure> {
-        let stat = match client.call(StatRequest {}) {
+        let brief = self.wanted().map_or(Some(Brief::All), |wanted| wanted.brief);
+        let mut stat = match client.call(StatRequest { brief }) {
             Ok(stat) => stat,
             Err(failure) => return Some(failure),
         };
+        // An older service answers with all of it.
+        let brief = brief.filter(|_| stat.brief.is_some());
+        stat.expand();
         let Standing::Answers(hello) = self.standing() else { return None };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
-        let look = Arc::new(Look { hello, stat, at, unix_ms, whole, news });
+        let look = Arc::new(Look { hello, stat, brief, at, unix_ms, whole, news });
         *self.wanted() = None;
         self.state.send_modify(|state| state.look = Some(look));
         None
     }
 }
 
-/// Wants a look, and says since when somebody has.
-fn want(seat: &Arc<Seat>) -> Instant {
+/// Wants a look with that part of an answer, and returns since when somebody has wanted one.
+fn want(seat: &Arc<Seat>, brief: Option<Brief>) -> Instant {
     let mut wanted = seat.wanted();
-    *wanted.get_or_insert_with(|| {
+    let wanted = wanted.get_or_insert_with(|| {
         let of = Arc::downgrade(seat);
         // Without the thread the service has ended, and there is no look.
         let _ = seat.wishes.send(Errand::new(move |client| {
@@ -228,8 +254,12 @@ fn want(seat: &Arc<Seat>) -> Instant {
             let is_wanted = seat.wanted().is_some();
             is_wanted.then(|| seat.take_look(client)).flatten()
         }));
-        Instant::now()
-    })
+        Wanted { since: Instant::now(), brief }
+    });
+    if has_part(brief, wanted.brief) {
+        wanted.brief = brief;
+    }
+    wanted.since
 }
 
 /// The thread's part.

@@ -15,6 +15,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use dormouse_protocol::Brief;
 use tokio::runtime::Handle;
 
 use self::pusher::Pusher;
@@ -32,8 +33,8 @@ pub(super) fn start(hub: &Hub, runtime: &Handle) -> Option<Pusher> {
     let settings = settings?;
     let (hub, runtime, attributes) = (hub.clone(), runtime.clone(), settings.attributes.clone());
     let source = move || {
-        let sights = runtime.block_on(hub.looks()).map_err(|failure| report_of(failure).message)?;
-        Ok(metrics::exposition(&sights).otlp(&attributes))
+        let sights = runtime.block_on(hub.looks(Brief::All)).map_err(|failure| report_of(failure).message)?;
+        Ok(metrics::exposition(&sights, None).otlp(&attributes))
     };
     Pusher::start(settings, source, warn).inspect_err(|error| warn(error)).ok()
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use dormouse_events::MAX_EVENTS;
 use dormouse_metrics::{
     ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricKind, MetricUnit,
-    MetricValue, ProcessPart,
+    MetricValue, MetricsFormat, ProcessPart,
 };
 use dormouse_protocol::figures::{
     EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan, OTHER_EVENTS,
@@ -18,6 +18,7 @@ use dormouse_waits::{Histogram, Histograms};
 use super::origin::{Origin, unix_ns};
 use crate::core::group::cut;
 use crate::core::registry::MAX_GROUPS;
+use crate::features::waits::taking::Telling;
 
 /// A figure of groups, and its metric.
 type Exported = (&'static Figure<GroupFigure>, FigureMetric);
@@ -44,6 +45,12 @@ const MAX_SCALE: i32 = 8;
 /// ```
 pub fn add(to: &mut Exposition, origin: &Origin, stat: Stat) {
     add_with(Histograms::All, to, origin, stat);
+}
+
+/// [`add`], without the histograms that a format does not show: a short answer may have left them
+/// out.
+pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: Stat) {
+    add_with(Telling::in_format(format).histograms, to, origin, stat);
 }
 
 /// [`add`], of a reading that has these histograms.

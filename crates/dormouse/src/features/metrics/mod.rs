@@ -41,7 +41,7 @@ mod origin;
 mod service;
 
 pub use crate::web::{Responding, WebAnswer};
-pub use add::add;
+pub use add::{add, add_shown};
 pub use dormouse_metrics::{Exposition, MetricsFormat};
 pub use origin::Origin;
 pub use service::{Metrics, MetricsError, MetricsSpec, exposition, text};

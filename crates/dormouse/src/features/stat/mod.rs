@@ -45,7 +45,8 @@ fn tids() -> Vec<u32> {
 /// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
 /// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
-pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Stat {
+/// Threads have their names if `has_names` says so.
+pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, has_names: bool) -> Stat {
     history::begin();
     let mut best = snapshot(counting, waits);
     let quick_ns = QUICK_NS + best.stat.groups.len() as u64 * GROUP_NS;
@@ -62,7 +63,9 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>) -> S
     // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
-        thread.name = thread_name(thread.tid);
+        if has_names {
+            thread.name = thread_name(thread.tid);
+        }
     }
     history::settle(&mut best, &listed, begun_cpu_ns);
     if let Some(waits) = waits {
@@ -127,6 +130,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         experiment: dormouse_keys::unlikely!(EXPERIMENT),
         dropped: records::dropped(),
         clock: Some(clock()),
+        brief: None,
     };
     Snapshot { stat, times, listed, begun_cpu_ns }
 }

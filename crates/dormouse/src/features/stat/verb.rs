@@ -33,7 +33,12 @@ impl Answered for StatRequest {
         {
             states.add(counting);
         }
-        Ok(super::stat(states.get(), states.get().map(ClientWaits::told)))
+        let told = states.get().map(|waits: &ClientWaits| waits.told().brief(self.brief));
+        let mut stat = super::stat(states.get(), told, self.brief.is_none());
+        if let Some(brief) = self.brief {
+            stat.shorten(brief);
+        }
+        Ok(stat)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
-use dormouse_protocol::{GroupRow, WaitsBegun, WaitsRequest, WaitsRow};
+use dormouse_protocol::{Brief, GroupRow, WaitsBegun, WaitsRequest, WaitsRow};
 use dormouse_sys::perf;
 use dormouse_waits::{CpuTaking, Histograms, Placing, Waiting, exemplars, read_each};
 
@@ -66,6 +66,15 @@ impl Telling {
             MetricsFormat::Text => Self { exemplars: false, histograms: Histograms::Requests },
             MetricsFormat::OpenMetrics => Self { histograms: Histograms::Requests, ..Self::ALL },
             MetricsFormat::Protobuf => Self::ALL,
+        }
+    }
+
+    /// The part of these times that a short answer has.
+    pub(crate) fn brief(self, of: Option<Brief>) -> Self {
+        match of {
+            None | Some(Brief::All) => self,
+            Some(Brief::Exemplars) => Self { histograms: Histograms::Requests, ..self },
+            Some(Brief::Requests) => Self { exemplars: false, histograms: Histograms::Requests },
         }
     }
 

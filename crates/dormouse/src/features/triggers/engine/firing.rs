@@ -316,5 +316,5 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
         return writer.missing("stat", NO_MEMORY);
     }
     let waits = dormouse_waits::is_on().then_some(Telling::ALL);
-    writer.answer("stat", 0, &stat(None, waits))
+    writer.answer("stat", 0, &stat(None, waits, true))
 }

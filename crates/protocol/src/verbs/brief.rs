@@ -1,0 +1,210 @@
+//! The short form of an answer to `stat`: the figures that metrics show, as lists without names.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::stat::{CountRow, GroupRow, Stat};
+use super::waits::{ExemplarRow, HistogramRow, WaitsRow};
+use crate::id::{WireId, known};
+
+/// The part of an answer to `stat` that a client wants, the smallest first. None of them has rows
+/// of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Brief {
+    /// The histogram of requests of each group.
+    Requests,
+    /// The histogram of requests, with exemplars.
+    Exemplars,
+    /// All histograms, with exemplars.
+    All,
+}
+
+/// The groups of a short answer, and how many threads there are.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BriefStat {
+    /// The number of threads.
+    pub threads: u64,
+    /// All groups, in order of creation.
+    pub groups: Vec<BriefGroup>,
+}
+
+/// A [`GroupRow`]: `id`, `name`, `cpu_ns`, `entries`, `alive`, `started`, `finished`, `requests`,
+/// `polls`, `counts`, `waits`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BriefGroup(
+    u32,
+    Cow<'static, str>,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    Vec<CountRow>,
+    Option<BriefWaits>,
+);
+
+/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`; and the histograms of
+/// requests, and if they are asked for of polls, delays and awaits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct BriefWaits(Option<u64>, u64, u64, u64, Vec<BriefHistogram>);
+
+/// A [`HistogramRow`]: `scale`, `unit_ns`, `zero_threshold_ns`, `zero_count`, `buckets`, `sum_ns`,
+/// `max_ns`, `exemplars`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct BriefHistogram(i32, u64, u64, u64, Vec<(i32, u64)>, Option<u64>, u64, Vec<BriefExemplar>);
+
+/// An [`ExemplarRow`]: `index`, `task`, `duration_ns`, `unix_ns`, `trace_id`, `span_id`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+struct BriefExemplar(
+    i32,
+    u64,
+    u64,
+    u64,
+    #[serde(deserialize_with = "known")] Option<WireId<16>>,
+    #[serde(deserialize_with = "known")] Option<WireId<8>>,
+);
+
+impl Stat {
+    /// Puts groups and threads into their short form.
+    pub fn shorten(&mut self, to: Brief) {
+        let groups = std::mem::take(&mut self.groups);
+        let groups = groups.into_iter().map(|group| BriefGroup::of(group, to)).collect();
+        let threads = std::mem::take(&mut self.threads).len() as u64;
+        self.brief = Some(BriefStat { threads, groups });
+    }
+
+    /// The number of threads, whether or not there are rows of them.
+    pub fn thread_count(&self) -> u64 {
+        self.brief.as_ref().map_or(self.threads.len() as u64, |brief| brief.threads)
+    }
+
+    /// Takes the groups out of a short form.
+    pub fn expand(&mut self) {
+        if let Some(brief) = &mut self.brief {
+            self.groups = std::mem::take(&mut brief.groups).into_iter().map(GroupRow::from).collect();
+        }
+    }
+}
+
+impl BriefGroup {
+    fn of(row: GroupRow, to: Brief) -> Self {
+        let GroupRow { id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits } =
+            row;
+        let waits = waits.map(|row| {
+            let WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, polls, delays, awaits, requests } =
+                *row;
+            let rest = (to == Brief::All).then_some([polls, delays, awaits]).into_iter().flatten();
+            let histograms = [requests].into_iter().chain(rest).map(BriefHistogram::from);
+            BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, histograms.collect())
+        });
+        Self(id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits)
+    }
+}
+
+impl From<BriefGroup> for GroupRow {
+    fn from(brief: BriefGroup) -> Self {
+        let BriefGroup(id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits) =
+            brief;
+        let waits = waits.map(|BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, histograms)| {
+            let mut rows = histograms.into_iter().map(HistogramRow::from);
+            let mut next = || rows.next().unwrap_or_default();
+            let (requests, polls, delays, awaits) = (next(), next(), next(), next());
+            Box::new(WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, polls, delays, awaits, requests })
+        });
+        Self { id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits }
+    }
+}
+
+impl From<HistogramRow> for BriefHistogram {
+    fn from(row: HistogramRow) -> Self {
+        let HistogramRow { scale, unit_ns, zero_threshold_ns, zero_count, buckets, sum_ns, max_ns, .. } = row;
+        let exemplars = row.exemplars.into_iter().map(BriefExemplar::from).collect();
+        Self(scale, unit_ns, zero_threshold_ns, zero_count, buckets, sum_ns, max_ns, exemplars)
+    }
+}
+
+impl From<BriefHistogram> for HistogramRow {
+    fn from(brief: BriefHistogram) -> Self {
+        let BriefHistogram(scale, unit_ns, zero_threshold_ns, zero_count, buckets, sum_ns, max_ns, exemplars) =
+            brief;
+        let exemplars = exemplars.into_iter().map(ExemplarRow::from).collect();
+        let (max_task, tasks) = (None, Vec::new());
+        Self {
+            scale,
+            unit_ns,
+            zero_threshold_ns,
+            zero_count,
+            buckets,
+            sum_ns,
+            max_ns,
+            max_task,
+            tasks,
+            exemplars,
+        }
+    }
+}
+
+impl From<ExemplarRow> for BriefExemplar {
+    fn from(row: ExemplarRow) -> Self {
+        let ExemplarRow { index, task, duration_ns, unix_ns, trace_id, span_id } = row;
+        Self(index, task, duration_ns, unix_ns, trace_id, span_id)
+    }
+}
+
+impl From<BriefExemplar> for ExemplarRow {
+    fn from(BriefExemplar(index, task, duration_ns, unix_ns, trace_id, span_id): BriefExemplar) -> Self {
+        Self { index, task, duration_ns, unix_ns, trace_id, span_id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_answer_has_what_metrics_show() {
+        let exemplar =
+            ExemplarRow { index: 3, task: 9, trace_id: Some(WireId([7; 16])), ..ExemplarRow::default() };
+        let requests = HistogramRow {
+            scale: 3,
+            unit_ns: 1,
+            buckets: vec![(1, 2)],
+            exemplars: vec![exemplar],
+            ..HistogramRow::default()
+        };
+        let polls = HistogramRow { scale: 2, ..HistogramRow::default() };
+        let waits = WaitsRow { poll_ns: 5, requests, polls, ..WaitsRow::default() };
+        let group = GroupRow {
+            id: 1,
+            name: "tea".into(),
+            cpu_ns: 2,
+            entries: 3,
+            alive: 4,
+            started: 5,
+            finished: 6,
+            requests: 7,
+            polls: 8,
+            counts: Vec::new(),
+            waits: Some(Box::new(waits)),
+        };
+        for (to, has_polls) in [(Brief::Exemplars, false), (Brief::All, true)] {
+            let json = serde_json::to_string(&BriefGroup::of(group.clone(), to)).unwrap();
+            let back = GroupRow::from(serde_json::from_str::<BriefGroup>(&json).unwrap());
+            let mut right = group.clone();
+            if let Some(waits) = right.waits.as_mut().filter(|_| !has_polls) {
+                waits.polls = HistogramRow::default();
+            }
+            assert_eq!(back, right, "{json}");
+        }
+    }
+}
