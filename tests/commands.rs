@@ -289,3 +289,19 @@ fn a_service_in_other_namespaces_is_found() {
     drop(outside.stdin.take());
     outside.wait().expect("its end");
 }
+
+#[test]
+fn clients_are_listed_with_what_they_take() {
+    let service = support::Service::idle();
+    let mut top = support::Running::start(["--json", "top", &service.target()]);
+    top.line();
+    let listed = run(["--json", "clients", &service.target()]).json();
+    let clients = listed["clients"].as_array().expect("a list");
+    let watched = clients.iter().find(|client| client["pid"] == top.pid()).expect("the one that watches");
+    assert_eq!(watched["does"], serde_json::json!(["counts task-clock"]), "{listed}");
+    assert!(watched["client"].as_str().is_some_and(|name| name.starts_with("dormouse top ")), "{listed}");
+    assert_eq!(clients.iter().filter(|client| client["asks"] == true).count(), 1, "{listed}");
+    let text = run(["clients", &service.target()]).stdout;
+    assert!(text.contains("counts task-clock") && text.contains("lists this"), "{text}");
+    top.end_by(rustix::process::Signal::INT);
+}

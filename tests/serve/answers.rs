@@ -11,12 +11,13 @@ const TASKS: &str = "known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unl
 const PROFILE: &str = "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,unit,value";
 
 /// Verbs that read, and the fields of their documents.
-const DOCUMENTS: [(&str, &str); 16] = [
+const DOCUMENTS: [(&str, &str); 17] = [
     ("keys", "keys,schema"),
     ("keys?glob=menu.*", "keys,schema"),
     ("stat?for=20ms", STAT),
     ("stat?for=20ms&waits=1&event=page-faults,task-clock", STAT),
     ("list", "events,pid,schema"),
+    ("clients", "clients,pid,schema"),
     ("slots", "pid,schema,threads,watches"),
     ("doctor", "checks,pid,schema,subject"),
     ("triggers", "budget_bytes,directory,pid,schema,triggers,used_bytes"),

@@ -1,6 +1,7 @@
 //! The command line: the subcommands, one file each, and the flags of all.
 
 mod bench;
+mod clients;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
@@ -51,6 +52,7 @@ Examples:
   dormouse stat -r 5 -- make             what a command uses, and how it varies
   dormouse list teaparty                 the events that its groups can count
   dormouse keys teaparty 'db.*'          keys and whether they are on
+  dormouse clients teaparty              who is connected to it, and what it does for each
   dormouse trace teaparty 'db.*,!db.row' switch probes on and watch what they record
   dormouse trace teaparty 'dormouse.poll,dormouse.task,db.*' -o tea.json.gz
                                          a timeline of threads and requests, for viewers
@@ -94,6 +96,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Ps(ps::Args),
     Keys(Line<keys::Request>),
+    Clients(Line<clients::Request>),
     On(Line<on::Request>),
     Off(Line<off::Request>),
     Reset(Line<reset::Request>),
@@ -129,6 +132,7 @@ pub(crate) enum Command {
 #[cfg(feature = "serve")]
 const SERVED: Verbs = Verbs {
     offers: &[
+        Offer::reading::<clients::Request>(),
         Offer::reading::<doctor::Request>(),
         Offer::reading::<keys::Request>(),
         Offer::changing::<switch::Request>(),
@@ -151,6 +155,7 @@ pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
     match command {
         Command::Ps(args) => ps::run(&args, context),
         Command::Keys(line) => line.run(context),
+        Command::Clients(line) => line.run(context),
         Command::On(line) => line.run(context),
         Command::Off(line) => line.run(context),
         Command::Reset(line) => line.run(context),
@@ -249,7 +254,7 @@ mod tests {
                 assert!((offer.read)(&[(name.into(), "/tmp/x".into())]).is_err(), "{verb} {name}");
             }
         }
-        let is_stdin_read = (SERVED.offers[4].read)(&[("addr".into(), "-".into())]).is_ok();
+        let is_stdin_read = (SERVED.offers[5].read)(&[("addr".into(), "-".into())]).is_ok();
         assert!(!is_stdin_read, "the server's own input is nobody's");
         for changes in ["on", "off", "reset", "record", "serve", "demo", "generate", "experiment"] {
             assert!(SERVED.offers.iter().all(|offer| offer.name != changes), "{changes}");

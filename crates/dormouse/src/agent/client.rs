@@ -45,6 +45,8 @@ pub(crate) struct Client {
     pub(crate) peer: Peer,
     input: Vec<u8>,
     output: Output,
+    /// When it connected.
+    pub(crate) since: Instant,
     /// When it last said something, or took something.
     active: Instant,
     /// Once it has said hello: whether it takes notices between answers.
@@ -90,6 +92,7 @@ impl Client {
             peer,
             input: Vec::new(),
             output: Output::default(),
+            since: now,
             active: now,
             greeted: None,
             name: String::new(),
@@ -288,7 +291,7 @@ impl Client {
         self.stream = Some(Box::new(stream));
     }
 
-    pub(super) fn is_streaming(&self) -> bool {
+    pub(crate) fn is_streaming(&self) -> bool {
         self.stream.is_some()
     }
 

@@ -2,6 +2,7 @@
 //! `engine` the work on a thread of dormouse's, `verb` the answers to clients.
 
 pub(crate) mod budget;
+mod clients;
 pub(crate) mod hello;
 mod keys;
 pub(crate) mod long_polls;

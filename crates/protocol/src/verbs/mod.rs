@@ -1,6 +1,7 @@
 //! The operations: one file for each subject, with the requests, the answers and the bounds.
 
 mod brief;
+mod clients;
 mod count;
 mod doctor;
 mod hello;
@@ -20,6 +21,7 @@ mod watch;
 use serde::{Deserialize, Serialize};
 
 pub use brief::{Brief, BriefGroup, BriefStat};
+pub use clients::{ClientRow, Clients, ClientsRequest};
 pub use count::{CountAnswer, CountRequest, EventInfo, Events, EventsRequest};
 pub use doctor::{Check, CheckState, Doctor, DoctorRequest};
 pub use hello::{Hello, HelloRequest};
@@ -49,6 +51,7 @@ macro_rules! for_each_verb {
         $then! {
             Hello(HelloRequest),
             Keys(KeysRequest),
+            Clients(ClientsRequest),
             On(OnRequest),
             Off(OffRequest),
             Reset(ResetRequest),

@@ -16,7 +16,11 @@ use crate::agent::{Answered, Asked, ClientState};
 /// Reports in one answer.
 const ROWS: usize = 64;
 
-impl ClientState for LongPolls {}
+impl ClientState for LongPolls {
+    fn what(&self) -> String {
+        "looks for long polls".to_owned()
+    }
+}
 
 impl Answered for LongPollsRequest {
     /// Has long polls reported.

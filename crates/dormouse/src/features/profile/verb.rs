@@ -34,6 +34,10 @@ struct ClientProfile {
 }
 
 impl ClientState for ClientProfile {
+    fn what(&self) -> String {
+        "takes a profile".to_owned()
+    }
+
     fn keys(&self) -> Vec<&'static Key> {
         self.run.keys().collect()
     }

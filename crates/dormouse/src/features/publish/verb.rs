@@ -16,6 +16,10 @@ pub(crate) const COMPANION: Companion = Companion {
 };
 
 impl ClientState for Publishing {
+    fn what(&self) -> String {
+        "has the process context published".to_owned()
+    }
+
     fn keys(&self) -> Vec<&'static Key> {
         Publishing::keys(self).to_vec()
     }

@@ -85,6 +85,13 @@ impl ClientEvents {
         self.counting.iter().flat_map(Counting::keys)
     }
 
+    /// The names of what is counted for the client.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let clock = self.is_counting().then_some(Event::TASK_CLOCK);
+        let others = self.events.iter().copied().filter(|event| *event != Event::TASK_CLOCK);
+        clock.into_iter().chain(others).map(|event| event.name().to_owned()).collect()
+    }
+
     /// The counts of a group that belong to these events, in their order.
     pub(crate) fn of(&self, counts: &[Count]) -> Vec<CountRow> {
         let of = |event| counts.iter().find(|count| count.event == event).map(count_row);

@@ -15,6 +15,13 @@ const TASK_CLOCK: &str = "task-clock";
 const MAX_EVENTS: usize = 32;
 
 impl ClientState for ClientEvents {
+    fn what(&self) -> String {
+        match self.names().as_slice() {
+            [] => "counts nothing".to_owned(),
+            names => format!("counts {}", names.join(", ")),
+        }
+    }
+
     fn keys(&self) -> Vec<&'static Key> {
         ClientEvents::keys(self).collect()
     }

@@ -14,6 +14,10 @@ use crate::core::rows::place_row;
 const PLACES: usize = 512;
 
 impl ClientState for ClientWaits {
+    fn what(&self) -> String {
+        "takes times of tasks".to_owned()
+    }
+
     fn keys(&self) -> Vec<&'static Key> {
         ClientWaits::keys(self).to_vec()
     }

@@ -37,7 +37,11 @@ pub(super) struct ClientWatch {
     hits: Option<VecDeque<WatchHit>>,
 }
 
-impl ClientState for ClientWatch {}
+impl ClientState for ClientWatch {
+    fn what(&self) -> String {
+        "watches memory".to_owned()
+    }
+}
 
 impl ClientWatch {
     /// Arms a watch for a client's request, with the number of its group.
