@@ -7,10 +7,8 @@
 
 pub(crate) mod file;
 pub(crate) mod frames;
-pub(crate) mod long_polls;
 pub(crate) mod profile;
 pub(crate) mod session;
-pub(crate) mod tasks;
 pub(crate) mod waits;
 
 use std::io::{self, Read as _, Write as _};

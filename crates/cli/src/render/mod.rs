@@ -1,13 +1,12 @@
 //! Samples for users and programs: rows of figures, tables, JSON.
 
 pub(crate) mod column;
-pub(crate) mod hits;
+pub(crate) mod frame;
 pub(crate) mod leases;
 pub(crate) mod processes;
 pub(crate) mod profile;
 pub(crate) mod row;
 pub(crate) mod table;
-pub(crate) mod tasks;
 pub(crate) mod threads;
 pub(crate) mod view;
 pub(crate) mod watch;

@@ -6,8 +6,6 @@ pub(crate) mod profiling;
 pub(crate) mod source;
 pub(crate) mod tasks;
 pub(crate) mod totals;
-pub(crate) mod waiting_places;
-pub(crate) mod watching;
 
 /// Why no event has a count of work in no group.
 pub(crate) const IN_NO_GROUP: &str =

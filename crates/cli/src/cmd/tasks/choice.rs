@@ -8,9 +8,9 @@ use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Deserialize;
 
 use super::Request;
+use super::listing::Listing;
 use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::render::tasks::Listing;
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]

@@ -7,13 +7,14 @@ use dormouse_profile::NameFinder;
 use dormouse_protocol::LongPollRow;
 
 use super::choice::Choice;
-use crate::client::{Client, long_polls};
+use super::listing::long_poll::{LongPollDocument, report};
+use super::reports;
+use super::waiting_places::names_of;
+use crate::client::Client;
 use crate::duration::short_of;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Context, FAIR};
-use crate::render::tasks::long_poll::{LongPollDocument, report};
 use crate::sample::tasks::Numbers;
-use crate::sample::waiting_places::names_of;
 use crate::target::{Proc, Target};
 use crate::text::{clean, count};
 
@@ -31,7 +32,7 @@ pub(super) fn run(
 ) -> Outcome {
     let (mut client, _) = Client::open(target, context.patience)?;
     let signals = context.cancel()?;
-    long_polls::begin(&mut client, threshold)?;
+    reports::begin(&mut client, threshold)?;
     let mut finder = NameFinder::of(client.pid).map_err(|why| {
         context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why.to_string())));
     });
@@ -42,7 +43,7 @@ pub(super) fn run(
         let due = Instant::now() + LOOK;
         let is_over = signals.came_before(end.map_or(due, |end| end.min(due)))?
             || end.is_some_and(|end| Instant::now() >= end);
-        let (reports, lost, between) = long_polls::take(&mut client)?;
+        let (reports, lost, between) = reports::take(&mut client)?;
         for row in reports.into_iter().filter(|row| choice.has_group(&row.group)) {
             polls.insert(row.number);
             let row = outside(row, &mut numbers);

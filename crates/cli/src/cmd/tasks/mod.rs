@@ -4,8 +4,12 @@
 //! anyway. It reads its tasks while they run, a few thousand at a time: each is listed in its state
 //! at one moment, which differs from task to task.
 
+mod agent;
 mod choice;
+mod listing;
 mod long_polls;
+mod reports;
+mod waiting_places;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,23 +22,23 @@ use dormouse_protocol::WireTaskState;
 use serde::Deserialize;
 
 use crate::args::help;
+use crate::client::Client;
 use crate::client::session::Subject;
-use crate::client::tasks::{Taken, TaskList};
-use crate::client::{Client, tasks};
 use crate::duration::{Length, parse};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Context, DIM, FAIR};
-use crate::render::tasks::document::TasksDocument;
-use crate::render::tasks::place::PlaceNames;
-use crate::render::tasks::tree::{self, TreeDocument};
-use crate::render::tasks::{Listing, text};
-use crate::sample::waiting_places::named;
 use crate::signals::{Signals, wait};
 use crate::target::Target;
 use crate::text::{clean, count, read_by_text};
 use crate::verb::Asked;
 
+use agent::{Taken, TaskList};
 use choice::{Choice, Sort};
+use listing::document::TasksDocument;
+use listing::place::PlaceNames;
+use listing::tree::{self, TreeDocument};
+use listing::{Listing, text};
+use waiting_places::named;
 
 /// The time for which times and places are taken before a list.
 const LENGTH: Duration = Duration::from_secs(1);
@@ -155,16 +159,16 @@ fn list(request: &Request, choice: &Choice, target: &Target, context: &mut Conte
     let (mut client, hello) = Client::open(target, context.patience)?;
     // Before times begin: from then on there is a list, also for a signal.
     let signals = context.cancel()?;
-    let has_places = tasks::begin(&mut client, &hello, request.cpu)?;
+    let has_places = agent::begin(&mut client, &hello, request.cpu)?;
     if request.wake {
-        let woken = tasks::wake(&mut client)?;
+        let woken = agent::wake(&mut client)?;
         context.note(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
     }
     let length = wait_length(request, &mut client)?;
     await_times(&mut client, length, &signals)?;
-    let taken = tasks::taken(&mut client)?;
+    let taken = agent::taken(&mut client)?;
     let begun = Instant::now();
-    let mut list = tasks::list(&mut client)?;
+    let mut list = agent::list(&mut client)?;
     let took = begun.elapsed();
     let names = names(&mut client, &list, context)?;
     names.find_yields(&mut list);
@@ -197,7 +201,7 @@ fn wait_length(request: &Request, client: &mut Client) -> Outcome<Duration> {
         // Those that were woken are to be polled first, and CPU time is taken from now on.
         None if request.wake || request.cpu => 0,
         None => {
-            let Taken { times_ns, places_ns } = tasks::taken(client)?;
+            let Taken { times_ns, places_ns } = agent::taken(client)?;
             times_ns.min(places_ns.unwrap_or(0))
         }
     };
@@ -210,7 +214,7 @@ fn names(client: &mut Client, list: &TaskList, context: &Context) -> Outcome<Pla
     if wanted.is_empty() {
         return Ok(PlaceNames::default());
     }
-    let stacks = tasks::places(client, &wanted)?;
+    let stacks = agent::places(client, &wanted)?;
     let (names, why) = named(client.names(), &stacks);
     if let Some(why) = why {
         context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
@@ -242,8 +246,8 @@ fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outc
 
 #[cfg(test)]
 mod tests {
+    use super::listing::tests::{list, task};
     use super::*;
-    use crate::render::tasks::tests::{list, task};
     use crate::verb::Line;
     use clap::Parser;
 

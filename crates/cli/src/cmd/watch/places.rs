@@ -8,6 +8,7 @@ use dormouse_protocol::{HitRow, SiteRow, WireAccess};
 use serde::Serialize;
 
 use super::look::Look;
+use crate::render::frame::CodeFrame;
 use crate::sample::tasks::Numbers;
 use crate::target::process::read_text;
 use crate::target::{Proc, Process};
@@ -25,20 +26,6 @@ pub(crate) struct CodePlace {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<String>,
     pub(crate) frames: Vec<CodeFrame>,
-}
-
-/// A function, and a line of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct CodeFrame {
-    pub(crate) function: String,
-    pub(crate) inlined: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) line: Option<u32>,
-    /// Whether it is the program's own code, where that was asked.
-    #[serde(skip)]
-    pub(crate) is_own: bool,
 }
 
 /// A thread as it is seen from here.

@@ -5,6 +5,13 @@
 //! it does not matter whether this command ends by Ctrl-C, by its own limits or by SIGKILL. Any
 //! other process is watched from outside, with the same report.
 
+mod hits;
+mod look;
+mod outside;
+mod places;
+mod source;
+mod wanted;
+
 use std::num::NonZero;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -21,15 +28,15 @@ use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::live::page;
 use crate::output::{Context, FAIR, is_interactive};
-use crate::render::hits::{self, HitDocument, ReportDocument};
-use crate::sample::watching::look::Look;
-use crate::sample::watching::places::Places;
-use crate::sample::watching::source::Watched;
-use crate::sample::watching::wanted::Wanted;
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::text::{clean, read_by_text};
 use crate::verb::Asked;
+use hits::{HitDocument, ReportDocument};
+use look::Look;
+use places::Places;
+use source::Watched;
+use wanted::Wanted;
 
 /// Time between two looks: soon enough that the queue of single hits has room, and the end by
 /// --max is not long in coming.

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::place::hides_parts;
 use super::{Listing, Unlisted, state};
-use crate::sample::waiting_places::CUT;
-use crate::sample::watching::places::CodeFrame;
+use crate::cmd::tasks::waiting_places::CUT;
+use crate::render::frame::CodeFrame;
 
 /// The list of tasks.
 #[derive(Debug, Serialize)]

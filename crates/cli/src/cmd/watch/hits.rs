@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WireState};
 use serde::Serialize;
 
-use super::table::Table;
+use super::look::{End, Look};
+use super::places::{CodePlace, Places, SeenThread};
 use crate::duration::short;
 use crate::output::{DIM, FAIR, GOOD, HEAD};
-use crate::sample::watching::look::{End, Look};
-use crate::sample::watching::places::{CodeFrame, CodePlace, Places, SeenThread};
+use crate::render::frame::CodeFrame;
+use crate::render::table::Table;
 use crate::text::{Clean, clean, count};
 
 /// Accesses that no debug register sees, in every report.

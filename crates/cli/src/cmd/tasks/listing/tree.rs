@@ -10,11 +10,11 @@ use serde::Serialize;
 use super::place::name;
 use super::text::cut;
 use super::{LOST, Listing, Unlisted, state};
-use crate::client::tasks::Taken;
+use crate::cmd::tasks::agent::Taken;
 use crate::duration::short;
 use crate::output::HEAD;
+use crate::render::frame::CodeFrame;
 use crate::render::table::Table;
-use crate::sample::watching::places::CodeFrame;
 use crate::text::clean;
 
 /// The most functions on the way to a place: the others, on the outside, are left out.

@@ -14,9 +14,9 @@ use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
 use crate::advice::Language;
-use crate::client::tasks::{Taken, TaskList};
+use crate::cmd::tasks::agent::{Taken, TaskList};
+use crate::cmd::tasks::waiting_places::UNKNOWN_PLACE;
 use crate::duration::short;
-use crate::sample::waiting_places::UNKNOWN_PLACE;
 use crate::text::{clean, count};
 
 use place::PlaceNames;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::place::name;
 use crate::duration::{clock_time, short};
 use crate::output::{DIM, FAIR, HEAD};
-use crate::sample::watching::places::CodeFrame;
+use crate::render::frame::CodeFrame;
 use crate::text::clean;
 
 /// The most functions of a stack without any of the service's own.

@@ -7,7 +7,7 @@ use dormouse_protocol::{
     WaitsRequest, WakeTasksRequest, WokenTasks,
 };
 
-use super::Client;
+use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
 
 /// The most tasks that are read: more than an agent has places for.

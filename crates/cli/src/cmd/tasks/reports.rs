@@ -6,7 +6,7 @@ use dormouse_protocol::{
     LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsRequest,
 };
 
-use super::Client;
+use crate::client::Client;
 use crate::exit::Outcome;
 
 /// The most answers in which the reports of one moment come.

@@ -6,7 +6,7 @@ use dormouse_maps::SpaceError;
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame, Symbols};
 use dormouse_protocol::PlaceRow;
 
-use crate::sample::watching::places::CodeFrame;
+use crate::render::frame::CodeFrame;
 
 /// The number of the place of all wakers whose stack is not known.
 pub(crate) const UNKNOWN_PLACE: u32 = 1;

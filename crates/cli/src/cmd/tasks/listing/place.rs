@@ -12,10 +12,10 @@ use dormouse_profile::own::place;
 use dormouse_profile::sets::{Called, around_set, parts_of};
 use dormouse_protocol::{TaskRow, WireTaskState};
 
-use crate::client::tasks::TaskList;
+use crate::cmd::tasks::agent::TaskList;
+use crate::cmd::tasks::waiting_places::CUT;
+use crate::render::frame::CodeFrame;
 use crate::render::profile::text::brief;
-use crate::sample::waiting_places::CUT;
-use crate::sample::watching::places::CodeFrame;
 use crate::text::{clean, count};
 
 /// The functions of places, by the places' numbers, the innermost first.
