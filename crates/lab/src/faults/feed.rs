@@ -20,7 +20,7 @@ use dormouse_sys::perf::{
 /// Bytes of all buffers together, where they may be locked, and of one, at most.
 const ALL: usize = 128 << 20;
 const LARGEST: usize = 32 << 20;
-/// Every fault; also what maps and who lives.
+/// Every fault, and records of mappings and of the life of threads.
 const SAMPLING: Sampling =
     Sampling { every: NonZero::<u64>::MIN, life: true, callchain: false, stack_bytes: 0 };
 
@@ -38,7 +38,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Of all programs that the calling thread starts, from the start of each.
+    /// Opens buffers for all programs that the calling thread starts, from the start of each.
     pub(super) fn of_children() -> Result<Self, Error> {
         let mut attr = Attr::count(KernelEvent::PageFaults).inherited().from_exec();
         let mut feed = Self { user_only: false, buffers: Vec::new(), pending: Vec::new(), latest: 0 };
