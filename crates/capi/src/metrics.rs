@@ -38,7 +38,7 @@ pub(crate) const WAITS: u32 = 1;
 
 /// `struct dormouse_metrics`: what is counted, and its last rendering.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct CountedMetrics {
     metrics: Metrics,
     rendered: Vec<u8>,
 }
@@ -59,7 +59,7 @@ fn format(number: u32) -> Option<&'static (u32, MetricsFormat, &'static CStr)> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_metrics_begin(
     spec: *const Measured,
-    metrics: *mut *mut Told,
+    metrics: *mut *mut CountedMetrics,
     error: *mut Error,
 ) -> Code {
     // SAFETY: promises 1 and 3 for the specification, 1 for the place of the metrics, 3 for the
@@ -84,7 +84,7 @@ unsafe extern "C" fn dormouse_metrics_begin(
             let counted = MetricsSpec::new();
             let counted = if flags & WAITS == 0 { counted } else { counted.waits() };
             let metrics = Metrics::start(&counted)?;
-            place.write(Box::into_raw(Box::new(Told { metrics, rendered: Vec::new() })));
+            place.write(Box::into_raw(Box::new(CountedMetrics { metrics, rendered: Vec::new() })));
             Ok(())
         })
     }
@@ -92,7 +92,7 @@ unsafe extern "C" fn dormouse_metrics_begin(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dormouse_metrics_read(
-    metrics: *mut Told,
+    metrics: *mut CountedMetrics,
     wanted: u32,
     bytes: *mut *const c_void,
     length: *mut usize,
@@ -134,7 +134,7 @@ extern "C" fn dormouse_metrics_content_type(wanted: u32) -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dormouse_metrics_end(metrics: *mut Told) {
+unsafe extern "C" fn dormouse_metrics_end(metrics: *mut CountedMetrics) {
     // SAFETY: promise 4.
     contained((), || drop(unsafe { owned(metrics) }));
 }

@@ -72,7 +72,7 @@ pub use point::{Point, point, ticks_to_ns};
 pub use process::process_exact;
 pub use stamp::{begin_sharing, shared_stamp, stamp};
 pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};
-pub use tier::{Tier, complaint};
+pub use tier::{Tier, config_error};
 
 /// Parts for the crate `dormouse-lab`. They are no promise.
 #[doc(hidden)]

@@ -104,7 +104,7 @@ pub(crate) fn capabilities() -> Vec<Capability> {
 }
 
 /// The faults of the settings, in a sentence each.
-pub(crate) fn complaints() -> impl Iterator<Item = String> {
+pub(crate) fn config_errors() -> impl Iterator<Item = String> {
     let limited = capabilities().into_iter().filter(|check| check.state != State::Ok);
     limited.map(|check| check.detail.into_owned())
 }
@@ -115,11 +115,11 @@ fn count(names: &str) -> Option<Capability> {
     if names.is_empty() {
         return None;
     }
-    let (mut events, mut complaints) = (Vec::new(), Vec::new());
+    let (mut events, mut errors) = (Vec::new(), Vec::new());
     for name in names {
         match Event::by_name(name) {
             Ok(event) => events.push(event),
-            Err(why) => complaints.push(why.to_string()),
+            Err(why) => errors.push(why.to_string()),
         }
     }
     if !events.is_empty() {
@@ -127,17 +127,17 @@ fn count(names: &str) -> Option<Capability> {
             Ok(counting) => counting.keep(),
             Err(why) => {
                 events.clear();
-                complaints.push(why.to_string());
+                errors.push(why.to_string());
             }
         }
     }
     let counted: Vec<&str> = events.into_iter().map(Event::name).collect();
     let counted = if counted.is_empty() { "nothing".to_owned() } else { counted.join(", ") };
     let detail = format!("DORMOUSE_COUNT has counted from the start: {counted}");
-    Some(if complaints.is_empty() {
+    Some(if errors.is_empty() {
         Capability::ok("groups.count", detail)
     } else {
-        Capability::limited("groups.count", format!("{detail}; {}", complaints.join("; ")))
+        Capability::limited("groups.count", format!("{detail}; {}", errors.join("; ")))
             .with_fix("set DORMOUSE_COUNT to names that `dormouse list` shows, with commas between them")
     })
 }
@@ -183,18 +183,18 @@ fn publish(setting: &str) -> Option<Capability> {
 
 /// Arms triggers for good: those that can be.
 fn arm(rules: &str) -> Capability {
-    let (mut armed, mut complaints) = (0, Vec::from_iter(triggers::store_complaint()));
+    let (mut armed, mut errors) = (0, Vec::from_iter(triggers::store_config_error()));
     for rule in triggers::split(rules) {
         match triggers::add(rule) {
             Ok(numbers) => armed += numbers.len(),
-            Err(why) => complaints.push(why.to_string()),
+            Err(why) => errors.push(why.to_string()),
         }
     }
     let detail = format!("DORMOUSE_TRIGGERS has armed {armed} triggers from the start");
-    if complaints.is_empty() {
+    if errors.is_empty() {
         return Capability::ok("triggers", detail);
     }
-    Capability::limited("triggers", format!("{detail}; {}", complaints.join("; "))).with_fix(
+    Capability::limited("triggers", format!("{detail}; {}", errors.join("; "))).with_fix(
         "set DORMOUSE_TRIGGERS to rules, as in 'request>500ms; panic'; `dormouse triggers` has them all",
     )
 }

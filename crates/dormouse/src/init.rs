@@ -14,10 +14,10 @@ impl Agent {
     /// sentence each; the default is used instead. For the service's log; `dormouse doctor` reports
     /// the same.
     pub fn warnings(&self) -> Vec<String> {
-        let keys = dormouse_keys::Protocol::complaint();
-        let clock = dormouse_clock::complaint().map(str::to_owned);
-        let own = self.complaint().map(str::to_owned).into_iter().chain(keys);
-        own.chain(environment::complaints()).chain(clock).collect()
+        let keys = dormouse_keys::Protocol::config_error();
+        let clock = dormouse_clock::config_error().map(str::to_owned);
+        let own = self.config_error().map(str::to_owned).into_iter().chain(keys);
+        own.chain(environment::config_errors()).chain(clock).collect()
     }
 }
 

@@ -64,8 +64,8 @@ pub fn capability() -> Vec<Capability> {
         let detail = format!("sites that do not follow their keys since they were loaded: {waiting}");
         report.push(Capability::limited("keys.objects", detail));
     }
-    if let Some(complaint) = Protocol::complaint() {
-        report.push(Capability::limited("keys.setting", complaint).with_fix("unset DORMOUSE_KEYS"));
+    if let Some(error) = Protocol::config_error() {
+        report.push(Capability::limited("keys.setting", error).with_fix("unset DORMOUSE_KEYS"));
     }
     report
 }

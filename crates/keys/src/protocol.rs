@@ -53,7 +53,7 @@ impl Protocol {
     }
 
     /// The fault in the value of `DORMOUSE_KEYS`, or `None`. If it is wrong, the default is used.
-    pub fn complaint() -> Option<String> {
+    pub fn config_error() -> Option<String> {
         named().err()
     }
 
@@ -111,10 +111,10 @@ mod tests {
     #[test]
     fn a_variable_that_changes_later_changes_nothing() {
         dormouse_testkit::in_child(|| {
-            assert_eq!((Protocol::of_process(), Protocol::complaint()), (Protocol::Flip, None));
+            assert_eq!((Protocol::of_process(), Protocol::config_error()), (Protocol::Flip, None));
             // SAFETY: the other threads of this child look at no environment.
             unsafe { std::env::set_var("DORMOUSE_KEYS", "sledgehammer") };
-            assert_eq!((Protocol::of_process(), Protocol::complaint()), (Protocol::Flip, None));
+            assert_eq!((Protocol::of_process(), Protocol::config_error()), (Protocol::Flip, None));
         });
     }
 }

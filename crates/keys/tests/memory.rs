@@ -142,7 +142,7 @@ fn enable_with_ever_more_bytes() -> usize {
 fn first_batches_are_refused_without_memory() {
     in_child(|| {
         // Read as `init` reads it, once in a process.
-        assert_eq!(Protocol::complaint(), None);
+        assert_eq!(Protocol::config_error(), None);
         // A fork's child, so that an abort is told from the failure of the test.
         let status = fork(|| {
             let refused = enable_with_ever_more_bytes();

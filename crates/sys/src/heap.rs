@@ -43,7 +43,7 @@ pub struct Listener {
 }
 
 /// A subscription: a listener is called while this is held.
-pub trait Told: Debug + Send + Sync {}
+pub trait Subscription: Debug + Send + Sync {}
 
 /// An allocator that can report a sample of its allocations. It does nothing extra until it is
 /// asked to.
@@ -57,7 +57,7 @@ pub trait Heap: Debug + Sync {
     /// # Errors
     ///
     /// The reason why it cannot be woken.
-    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Told>, String>;
+    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Subscription>, String>;
 
     /// Sets the bytes between two picks, on average; at least 1. Threads follow at their next
     /// allocation.
@@ -69,5 +69,5 @@ pub trait Heap: Debug + Sync {
     /// # Errors
     ///
     /// The reason why it cannot be woken.
-    fn watch_frees(&self) -> Result<Box<dyn Told>, String>;
+    fn watch_frees(&self) -> Result<Box<dyn Subscription>, String>;
 }

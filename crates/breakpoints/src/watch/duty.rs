@@ -24,7 +24,7 @@ use dormouse_sys::trap::{self, Disposition};
 use super::entry::Claimed;
 use super::holders;
 use super::line::{Line, PATIENCE};
-use super::plan::{HitCounts, Order, Plan, Stage, Wish};
+use super::plan::{HitCounts, Order, Plan, Request, Stage};
 use super::sched;
 use crate::Error;
 
@@ -138,7 +138,7 @@ impl Duty {
             tally.set_armed(true);
         }
         let number = claimed.number();
-        let wish = Wish {
+        let request = Request {
             number,
             flexible: is_flexible.then_some(tally.pieces.len() as u32),
             rate: tally.spec.rate,
@@ -146,7 +146,7 @@ impl Duty {
         };
         let weight = tally.pieces.len();
         self.watches.push(Watched { number, claimed, group, is_flexible, lines, earlier: 0, unsignalled: 0 });
-        self.plan.join(monotonic_ns(), wish);
+        self.plan.join(monotonic_ns(), request);
         if is_flexible {
             self.follow_plan();
             if let Some(error) = self.refusal.take().filter(|_| self.shared_lines() < weight) {

@@ -30,9 +30,9 @@ pub(crate) enum Stage {
     Over,
 }
 
-/// A wish for a place in the plan.
+/// A request for a place in the plan.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     pub(crate) number: u32,
     /// The registers that a flexible watch takes in its turn; none: pinned.
     pub(crate) flexible: Option<u32>,
@@ -75,7 +75,7 @@ pub(crate) struct Plan {
 
 #[derive(Debug)]
 struct Planned {
-    wish: Wish,
+    request: Request,
     throttle: Throttle,
     share: Share,
     stage: Stage,
@@ -89,11 +89,11 @@ impl Plan {
 
     /// A watch that was made just now: a pinned one is armed already, a flexible one waits for the
     /// next step.
-    pub(crate) fn join(&mut self, now: u64, wish: Wish) {
+    pub(crate) fn join(&mut self, now: u64, request: Request) {
         let mut share = Share::new(now);
-        let stage = match wish.flexible {
+        let stage = match request.flexible {
             Some(weight) => {
-                self.turns.join(wish.number, weight);
+                self.turns.join(request.number, weight);
                 // Where turns are taken it waits for the next one.
                 self.deal_now |= self.deal_at.is_none();
                 Stage::Waiting
@@ -101,12 +101,12 @@ impl Plan {
             None => Stage::Armed,
         };
         share.set_armed(now, stage == Stage::Armed);
-        self.watches.push(Planned { wish, throttle: Throttle::new(wish.rate, now), share, stage });
+        self.watches.push(Planned { request, throttle: Throttle::new(request.rate, now), share, stage });
     }
 
     /// A watch has gone, and its registers with it.
     pub(crate) fn leave(&mut self, number: u32) {
-        self.watches.retain(|watch| watch.wish.number != number);
+        self.watches.retain(|watch| watch.request.number != number);
         self.turns.leave(number);
         self.deal_now = true;
     }
@@ -114,9 +114,9 @@ impl Plan {
     /// The kernel has refused what a flexible watch needs in its turn, which is over with that. Say
     /// then how many registers there are.
     pub(crate) fn refuse(&mut self, now: u64, number: u32) {
-        let watch = self.watches.iter_mut().find(|watch| watch.wish.number == number);
+        let watch = self.watches.iter_mut().find(|watch| watch.request.number == number);
         if let Some(watch) = watch.filter(|watch| watch.stage == Stage::Armed) {
-            debug_assert!(watch.wish.flexible.is_some(), "watch {number} has registers of its own");
+            debug_assert!(watch.request.flexible.is_some(), "watch {number} has registers of its own");
             watch.stage = Stage::Waiting;
             watch.share.set_armed(now, false);
         }
@@ -124,7 +124,9 @@ impl Plan {
 
     /// A watch cannot go on: its registers are free.
     pub(crate) fn end(&mut self, now: u64, number: u32) {
-        let Some(watch) = self.watches.iter_mut().find(|watch| watch.wish.number == number) else { return };
+        let Some(watch) = self.watches.iter_mut().find(|watch| watch.request.number == number) else {
+            return;
+        };
         // The caller has disarmed it.
         watch.enter(now, Stage::Over, &mut Vec::new(), &mut Vec::new());
         self.turns.leave(number);
@@ -148,9 +150,9 @@ impl Plan {
         let (mut orders, mut takes) = (Vec::new(), Vec::new());
         let mut wake_at: Option<u64> = None;
         for watch in self.watches.iter_mut().filter(|watch| watch.stage != Stage::Over) {
-            let number = watch.wish.number;
+            let number = watch.request.number;
             let counts = counts(number);
-            let is_over = watch.wish.max_hits.is_some_and(|max| counts.passed >= max);
+            let is_over = watch.request.max_hits.is_some_and(|max| counts.passed >= max);
             let next = match watch.throttle.look(now, counts.all) {
                 _ if is_over => Stage::Over,
                 Allowance::RestUntil(until) => {
@@ -159,7 +161,7 @@ impl Plan {
                 }
                 Allowance::Hits(alarm) => {
                     takes.push(Order::Alarm(number, alarm));
-                    match (watch.stage, watch.wish.flexible) {
+                    match (watch.stage, watch.request.flexible) {
                         (Stage::Resting, None) => Stage::Armed,
                         (Stage::Resting, Some(_)) => Stage::Waiting,
                         (stage, _) => stage,
@@ -169,7 +171,7 @@ impl Plan {
             if next == watch.stage {
                 continue;
             }
-            if watch.wish.flexible.is_some() {
+            if watch.request.flexible.is_some() {
                 // The registers are dealt below.
                 self.turns.set_ready(number, next == Stage::Waiting);
                 self.deal_now = true;
@@ -180,9 +182,9 @@ impl Plan {
             self.deal_at = self.turns.deal(now, slice);
             self.deal_now = false;
             for watch in &mut self.watches {
-                let next = match (watch.stage, self.turns.is_armed(watch.wish.number)) {
+                let next = match (watch.stage, self.turns.is_armed(watch.request.number)) {
                     (Stage::Waiting, true) => Stage::Armed,
-                    (Stage::Armed, false) if watch.wish.flexible.is_some() => Stage::Waiting,
+                    (Stage::Armed, false) if watch.request.flexible.is_some() => Stage::Waiting,
                     _ => continue,
                 };
                 watch.enter(now, next, &mut orders, &mut takes);
@@ -194,7 +196,7 @@ impl Plan {
 
     /// The state of a watch, how long it was armed of how long it has lived, and its rests.
     pub(crate) fn look(&self, number: u32, now: u64) -> Option<(Stage, u64, u64, u32)> {
-        let watch = self.watches.iter().find(|watch| watch.wish.number == number)?;
+        let watch = self.watches.iter().find(|watch| watch.request.number == number)?;
         let share = &watch.share;
         Some((watch.stage, share.armed_ns(now), share.wall_ns(now), watch.throttle.rests()))
     }
@@ -202,7 +204,7 @@ impl Plan {
 
 impl Planned {
     fn enter(&mut self, now: u64, next: Stage, frees: &mut Vec<Order>, takes: &mut Vec<Order>) {
-        let number = self.wish.number;
+        let number = self.request.number;
         match (self.share.is_armed(), next == Stage::Armed) {
             (true, false) => frees.push(Order::Disarm(number)),
             (false, true) => takes.push(Order::Arm(number)),
@@ -227,8 +229,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SLICE: u64 = 20 * MS;
 
-    fn pinned(number: u32) -> Wish {
-        Wish { number, flexible: None, rate: 10_000, max_hits: None }
+    fn pinned(number: u32) -> Request {
+        Request { number, flexible: None, rate: 10_000, max_hits: None }
     }
 
     fn none(_: u32) -> HitCounts {
@@ -239,7 +241,7 @@ mod tests {
     fn without_hits_the_plan_never_wakes() {
         let mut plan = Plan::new(1);
         plan.join(0, pinned(1));
-        plan.join(0, Wish { flexible: Some(1), ..pinned(2) });
+        plan.join(0, Request { flexible: Some(1), ..pinned(2) });
         plan.set_registers(1);
         let (orders, wake_at) = plan.step(0, SLICE, none);
         assert_eq!(orders, [Order::Alarm(1, 100), Order::Alarm(2, 100), Order::Arm(2)]);
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn max_hits_end_a_resting_watch_too() {
         let mut plan = Plan::new(1);
-        plan.join(0, Wish { max_hits: Some(105), ..pinned(1) });
+        plan.join(0, Request { max_hits: Some(105), ..pinned(1) });
         let hits = |all, passed| move |_| HitCounts { all, passed };
         plan.step(0, SLICE, hits(110, 104));
         assert_eq!(plan.step(MS, SLICE, hits(111, 105)), (vec![], None));
@@ -273,9 +275,9 @@ mod tests {
     fn the_next_in_turn_takes_a_freed_register() {
         let mut plan = Plan::new(1);
         plan.set_registers(1);
-        plan.join(0, Wish { flexible: Some(1), ..pinned(1) });
+        plan.join(0, Request { flexible: Some(1), ..pinned(1) });
         plan.step(0, SLICE, none);
-        plan.join(MS, Wish { flexible: Some(1), ..pinned(2) });
+        plan.join(MS, Request { flexible: Some(1), ..pinned(2) });
         let storm = |number| HitCounts { all: if number == 1 { 1_000 } else { 0 }, passed: 0 };
         let (orders, wake_at) = plan.step(MS, SLICE, storm);
         assert_eq!(orders, [Order::Disarm(1), Order::Alarm(2, 100), Order::Arm(2)]);
@@ -286,7 +288,7 @@ mod tests {
     fn a_refused_turn_comes_again() {
         let mut plan = Plan::new(1);
         plan.set_registers(2);
-        plan.join(0, Wish { flexible: Some(1), ..pinned(1) });
+        plan.join(0, Request { flexible: Some(1), ..pinned(1) });
         plan.step(0, SLICE, none);
         plan.refuse(MS, 1);
         plan.set_registers(0);
@@ -315,7 +317,7 @@ mod tests {
                     0 | 1 if !weights.contains_key(&number) => {
                         let flexible = (what == 0).then_some(weight);
                         weights.insert(number, flexible);
-                        plan.join(now, Wish { flexible, max_hits: Some(5_000), ..pinned(number) });
+                        plan.join(now, Request { flexible, max_hits: Some(5_000), ..pinned(number) });
                         if flexible.is_none() {
                             armed.insert(number);
                         }

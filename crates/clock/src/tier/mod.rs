@@ -118,7 +118,7 @@ struct Beginning {
     tier: Tier,
     asked: bool,
     /// The fault of `DORMOUSE_CLOCK`.
-    complaint: Option<String>,
+    config_error: Option<String>,
 }
 
 static VERDICTS: [OnceBox<Result<(), String>>; 4] = [const { OnceBox::new() }; 4];
@@ -237,22 +237,22 @@ fn begin() -> Tier {
 fn beginning() -> &'static Beginning {
     ENVIRONMENT.get_or_init(|| {
         // Two threads read the same.
-        let wish = environment::variables().clock.as_ref().map(|wish| wish.to_string_lossy());
-        let beginning = Beginning::from(wish.as_deref());
+        let choice = environment::variables().clock.as_ref().map(|choice| choice.to_string_lossy());
+        let beginning = Beginning::from(choice.as_deref());
         page::ask(beginning.tier == Tier::Page);
         Box::new(beginning)
     })
 }
 
 impl Beginning {
-    fn from(wish: Option<&str>) -> Self {
-        let auto = Self { tier: Tier::Rseq, asked: false, complaint: None };
-        match wish {
+    fn from(choice: Option<&str>) -> Self {
+        let auto = Self { tier: Tier::Rseq, asked: false, config_error: None };
+        match choice {
             None | Some("" | "auto") => auto,
             Some(name) => match Tier::LADDER.into_iter().find(|tier| tier.name() == name) {
-                Some(tier) => Self { tier, asked: true, complaint: None },
+                Some(tier) => Self { tier, asked: true, config_error: None },
                 None => Self {
-                    complaint: Some(format!(
+                    config_error: Some(format!(
                         "DORMOUSE_CLOCK={name} is no tier: use rseq, page, gap, syscall or auto"
                     )),
                     ..auto
@@ -263,8 +263,8 @@ impl Beginning {
 }
 
 /// The fault in the value of `DORMOUSE_CLOCK`, or `None`. If it is wrong, the library chooses.
-pub fn complaint() -> Option<&'static str> {
-    beginning().complaint.as_deref()
+pub fn config_error() -> Option<&'static str> {
+    beginning().config_error.as_deref()
 }
 
 /// In a fork child: a thread that was testing is in the parent.
@@ -305,8 +305,8 @@ pub(crate) fn report(own: Tier) -> Vec<Capability> {
         Tier::Rseq | Tier::Page => Capability::ok("clock.thread", detail),
         Tier::Gap | Tier::Syscall => Capability::limited("clock.thread", detail),
     }];
-    if let Some(complaint) = complaint() {
-        report.push(Capability::limited("clock.setting", complaint).with_fix("unset DORMOUSE_CLOCK"));
+    if let Some(config_error) = config_error() {
+        report.push(Capability::limited("clock.setting", config_error).with_fix("unset DORMOUSE_CLOCK"));
     }
     report
 }
@@ -319,7 +319,7 @@ mod tests {
     fn the_environment_names_the_first_tier() {
         for tier in Tier::LADDER {
             let beginning = Beginning::from(Some(tier.name()));
-            assert_eq!((beginning.tier, beginning.complaint), (tier, None));
+            assert_eq!((beginning.tier, beginning.config_error), (tier, None));
         }
         assert!(!Beginning::from(Some("auto")).asked);
     }
@@ -328,6 +328,6 @@ mod tests {
     fn an_unknown_tier_is_complained_about() {
         let wrong = Beginning::from(Some("sundial"));
         assert_eq!(wrong.tier, Beginning::from(None).tier);
-        assert!(wrong.complaint.unwrap().contains("sundial"));
+        assert!(wrong.config_error.unwrap().contains("sundial"));
     }
 }

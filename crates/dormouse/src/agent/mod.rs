@@ -62,7 +62,7 @@ const STACK: usize = 512 * 1024;
 #[derive(Debug, Clone)]
 pub struct Agent {
     path: PathBuf,
-    complaint: Option<String>,
+    config_error: Option<String>,
 }
 
 impl Agent {
@@ -73,8 +73,8 @@ impl Agent {
     }
 
     /// The fault of the place of its socket.
-    pub(crate) fn complaint(&self) -> Option<&str> {
-        self.complaint.as_deref()
+    pub(crate) fn config_error(&self) -> Option<&str> {
+        self.config_error.as_deref()
     }
 }
 
@@ -128,8 +128,8 @@ pub(crate) fn start(companions: &'static [Companion]) -> Result<Agent, InitError
         InitError::Thread { source }
     })?;
     place::remove_at_exit(&place);
-    let complaint = place.complaint();
-    let agent = Agent { path: place.name().to_owned(), complaint };
+    let config_error = place.config_error();
+    let agent = Agent { path: place.name().to_owned(), config_error };
     seat.set(std::process::id(), agent.path());
     Ok(agent)
 }
@@ -151,7 +151,7 @@ fn prepare() {
 /// The agent of this process, if it has one: a forked child is another process.
 fn look(table: &'static Table) -> Result<(AgentPlace, Option<Agent>), InitError> {
     let seat = table.agent().map_err(|_| InitError::Reentrant)?;
-    let running = seat.path(std::process::id()).map(|path| Agent { path, complaint: None });
+    let running = seat.path(std::process::id()).map(|path| Agent { path, config_error: None });
     Ok((seat, running))
 }
 

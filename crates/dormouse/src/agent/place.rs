@@ -84,14 +84,14 @@ impl Place {
     }
 
     /// Why the socket is no file.
-    pub(super) fn complaint(&self) -> Option<String> {
+    pub(super) fn config_error(&self) -> Option<String> {
         let told = || format!("the agent listens on {}: {}", self.name.display(), self.refused.join("; "));
         (!self.is_file()).then(told)
     }
 
     /// A warning if the socket is in an unusual place.
     pub(crate) fn check(&self) -> Option<Capability> {
-        let detail = self.complaint()?;
+        let detail = self.config_error()?;
         let fix =
             "have DORMOUSE_RUNTIME_DIR name a directory that is there, and that this user alone can write to";
         Some(Capability::limited("agent.place", detail).with_fix(fix))

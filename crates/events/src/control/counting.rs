@@ -39,7 +39,7 @@ use dormouse_sys::process::identity;
 use dormouse_sys::process::lock::Lock;
 
 use super::flush::flush_remote_all;
-use super::wanted::{self, Events, Wanted, Wish};
+use super::wanted::{self, Events, Request, Wanted};
 use crate::error::Error;
 use crate::event_set::{EventSet, MAX_SETS, events, mask_of};
 use crate::generation::{Generation, SWITCH};
@@ -68,7 +68,7 @@ static FORKS: Stage = unsafe { Stage::custom(Phase::Changes, |_| true, |_, side|
 #[derive(Debug)]
 #[must_use = "events are counted as long as it lives"]
 pub struct Counting {
-    wish: Wish,
+    request: Request,
     /// The process that it belongs to.
     process: u64,
     /// Keeps the hook awake.
@@ -119,25 +119,25 @@ impl Counting {
 
     /// The events that it counts.
     pub fn events(&self) -> impl Iterator<Item = Event> {
-        events(self.wish.events.mask).map(|(_, event)| event)
+        events(self.request.events.mask).map(|(_, event)| event)
     }
 
     /// The keys that it keeps on, each once for each lease.
     pub fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        let units = events(self.wish.events.mask).flat_map(|(_, event)| event.pmu().keys());
+        let units = events(self.request.events.mask).flat_map(|(_, event)| event.pmu().keys());
         self.awake.iter().flat_map(Lease::keys).copied().chain(units)
     }
 
     fn begin(context: u32, events: &[Event], mode: Mode) -> Result<Self, Error> {
         let mask = mask_of(events)?;
-        // Before the change: a child that a signal handler forks in its middle drops the wish.
+        // Before the change: a child that a signal handler forks in its middle drops the request.
         let process = identity::id();
-        let wish = Wish { context, events: Events { mask, exact: mode == Mode::TaskExact } };
+        let request = Request { context, events: Events { mask, exact: mode == Mode::TaskExact } };
         begin_events(mask)?;
         let lease = Lease::of([SWITCH.key()]).map_err(|why| Error::Asleep { why: why.to_string() });
         let counting = lease.and_then(|awake| {
-            change(|wanted| wanted.add(wish), |wanted| wanted.remove(wish))?;
-            Ok(Self { wish, process, awake: Some(awake) })
+            change(|wanted| wanted.add(request), |wanted| wanted.remove(request))?;
+            Ok(Self { request, process, awake: Some(awake) })
         });
         if counting.is_err() {
             end_events(mask);
@@ -152,9 +152,9 @@ impl Drop for Counting {
             // It belongs to the parent.
             return;
         }
-        let done = change(|wanted| wanted.remove(self.wish), |_| ());
+        let done = change(|wanted| wanted.remove(self.request), |_| ());
         if done.is_ok() {
-            end_events(self.wish.events.mask);
+            end_events(self.request.events.mask);
         } else {
             // A signal handler over a change on this thread drops it, or the remaining events are a
             // set that is new to the process, for which there is no room. Its events go on being

@@ -20,22 +20,22 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 
 static WANTED: Mutex<Wanted> = Mutex::with_child(
     Phase::Countings,
-    Wanted { wishes: Vec::new(), contexts: Vec::new(), applied: Events { mask: 0, exact: false } },
+    Wanted { requests: Vec::new(), contexts: Vec::new(), applied: Events { mask: 0, exact: false } },
     |_| charge_others(),
 );
 
 pub(super) struct Wanted {
     /// One for each counting.
-    wishes: Vec<Wish>,
+    requests: Vec<Request>,
     /// By number less one; `None` where the table showed no context yet.
     contexts: Vec<Option<Entry>>,
     /// The events of everywhere that contexts were given last.
     applied: Events,
 }
 
-/// The wish of one counting.
+/// The request of one counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct Request {
     /// The number of the context, 0 for everywhere.
     pub(super) context: u32,
     pub(super) events: Events,
@@ -124,10 +124,10 @@ impl Wanted {
         }
     }
 
-    /// Drops the wishes of the parent's countings.
+    /// Drops the requests of the parent's countings.
     fn begin_in_child(&mut self) {
         self.catch_up();
-        self.wishes.clear();
+        self.requests.clear();
         self.applied = Events::default();
         ledger::set_everywhere(&EMPTY, false, false);
         self.catch_up();
@@ -144,22 +144,22 @@ impl Wanted {
         Generation::advance(false);
     }
 
-    pub(super) fn add(&mut self, wish: Wish) {
-        self.wishes.push(wish);
+    pub(super) fn add(&mut self, request: Request) {
+        self.requests.push(request);
     }
 
-    pub(super) fn remove(&mut self, wish: Wish) {
+    pub(super) fn remove(&mut self, request: Request) {
         // None: a signal handler over this change has forked, and this is the child, which has
-        // dropped all wishes.
-        let place = self.wishes.iter().position(|&there| there == wish);
-        place.map(|place| self.wishes.swap_remove(place));
+        // dropped all requests.
+        let place = self.requests.iter().position(|&there| there == request);
+        place.map(|place| self.requests.swap_remove(place));
     }
 
     /// Gives every context the set of the events that are wanted for it now; the new generation, if
     /// anything has changed.
     pub(super) fn apply(&mut self) -> Result<Option<Generation>, Error> {
         let mut wanted: BTreeMap<u32, Events> = BTreeMap::new();
-        for Wish { context, events } in &self.wishes {
+        for Request { context, events } in &self.requests {
             let all = wanted.entry(*context).or_default();
             *all = Events { mask: all.mask | events.mask, exact: all.exact | events.exact };
         }

@@ -34,7 +34,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use dormouse_keys::{Key, Lease, static_key, unlikely};
-use dormouse_sys::heap::{Heap, Listener, Told};
+use dormouse_sys::heap::{Heap, Listener, Subscription};
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::stack;
 use dormouse_sys::thread::ThreadBlock;
@@ -339,9 +339,9 @@ pub fn heap() -> &'static dyn Heap {
 #[derive(Debug)]
 struct Awake(#[expect(dead_code, reason = "held")] Lease);
 
-impl Told for Awake {}
+impl Subscription for Awake {}
 
-fn tell(key: &'static Key) -> Result<Box<dyn Told>, String> {
+fn tell(key: &'static Key) -> Result<Box<dyn Subscription>, String> {
     let lease = wake(key).map_err(|error| error.to_string())?;
     Ok(Box::new(Awake(lease)))
 }
@@ -351,7 +351,7 @@ impl Heap for Allocations {
         why_not()
     }
 
-    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Told>, String> {
+    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Subscription>, String> {
         sampling::listen(listener);
         tell(SAMPLED.key())
     }
@@ -360,7 +360,7 @@ impl Heap for Allocations {
         sampling::set_period(bytes);
     }
 
-    fn watch_frees(&self) -> Result<Box<dyn Told>, String> {
+    fn watch_frees(&self) -> Result<Box<dyn Subscription>, String> {
         tell(FOLLOWED.key())
     }
 }

@@ -21,7 +21,7 @@ const MAX_SPOONS: u32 = 32;
 /// The flavour that a guest would like, and the size of the pot.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Wish {
+pub(super) struct BlendQuery {
     malt: f64,
     grass: f64,
     smoke: f64,
@@ -29,13 +29,13 @@ pub(super) struct Wish {
     spoons: u32,
 }
 
-impl Default for Wish {
+impl Default for BlendQuery {
     fn default() -> Self {
         Self { malt: 0.5, grass: 0.3, smoke: 0.2, flower: 0.4, spoons: 24 }
     }
 }
 
-impl Wish {
+impl BlendQuery {
     fn check(&self) -> Result<(), Refusal> {
         let Self { malt, grass, smoke, flower, spoons } = *self;
         for (name, value) in [("malt", malt), ("grass", grass), ("smoke", smoke), ("flower", flower)] {
@@ -65,11 +65,12 @@ struct Part {
 }
 
 /// Finds the blend nearest to a flavour.
-pub(super) async fn mix(wish: Result<Query<Wish>, QueryRejection>) -> Result<Json<Blend>, Refusal> {
-    let Query(wish) = wish?;
-    wish.check()?;
+pub(super) async fn mix(query: Result<Query<BlendQuery>, QueryRejection>) -> Result<Json<Blend>, Refusal> {
+    let Query(query) = query?;
+    query.check()?;
     let blend =
-        spawn_blocking(move || search([wish.malt, wish.grass, wish.smoke, wish.flower], wish.spoons)).await?;
+        spawn_blocking(move || search([query.malt, query.grass, query.smoke, query.flower], query.spoons))
+            .await?;
     tracing::debug!(distance = blend.distance, tried = blend.tried, "blend found");
     Ok(Json(blend))
 }

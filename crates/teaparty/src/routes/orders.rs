@@ -27,7 +27,7 @@ const MAX_CUPS: u32 = 12;
 /// The order that a guest wants.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wish {
+pub(super) struct OrderBody {
     tea: String,
     cups: u32,
 }
@@ -35,9 +35,9 @@ pub(super) struct Wish {
 /// Takes an order.
 pub(super) async fn place(
     State(store): State<Arc<Store>>,
-    wish: Result<Json<Wish>, JsonRejection>,
+    body: Result<Json<OrderBody>, JsonRejection>,
 ) -> Result<impl IntoResponse, Refusal> {
-    let Json(Wish { tea, cups }) = wish?;
+    let Json(OrderBody { tea, cups }) = body?;
     if !(1..=MAX_CUPS).contains(&cups) {
         return Err(Refusal::bad_request(format!("cups is {cups}, must be from 1 to {MAX_CUPS}")));
     }

@@ -27,7 +27,7 @@ use dormouse::keys::Selector;
 use dormouse::{Alloc, Key};
 use dormouse_events::Event;
 use dormouse_profile::{Options, ProfileKind, Profiling};
-use dormouse_sys::heap::{Heap, Listener, Told};
+use dormouse_sys::heap::{Heap, Listener, Subscription};
 
 use crate::bench::Bench;
 use crate::clocks::cpu;
@@ -95,7 +95,7 @@ impl Heap for Unasked {
         None
     }
 
-    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Told>, String> {
+    fn sample(&self, listener: &'static Listener) -> Result<Box<dyn Subscription>, String> {
         dormouse_events::heap().sample(listener)
     }
 
@@ -103,7 +103,7 @@ impl Heap for Unasked {
         dormouse_events::heap().set_period(bytes);
     }
 
-    fn watch_frees(&self) -> Result<Box<dyn Told>, String> {
+    fn watch_frees(&self) -> Result<Box<dyn Subscription>, String> {
         dormouse_events::heap().watch_frees()
     }
 }

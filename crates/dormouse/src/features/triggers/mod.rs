@@ -247,8 +247,8 @@ pub fn check_rules(list: &str) -> Result<Vec<String>, RuleError> {
 }
 
 /// The fault in the setting of the room for files.
-pub(crate) fn store_complaint() -> Option<String> {
-    StoreSettings::own().complaint.clone()
+pub(crate) fn store_config_error() -> Option<String> {
+    StoreSettings::own().config_error.clone()
 }
 
 /// Arms one.

@@ -35,14 +35,14 @@ pub(crate) struct Telling {
 
 impl ClientWaits {
     /// Has times taken.
-    pub(crate) fn begin(wish: WaitsRequest) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
+    pub(crate) fn begin(request: WaitsRequest) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
-        let placing = wish.places.then(Placing::start).and_then(Result::ok);
+        let placing = request.places.then(Placing::start).and_then(Result::ok);
         // Under a filter a thread's first look at its clock might end the process.
-        let cpu = (wish.cpu && !perf::is_filtered()).then(CpuTaking::start);
+        let cpu = (request.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
-        let told = Telling { exemplars: wish.exemplars, ..Telling::ALL };
+        let told = Telling { exemplars: request.exemplars, ..Telling::ALL };
         Ok((Self { waiting, _placing: placing, _cpu: cpu, told }, begun))
     }
 

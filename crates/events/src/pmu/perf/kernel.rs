@@ -114,7 +114,7 @@ fn quarter_of_locked_memory() -> u32 {
 /// have a filter alone, so each thread checks. The check itself is a `prctl`, which a filter that
 /// kills has to allow where these events are counted.
 fn is_safe() -> bool {
-    environment::variables().perf.as_deref().is_some_and(|wish| wish == "1") || !is_filtered()
+    environment::variables().perf.as_deref().is_some_and(|value| value == "1") || !is_filtered()
 }
 
 fn attr(counted: KernelEvent, user_only: bool) -> Attr {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use dormouse_protocol::profile::{Profile, ProfileKind};
-use dormouse_sys::heap::{Heap, Told};
+use dormouse_sys::heap::{Heap, Subscription};
 use dormouse_sys::own_stack;
 
 use super::listener::{LISTENER, Picked, QUEUE, Record};
@@ -40,8 +40,8 @@ pub(in crate::sampling) struct Sampler {
 struct Awake {
     heap: &'static dyn Heap,
     queue: &'static Queue<Picked>,
-    _sample: Box<dyn Told>,
-    frees: Option<Box<dyn Told>>,
+    _sample: Box<dyn Subscription>,
+    frees: Option<Box<dyn Subscription>>,
 }
 
 /// One profile.

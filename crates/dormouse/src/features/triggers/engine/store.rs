@@ -52,7 +52,7 @@ const ENTRIES: usize = 64 * 1024;
 pub(crate) struct StoreSettings {
     pub(crate) directory: PathBuf,
     pub(crate) budget: u64,
-    pub(crate) complaint: Option<String>,
+    pub(crate) config_error: Option<String>,
 }
 
 impl StoreSettings {
@@ -69,11 +69,11 @@ impl StoreSettings {
         let directory = directory.unwrap_or_else(|| format!("/tmp/dormouse-{}", own_uid()).into());
         let disk = variables.record_disk.as_ref().map(|text| text.to_string_lossy().into_owned());
         let budget = disk.as_deref().map_or(Some(BUDGET), size);
-        let complaint = budget.is_none().then(|| {
+        let config_error = budget.is_none().then(|| {
             let text = disk.unwrap_or_default();
             format!("DORMOUSE_RECORD_DISK is {text:?}, and 64MiB is used: write a whole number and KiB, MiB or GiB")
         });
-        Self { directory, budget: budget.unwrap_or(BUDGET), complaint }
+        Self { directory, budget: budget.unwrap_or(BUDGET), config_error }
     }
 }
 
