@@ -92,12 +92,14 @@ impl Symbols {
         self.by_address.get(&address).map_or(&[], Vec::as_slice)
     }
 
-    /// Sets why an address has less than functions and lines: `libfoo.so: no debug information`.
+    /// Sets why the functions or lines of an address are not known: `libfoo.so: no debug
+    /// information`.
     pub fn insert_lack(&mut self, address: u64, why: String) {
         self.lacks.insert(address, why);
     }
 
-    /// Why an address has less than functions and lines, if it has less and the reason is known.
+    /// Returns why the functions or lines of an address are not known. `None` if they are known, or
+    /// if the reason is not.
     pub fn lack(&self, address: u64) -> Option<&str> {
         self.lacks.get(&address).map(String::as_str)
     }

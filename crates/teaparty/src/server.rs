@@ -61,7 +61,7 @@ pub struct Server {
     tax_percent: u16,
 }
 
-/// The connections of a server's life.
+/// The number of connections that a server has served, from its start to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// Number of connections accepted.

@@ -64,7 +64,7 @@ impl Waiting {
         Ok(Self { process: identity::id(), lease })
     }
 
-    /// The keys that it keeps on.
+    /// The keys that this value keeps on.
     pub fn keys(&self) -> &[&'static Key] {
         self.lease.keys()
     }

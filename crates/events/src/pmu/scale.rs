@@ -9,9 +9,9 @@
 /// How long an event was enabled, and how long of that it was counted, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How long it was enabled.
+    /// How long the event was enabled.
     pub enabled_ns: u64,
-    /// How long of that it was counted.
+    /// The part of `enabled_ns` in which it was counted.
     pub running_ns: u64,
 }
 

@@ -29,7 +29,8 @@ pub(super) const MOST_GROUPS: usize = 4;
 /// How readers bring the records of other members up to date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refresh {
-    /// The age of the last refresh from which a reader walks again; with zero every read does.
+    /// A reader refreshes the records if the last refresh is at least this old; with zero every
+    /// read does.
     pub tolerance: Duration,
     /// The most members that one walk reads from the kernel, among twice as many places; the next
     /// walk continues after them.

@@ -1,4 +1,5 @@
-//! What threads and signal handlers share without a lock, and the macros by which loom checks it.
+//! Structures that threads and signal handlers share without a lock, and the macros with which loom
+//! checks them.
 //!
 //! | module | is |
 //! |---|---|

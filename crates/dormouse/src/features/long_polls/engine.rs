@@ -151,7 +151,7 @@ impl Reports {
     }
 }
 
-/// Somebody's wish.
+/// A client's request to watch long polls.
 #[derive(Debug)]
 struct PollWatch {
     number: u64,

@@ -136,7 +136,7 @@ impl Publishing {
         Self::begin(true)
     }
 
-    /// At a client's wish: under a filter of system calls, which may kill, no call is made that
+    /// At a client's request: under a filter of system calls, which may kill, no call is made that
     /// only the host can ask for.
     pub(crate) fn for_client() -> Result<Self, PublishError> {
         Self::begin(!dormouse_sys::perf::is_filtered())

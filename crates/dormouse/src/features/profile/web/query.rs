@@ -8,7 +8,7 @@ use super::answer::bad;
 use crate::features::profile::spec::ProfileSpec;
 use crate::web::WebAnswer;
 
-/// The wish of a request.
+/// The subject of an HTTP request.
 #[derive(Debug, Clone)]
 pub(super) enum Asked {
     Page,

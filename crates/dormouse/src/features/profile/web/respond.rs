@@ -65,7 +65,7 @@ pub fn respond_blocking(path_and_query: &str) -> WebAnswer {
     take(&taking, sleep).unwrap_or_else(answer::no_memory)
 }
 
-/// The wish of the request, with leave to begin; else the answer at once.
+/// Returns the profile to take and the permit to begin, or the answer to send at once.
 fn begin(path_and_query: &str) -> Result<(Taking, Turn), WebAnswer> {
     let taking = match Asked::parse(path_and_query)? {
         Asked::Page => return Err(answer::page(page())),
