@@ -22,7 +22,7 @@ pub struct ExponentialHistogram {
     pub positive: Vec<(i32, u64)>,
     /// The sum of all values, if it is known.
     pub sum: Option<MetricValue>,
-    /// Known single values.
+    /// Single values of the histogram, with the request that each belongs to.
     pub exemplars: Vec<MetricExemplar>,
 }
 

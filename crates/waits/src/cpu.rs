@@ -27,8 +27,8 @@ use crate::slot::Slot;
 static ASKED: AtomicU64 = AtomicU64::new(0);
 const ONE_RUN: u64 = 1 << 32;
 
-/// As long as this lives, the CPU time of each task is measured, provided that times are
-/// ([`crate::Waiting`]). Several may exist at once.
+/// As long as this lives, the CPU time of each task is measured, provided that its times are
+/// measured, too ([`crate::Waiting`]). Several may exist at once.
 ///
 /// In a forked child, one that the parent made has no effect.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! A row: the use of a group, a thread or the process, as figures.
 //!
 //! `top`, `stat` and `demo` make the same rows. The tables of figures ([`GROUP_FIGURES`],
-//! [`THREAD_FIGURES`](super::threads::THREAD_FIGURES)) say which of them a view and a document have.
+//! [`THREAD_FIGURES`](super::threads::THREAD_FIGURES)) list the figures of each view and document.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,8 @@ use crate::sample::events::TASK_CLOCK;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Of the interval; `None` of no interval, or where CPU time is refused.
+    /// The CPU time of the interval in percent. `None` if there is no interval, or if CPU time is
+    /// refused.
     pub(crate) cpu_percent: Option<f64>,
     pub(crate) cpu_ns: Option<u64>,
     /// A thread's number here, and the one in its own namespace.

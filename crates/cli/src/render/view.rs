@@ -212,8 +212,9 @@ pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
     with_rates(Column::of_view(&GROUP_FIGURES, FigureView::Top), events)
 }
 
-/// The columns of groups that show where their tasks spend their time. They are of the interval, but
-/// for the slowest request, which is since times were taken. The four times are parts of their sum.
+/// The columns of groups that show where their tasks spend their time. They cover the interval,
+/// except the slowest request, which is since measuring began. The four times are parts of their
+/// sum.
 pub(crate) fn wait_columns() -> Vec<Column> {
     Column::of_view(&GROUP_FIGURES, FigureView::TopWaits)
 }

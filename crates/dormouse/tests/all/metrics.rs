@@ -267,9 +267,10 @@ fn names() -> String {
     };
     let events = EVENT_FAMILIES.iter().map(|(_, family)| family).chain([&OTHER_EVENTS]);
     format!(
-        "For each group, with the label `group`:\n\n{}While times of tasks are taken, the time by the label \
-         `state` (`poll`, `runnable`, `await`):\n\n{}For events that are counted, those of the program by \
-         the label `event`:\n\n{}For the process:\n\n{}",
+        "For each group, with the label `group`:\n\n{}The next metrics exist while times of tasks are \
+         measured. The first one also has the label `state`\n(`poll`, `runnable`, `await`).\n\n{}The next \
+         metrics exist for each event that is counted. The last one is for all other events, with\nthe \
+         label `event`.\n\n{}For the process:\n\n{}",
         of_groups(false),
         of_groups(true),
         table(events.collect()),

@@ -25,7 +25,7 @@ pub struct Durations {
     /// The trace of that task, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_trace_id: Option<WireId<16>>,
-    /// Of requests, one of the last of each bucket.
+    /// The exemplars of requests: one of the last requests of each bucket.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exemplars: Vec<ExemplarRow>,
     /// The scale of the buckets, as OpenTelemetry's data model defines it.

@@ -137,7 +137,7 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 29] = [
             name: "dormouse.requests",
             unit: Things("{request}"),
             kind: Counter,
-            help: "Tasks that ended and were no part of another.",
+            help: "Requests that have ended: tasks that are not part of another.",
         }),
         ..value("requests", |group| group.now.requests.into())
     },
@@ -187,7 +187,7 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 29] = [
             name: "dormouse.tasks.alive",
             unit: Things("{task}"),
             kind: Gauge,
-            help: "Tasks that are.",
+            help: "Tasks that exist.",
         }),
         ..value("alive", |group| group.now.alive.into())
     },
@@ -204,7 +204,7 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 29] = [
         ..time("await_ns", |waits| waits.await_ns.into())
     },
     Figure {
-        help: "CPU time of the tasks. Unknown, as the next, where nobody counts it.",
+        help: "CPU time of the tasks. Unknown, like the next figure, if it is not counted.",
         columns: &[column(View::StatWaits, 70, "ON CPU", Unit::Time)],
         ..time("on_cpu_ns", |waits| waits.on_cpu_ns.into())
     },

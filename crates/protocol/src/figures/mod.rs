@@ -35,9 +35,9 @@ pub struct Figure<Of> {
     pub of: Of,
     /// The JSON documents that have it.
     pub json: FigureJson,
-    /// Which CPU time it is in a row that is a sum of CPU time, as that of the process.
+    /// The CPU time that it shows in a row that is a sum of CPU time, such as that of the process.
     pub of_sums: Option<FigureSums>,
-    /// Where it is a column.
+    /// The views in which it is a column.
     pub columns: &'static [FigureColumn],
     /// The metric that exports it.
     pub metric: Option<FigureMetric>,
@@ -48,11 +48,11 @@ pub struct Figure<Of> {
 pub enum FigureJson {
     /// None of them.
     Nowhere,
-    /// That of `top` and that of `stat`.
+    /// The documents of `top` and of `stat`.
     Everywhere,
-    /// That of `top` alone.
+    /// The document of `top`.
     Top,
-    /// That of `stat` alone.
+    /// The document of `stat`.
     Stat,
 }
 
@@ -70,7 +70,7 @@ pub enum FigureSums {
 pub struct FigureMetric {
     /// Its family.
     pub family: &'static MetricFamily,
-    /// The label that tells it from other figures of the family: name and value.
+    /// The label that distinguishes it from other figures of the family: name and value.
     pub label: Option<(&'static str, &'static str)>,
 }
 

@@ -74,7 +74,7 @@ pub static PROCESS_FIGURES: [ProcessFigure; 13] = [
         "dormouse.process.polls",
         Things("{poll}"),
         Counter,
-        "Polls of tasks that runtimes with hooks have told of, while anything was counted.",
+        "Polls of tasks that runtimes with hooks have reported, while anything was counted.",
         |process| process.stat.polls.filter(|polls| polls.all > 0).map(|polls| MetricValue::Count(polls.all)),
     ),
     figure(
@@ -91,7 +91,7 @@ pub static PROCESS_FIGURES: [ProcessFigure; 13] = [
         let polls = process.stat.polls?;
         share(polls.in_groups, polls.all)
     }),
-    figure("dormouse.process.threads", Things("{thread}"), Gauge, "Threads that are.", |process| {
+    figure("dormouse.process.threads", Things("{thread}"), Gauge, "Threads that exist.", |process| {
         Some(MetricValue::Count(process.stat.thread_count()))
     }),
     figure("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.", |process| {

@@ -116,7 +116,7 @@ impl Attr {
         self.with(DISABLED)
     }
 
-    /// Not counting until the subject executes a program.
+    /// Counting starts when the subject executes a program (`exec`).
     #[must_use]
     pub fn from_exec(self) -> Self {
         self.with(DISABLED | ENABLE_ON_EXEC)

@@ -54,8 +54,8 @@ impl<T: 'static> Mutex<T> {
         Self::with_hooks(phase, value, |_| {}, in_child)
     }
 
-    /// A mutex whose value `in_child` changes in a forked child, and `before_fork` prepares for a
-    /// fork.
+    /// Makes a mutex with hooks: `before_fork` prepares the value for a fork, and `in_child`
+    /// changes it in the forked child.
     pub const fn with_hooks(phase: Phase, value: T, before_fork: fn(&mut T), in_child: fn(&mut T)) -> Self {
         Self {
             // SAFETY: the functions are given the address of this mutex, which `join` puts into the
