@@ -19,7 +19,7 @@ pub(crate) struct Suite {
     skipped: BTreeMap<String, usize>,
     failed: Vec<String>,
     targets: Vec<(f64, String)>,
-    /// What runs now.
+    /// The target that runs now.
     target: String,
 }
 

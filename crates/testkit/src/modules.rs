@@ -1,7 +1,7 @@
 //! One test program for a crate, in which each module of tests has a process of its own.
 //!
 //! Linking takes longest when tests are built, so that the tests of a crate are modules of one
-//! program. What they test has one of each per process: the registry of keys, the groups, the
+//! program. The things that they test exist once per process: the registry of keys, the groups, the
 //! handlers of signals. Therefore the program starts itself once for each of its outermost modules,
 //! with the exact names of the tests that its arguments choose there.
 //!
@@ -25,7 +25,7 @@ const WITH_VALUE: [&str; 7] =
 /// With one of these, the harness runs in this process.
 const AT_ONCE: [&str; 5] = ["--exact", "--list", "--help", "-h", "--bench"];
 
-/// What cargo expects of a test program that has failed.
+/// The exit code that cargo expects of a test program that has failed.
 const FAILED: i32 = 101;
 
 /// Gives each module of this test program a process of its own. To be called once, in the root.

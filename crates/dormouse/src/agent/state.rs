@@ -7,7 +7,7 @@ use dormouse_keys::Key;
 
 /// Something that a feature does for a client as long as the client is connected.
 pub(crate) trait ClientState: Any + Send + Debug {
-    /// What it does, for people: `counts task-clock`.
+    /// A description of its work for people: `counts task-clock`.
     fn what(&self) -> String;
 
     /// The keys that it alone keeps on, each once for each lease.

@@ -40,7 +40,7 @@ pub struct ClientRow {
     /// Whether it is the client that asks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
-    /// What the agent does for it until it ends, for people: `counts task-clock`.
+    /// The agent's work for it until it disconnects, for people: `counts task-clock`.
     #[serde(default)]
     pub does: Vec<String>,
     /// The keys that its leases hold on, each as often as they do.

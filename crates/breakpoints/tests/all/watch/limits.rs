@@ -241,8 +241,8 @@ fn debugger() -> Command {
     gdb
 }
 
-/// Ends a debugger that is in the middle of its work. The stop that it may just have asked for comes
-/// true when it has gone: another process has this one go on then.
+/// Ends a debugger that is in the middle of its work. A stop that it has just requested may happen
+/// after it has gone: another process then continues this one.
 fn leave(mut gdb: std::process::Child) {
     let again = "for time in 1 2 3 4 5; do sleep 1; kill -CONT $0 || exit; done";
     let waking = Command::new("sh").args(["-c", again, &std::process::id().to_string()]).spawn();
