@@ -3,6 +3,7 @@
 use dormouse_metrics::MetricFamily;
 use dormouse_metrics::MetricKind::{Counter, Gauge, Histogram};
 use dormouse_metrics::MetricUnit::{Seconds, Things};
+use dormouse_statistics::buckets::{Histogram as HistogramOf, place};
 
 use super::{
     Durations, EVENTS_LEAVE, Figure, FigureColumn, FigureJson as Json, FigureMetric, FigurePart as Part,
@@ -47,6 +48,9 @@ pub enum GroupFigure {
 /// each four times as long as the one before.
 const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
 
+/// A poll of this length or less is not slow: 2^-10 s, the end of a bucket.
+const SLOW_NS: u64 = 976_562;
+
 /// The time of tasks, by state.
 static TASK_TIME: MetricFamily = MetricFamily {
     name: "dormouse.task.time",
@@ -56,7 +60,7 @@ static TASK_TIME: MetricFamily = MetricFamily {
 };
 
 /// The figures of a group. Metrics are exported in this order.
-pub static GROUP_FIGURES: [Figure<GroupFigure>; 29] = [
+pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
     Figure {
         help: "The number of the group in records.",
         json: Json::Everywhere,
@@ -250,6 +254,14 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 29] = [
         ..time("await_percent", |waits| waits.share(Some(waits.await_ns)))
     },
     Figure {
+        help: "Share of polls that took over a millisecond: other tasks of the thread waited.",
+        columns: &[
+            column(View::TopWaits, 75, "SLOW %", Unit::Percent).leaves(1),
+            column(View::Page, 65, "Slow polls %", Unit::Percent).leaves(1),
+        ],
+        ..time("slow_polls_percent", WaitsRow::slow_polls)
+    },
+    Figure {
         columns: &[
             column(View::TopWaits, 30, "P50", Unit::Time).part(Part::P50).leaves(3),
             column(View::TopWaits, 40, "P99", Unit::Time).part(Part::P99).leaves(10),
@@ -396,6 +408,14 @@ impl WaitsRow {
         self.on_cpu_ns.map(|on_cpu_ns| self.polls_ns() - on_cpu_ns)
     }
 
+    /// The share of polls longer than [`SLOW_NS`], in percent; unknown if there are none.
+    fn slow_polls(&self) -> FigureValue {
+        let polls = HistogramOf::from(&self.polls);
+        let slow: u64 = polls.buckets[place(SLOW_NS) + 1..].iter().fold(0, |sum, n| sum.saturating_add(*n));
+        let count = polls.count();
+        (count > 0).then(|| percent(slow, count)).into()
+    }
+
     /// A part of the tasks' time, in percent; unknown if there is no time.
     fn share(&self, part_ns: Option<u64>) -> FigureValue {
         let all = self.polls_ns().saturating_add(self.runnable_ns).saturating_add(self.await_ns);
@@ -432,6 +452,20 @@ mod tests {
         let uncounted = WaitsRow { on_cpu_ns: None, ..row };
         assert_eq!(shares(&uncounted), [None, None, Some(20.0), Some(50.0)]);
         assert_eq!(figure("await_percent", &WaitsRow::default()), FigureValue::Unknown, "of nothing");
+    }
+
+    #[test]
+    fn polls_over_a_millisecond_are_slow() {
+        let polls = HistogramRow {
+            scale: 2,
+            unit_ns: 1_000_000_000,
+            // Up to 977 µs, and longer.
+            buckets: vec![(-41, 3), (-40, 1)],
+            ..HistogramRow::default()
+        };
+        let slow = |polls| figure("slow_polls_percent", &WaitsRow { polls, ..WaitsRow::default() });
+        assert_eq!(slow(polls), FigureValue::Number(25.0));
+        assert_eq!(slow(HistogramRow::default()), FigureValue::Unknown, "no polls");
     }
 
     #[test]
