@@ -32,7 +32,7 @@ pub(crate) struct Signals {
 /// The client of [`Signals::remote`]; dropped, it has left.
 #[cfg(feature = "serve")]
 #[derive(Debug)]
-pub(crate) struct HangUp {
+pub(crate) struct Disconnect {
     _end: UnixStream,
 }
 
@@ -79,9 +79,9 @@ impl Signals {
 
     /// In place of the kernel's signals: the end of a client.
     #[cfg(feature = "serve")]
-    pub(crate) fn remote() -> io::Result<(Signals, HangUp)> {
+    pub(crate) fn remote() -> io::Result<(Signals, Disconnect)> {
         let (pipe, end) = pair()?;
-        Ok((Signals { pipe }, HangUp { _end: end }))
+        Ok((Signals { pipe }, Disconnect { _end: end }))
     }
 
     /// The signals of the same client, once more.

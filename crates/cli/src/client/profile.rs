@@ -10,8 +10,8 @@ use crate::exit::Outcome;
 const MAX_ROWS: usize = 16 << 20;
 
 /// Has the agent begin a profile, which ends with the connection; its number.
-pub(crate) fn begin(client: &mut Client, wish: &ProfileRequest) -> Outcome<u32> {
-    let begun: ProfileBegun = client.call(wish.clone())?;
+pub(crate) fn begin(client: &mut Client, request: &ProfileRequest) -> Outcome<u32> {
+    let begun: ProfileBegun = client.call(request.clone())?;
     Ok(begun.number)
 }
 

@@ -6,6 +6,6 @@ use super::Client;
 use crate::exit::Outcome;
 
 /// Has the agent take times, until the connection ends.
-pub(crate) fn begin(client: &mut Client, wish: WaitsRequest) -> Outcome<WaitsBegun> {
-    client.call(wish)
+pub(crate) fn begin(client: &mut Client, request: WaitsRequest) -> Outcome<WaitsBegun> {
+    client.call(request)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::exit::Outcome;
 use crate::output::Context;
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::serve::{self, Settings, Verbs};
 use crate::target::Target;
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     public_metrics: bool,
     /// Events for groups to count beside CPU time; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
-    events: Wish,
+    events: EventRequest,
     /// Take no times of tasks, which cost the services a little of each poll
     #[arg(long)]
     no_waits: bool,

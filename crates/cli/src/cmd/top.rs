@@ -16,7 +16,7 @@ use crate::exit::{Exit, Outcome};
 use crate::live;
 use crate::output::{Context, is_interactive};
 use crate::render::watch::Watch;
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::sample::source::Source;
 use crate::signals::Signals;
 use crate::verb::Asked;
@@ -50,7 +50,7 @@ pub(crate) struct Request {
     /// Events with columns of their own; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     #[serde(rename = "event")]
-    events: Wish,
+    events: EventRequest,
     /// Show where tasks spend their time, and latencies of requests (key w)
     #[arg(short, long)]
     waits: bool,

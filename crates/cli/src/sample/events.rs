@@ -23,18 +23,18 @@ const OLD_AGENT: &str = "the dormouse in the service is too old to count it";
 
 /// Events by name: `task-clock,page-faults`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wish(Vec<String>);
+pub(crate) struct EventRequest(Vec<String>);
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish(vec![TASK_CLOCK.to_owned()])
+impl Default for EventRequest {
+    fn default() -> EventRequest {
+        EventRequest(vec![TASK_CLOCK.to_owned()])
     }
 }
 
-impl FromStr for Wish {
+impl FromStr for EventRequest {
     type Err = String;
 
-    fn from_str(list: &str) -> Result<Wish, String> {
+    fn from_str(list: &str) -> Result<EventRequest, String> {
         let mut names: Vec<String> = Vec::new();
         for name in list.split(',').map(str::trim) {
             if name.is_empty() {
@@ -46,13 +46,13 @@ impl FromStr for Wish {
                 names.push(name.to_owned());
             }
         }
-        Ok(Wish(names))
+        Ok(EventRequest(names))
     }
 }
 
-read_by_text!(Wish);
+read_by_text!(EventRequest);
 
-impl Wish {
+impl EventRequest {
     /// Has the groups of a service count them as long as the conversation lasts.
     pub(crate) fn ask(&self, client: &mut Client) -> Outcome<CountAnswer> {
         if !client.knows::<CountRequest>() {
@@ -136,17 +136,17 @@ mod tests {
 
     #[test]
     fn a_list_has_each_event_once() {
-        let wish: Wish = "page-faults, task-clock,page-faults".parse().unwrap();
-        assert_eq!(wish.0, ["page-faults", "task-clock"]);
-        assert!("".parse::<Wish>().is_err() && "a,,b".parse::<Wish>().is_err());
+        let request: EventRequest = "page-faults, task-clock,page-faults".parse().unwrap();
+        assert_eq!(request.0, ["page-faults", "task-clock"]);
+        assert!("".parse::<EventRequest>().is_err() && "a,,b".parse::<EventRequest>().is_err());
     }
 
     #[test]
     fn kernels_missing_events_are_refused() {
-        let wish: Wish = "task-clock,page-faults".parse().unwrap();
-        let counted = wish.of_any_process().unwrap();
+        let request: EventRequest = "task-clock,page-faults".parse().unwrap();
+        let counted = request.of_any_process().unwrap();
         assert_eq!((counted.counted.len(), counted.refused.len()), (2, 0));
-        let divided = wish.divide(|name| (name == "page-faults").then(|| NO_AGENT.to_owned()));
+        let divided = request.divide(|name| (name == "page-faults").then(|| NO_AGENT.to_owned()));
         assert_eq!(divided.refused[0].unavailable.as_deref(), Some(NO_AGENT));
     }
 
@@ -159,8 +159,8 @@ mod tests {
             note: String::new(),
             unavailable: None,
         };
-        let wish: Wish = "page-fault".parse().unwrap();
-        let Err(Failure::Said(report)) = wish.check(&[event("page-faults"), event("cycles")]) else {
+        let request: EventRequest = "page-fault".parse().unwrap();
+        let Err(Failure::Said(report)) = request.check(&[event("page-faults"), event("cycles")]) else {
             panic!("it is no event")
         };
         assert_eq!((report.exit, report.near), (Exit::Usage, vec!["page-faults".to_owned()]));

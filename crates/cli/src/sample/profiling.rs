@@ -46,34 +46,34 @@ enum By {
 
 impl Profiled {
     /// Begins a profile of the process that `target` means.
-    pub(crate) fn open(target: &Target, wish: &ProfileRequest, patience: Duration) -> Outcome<Profiled> {
+    pub(crate) fn open(target: &Target, request: &ProfileRequest, patience: Duration) -> Outcome<Profiled> {
         if let Target::File(_) = target {
-            return Profiled::recorded(target, wish, patience);
+            return Profiled::recorded(target, request, patience);
         }
         let finder = Finder::new();
         let found = finder.look(target)?;
-        let only_inside = only_inside(wish);
+        let only_inside = only_inside(request);
         if !found.has_agent() {
             let Some(part) = only_inside else {
-                return Profiled::outside(&found.process, wish, "it has no dormouse in it");
+                return Profiled::outside(&found.process, request, "it has no dormouse in it");
             };
             let message = format!("{} has no dormouse in it, which {part} needs", describe(&found.process));
             let hint = format!("leave {part} out for CPU time by thread, or call dormouse::init() in it");
             return Err(Failure::new(Exit::NoTarget, message).hint(hint));
         }
-        match Profiled::reach(&finder, &found, wish, patience) {
+        match Profiled::reach(&finder, &found, request, patience) {
             Err(Failure::Said(report)) if report.exit == Exit::Unsupported && only_inside.is_none() => {
-                Profiled::outside(&found.process, wish, &report.message)
+                Profiled::outside(&found.process, request, &report.message)
             }
             profiled => profiled,
         }
     }
 
     /// The one in a recorder's file.
-    fn recorded(target: &Target, wish: &ProfileRequest, patience: Duration) -> Outcome<Profiled> {
+    fn recorded(target: &Target, request: &ProfileRequest, patience: Duration) -> Outcome<Profiled> {
         let (mut client, _) = Client::open(target, patience)?;
         let profile = read(&mut client, 1)?;
-        if profile.kind != wish.kind || wish.group.is_some() {
+        if profile.kind != request.kind || request.group.is_some() {
             let message =
                 format!("the profile in {} is one of {}, of all groups", client.who, profile.kind.name());
             return Err(Failure::new(Exit::Usage, message).hint("leave out --kind and --group"));
@@ -93,19 +93,19 @@ impl Profiled {
     pub(crate) fn reach(
         finder: &Finder,
         found: &Found,
-        wish: &ProfileRequest,
+        request: &ProfileRequest,
         patience: Duration,
     ) -> Outcome<Profiled> {
         let (mut client, _) = Client::reach(finder, found, patience)?;
-        let number = begin(&mut client, wish).map_err(|failure| ranked(failure, wish))?;
+        let number = begin(&mut client, request).map_err(|failure| ranked(failure, request))?;
         Ok(Profiled::new(&found.process, By::Agent { client, number }, None))
     }
 
     /// Begins one from outside, since the process does not sample itself for the reason `why`.
-    pub(crate) fn outside(process: &Process, wish: &ProfileRequest, why: &str) -> Outcome<Profiled> {
+    pub(crate) fn outside(process: &Process, request: &ProfileRequest, why: &str) -> Outcome<Profiled> {
         let mut options = Options::default();
-        options.hz = wish.hz.unwrap_or(options.hz);
-        options.unwind = wish.unwind;
+        options.hz = request.hz.unwrap_or(options.hz);
+        options.unwind = request.unwind;
         let profiling = OutsideProfiling::start(process.pid, &options).map_err(|error| {
             Failure::new(Exit::Unsupported, format!("cannot profile {}: {error}", describe(process)))
                 .after(why)
@@ -201,16 +201,16 @@ fn split(names: Result<NameFinder, SpaceError>) -> (Option<NameFinder>, Option<S
 
 /// The option, if there is one, that a profile from outside does not support: it has no groups, and
 /// only CPU time.
-pub(crate) fn only_inside(wish: &ProfileRequest) -> Option<String> {
-    match wish.kind {
-        ProfileKind::Cpu => wish.group.is_some().then(|| "--group".to_owned()),
+pub(crate) fn only_inside(request: &ProfileRequest) -> Option<String> {
+    match request.kind {
+        ProfileKind::Cpu => request.group.is_some().then(|| "--group".to_owned()),
         kind => Some(format!("--kind {}", kind.name())),
     }
 }
 
 /// Keeps those groups in a refusal that are similar to the requested one, if any are.
-fn ranked(mut failure: Failure, wish: &ProfileRequest) -> Failure {
-    if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
+fn ranked(mut failure: Failure, request: &ProfileRequest) -> Failure {
+    if let (Failure::Said(report), Some(group)) = (&mut failure, &request.group) {
         let ranked = near(group, report.near.iter().map(String::as_str));
         if !ranked.is_empty() {
             report.near = ranked;

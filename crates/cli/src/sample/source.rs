@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dormouse_protocol::{Clock, CountAnswer, Hello, Stat, StatRequest, WaitsRequest};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::events::{TASK_CLOCK, Wish, warn};
+use super::events::{EventRequest, TASK_CLOCK, warn};
 use super::tasks::Tasks;
 use super::totals::Sample;
 use crate::client::{Client, waits};
@@ -40,16 +40,21 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The process that `target` means, through its agent if it has one. Groups count what `wish`
-    /// says from now on.
-    pub(crate) fn open(target: &Target, wish: &Wish, patience: Duration) -> Outcome<Source> {
+    /// The process that `target` means, through its agent if it has one. Groups count the events of
+    /// `request` from now on.
+    pub(crate) fn open(target: &Target, request: &EventRequest, patience: Duration) -> Outcome<Source> {
         let finder = Finder::new();
         let found = finder.look(target)?;
-        Source::reach(&finder, &found, wish, patience)
+        Source::reach(&finder, &found, request, patience)
     }
 
     /// Opens the source of a process that was found already; see [`Source::open`].
-    pub(crate) fn reach(finder: &Finder, found: &Found, wish: &Wish, patience: Duration) -> Outcome<Source> {
+    pub(crate) fn reach(
+        finder: &Finder,
+        found: &Found,
+        request: &EventRequest,
+        patience: Duration,
+    ) -> Outcome<Source> {
         let process = &found.process;
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
         let mut source = Source {
@@ -64,11 +69,11 @@ impl Source {
         };
         if found.has_agent() {
             let (mut client, hello) = Client::reach(finder, found, patience)?;
-            source.counted = wish.ask(&mut client)?;
+            source.counted = request.ask(&mut client)?;
             source.name.clone_from(&hello.name);
             source.agent = Some((client, hello));
         } else {
-            source.counted = wish.of_any_process()?;
+            source.counted = request.of_any_process()?;
         }
         Ok(source)
     }
@@ -84,8 +89,8 @@ impl Source {
             let message = format!("{} has no dormouse in it, which could take times of tasks", self.who);
             return Err(Failure::new(Exit::Unsupported, message).hint("call dormouse::init() at its start"));
         };
-        let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
-        waits::begin(client, wish).map(drop)
+        let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+        waits::begin(client, request).map(drop)
     }
 
     /// The events that have a column of their own: the CPU time has one anyway.

@@ -75,10 +75,10 @@ struct Strangers {
 }
 
 impl Strangers {
-    fn wait(&mut self, leave: &Arc<Notify>) -> Standing {
+    fn wait(&mut self, leave: &Arc<Notify>) -> Phase {
         self.waits += 1;
         self.waiting.insert(self.waits, Arc::clone(leave));
-        Standing::Waits(self.waits)
+        Phase::Waits(self.waits)
     }
 }
 
@@ -102,13 +102,13 @@ impl Places {
 #[derive(Debug)]
 struct Guest {
     places: Arc<Places>,
-    standing: Mutex<Standing>,
+    phase: Mutex<Phase>,
     leave: Arc<Notify>,
 }
 
-/// The standing of a connection.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum Phase {
     /// It has shown the token.
     Known,
     /// A stranger that waits for a request, under this number.
@@ -120,26 +120,26 @@ enum Standing {
 impl Guest {
     fn new(places: &Arc<Places>) -> Arc<Guest> {
         let (places, leave) = (Arc::clone(places), Arc::new(Notify::new()));
-        let standing = places.strangers().wait(&leave);
-        Arc::new(Guest { places, standing: Mutex::new(standing), leave })
+        let phase = places.strangers().wait(&leave);
+        Arc::new(Guest { places, phase: Mutex::new(phase), leave })
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to answer a request, which has the token or not. A connection that has to leave gets
     /// no answer, and so nothing is done that nobody hears of.
     fn begin(self: &Arc<Self>, has_token: bool) -> Option<Answering> {
-        let mut standing = self.standing();
-        if let Standing::Waits(number) = *standing {
+        let mut phase = self.phase();
+        if let Phase::Waits(number) = *phase {
             let mut strangers = self.places.strangers();
             strangers.waiting.remove(&number)?;
-            *standing = if has_token {
-                Standing::Known
+            *phase = if has_token {
+                Phase::Known
             } else if strangers.answered < ANSWERED {
                 strangers.answered += 1;
-                Standing::Answered
+                Phase::Answered
             } else {
                 return None;
             };
@@ -149,18 +149,18 @@ impl Guest {
 
     /// It waits for the next request.
     fn wait(&self) {
-        let mut standing = self.standing();
-        if *standing == Standing::Answered {
+        let mut phase = self.phase();
+        if *phase == Phase::Answered {
             let mut strangers = self.places.strangers();
             strangers.answered -= 1;
-            *standing = strangers.wait(&self.leave);
+            *phase = strangers.wait(&self.leave);
         }
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        if let Standing::Waits(number) = *self.standing() {
+        if let Phase::Waits(number) = *self.phase() {
             self.places.strangers().waiting.remove(&number);
         }
     }

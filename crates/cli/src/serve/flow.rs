@@ -18,7 +18,7 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// The end that writes.
 #[derive(Debug)]
-pub(super) struct Pen(mpsc::Sender<io::Result<Bytes>>);
+pub(super) struct BodyWriter(mpsc::Sender<io::Result<Bytes>>);
 
 /// Somebody who reads no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(super) struct Gone;
 struct Flow(mpsc::Receiver<io::Result<Bytes>>);
 
 /// A body, and the end that writes it.
-pub(super) fn body() -> (Pen, Body) {
-    let (pen, pieces) = mpsc::channel(1);
-    (Pen(pen), Body::new(Flow(pieces)))
+pub(super) fn body() -> (BodyWriter, Body) {
+    let (writer, pieces) = mpsc::channel(1);
+    (BodyWriter(writer), Body::new(Flow(pieces)))
 }
 
 impl hyper::body::Body for Flow {
@@ -43,7 +43,7 @@ impl hyper::body::Body for Flow {
     }
 }
 
-impl Pen {
+impl BodyWriter {
     /// Waits until the reader has taken what was written before.
     pub(super) async fn ready(&self) -> Result<(), Gone> {
         self.0.reserve().await.map(drop).map_err(|_| Gone)

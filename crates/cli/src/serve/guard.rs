@@ -1,4 +1,4 @@
-//! The checks that every request passes before anything looks at it.
+//! The checks that every request passes before anything else happens.
 //!
 //! 1. `Host` names this server. A stranger's page can have its own name lead to this address, and
 //!    is then of the same origin for a browser; an address in digits it cannot.
@@ -105,8 +105,8 @@ impl Guard {
         if is_public && is_safe || self.knows(headers) {
             return None;
         }
-        // A browser that has asked for a password sends it along for any page: it shall ask for
-        // what people look at alone.
+        // A browser that has asked for a password sends it along for any page: so it is asked for
+        // one only where people read the answer.
         Some(unauthorized(path == "/metrics" || path.contains("/debug/pprof/")))
     }
 }

@@ -1,4 +1,4 @@
-//! A service while somebody looks at it: its figures once a second, as server-sent events.
+//! The live stream of a service: its figures once a second, as server-sent events.
 //!
 //! | event | says |
 //! |---|---|
@@ -24,8 +24,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::answers::{EVENTS, busy, bytes};
-use super::flow::{self, Gone, HEARTBEAT, Pen};
-use super::hub::{Hub, Look, Seat, Standing};
+use super::flow::{self, BodyWriter, Gone, HEARTBEAT};
+use super::hub::{Hub, ServiceSession, SessionPhase, Snapshot};
 use super::windows::{GroupWindow, History, ProcessWindow, Windows};
 use crate::output::as_document;
 
@@ -40,7 +40,7 @@ const KEPT: Duration = Duration::from_secs(600);
 
 /// The places for streams.
 #[derive(Debug)]
-pub(super) struct Gallery {
+pub(super) struct LiveStreams {
     places: Arc<Semaphore>,
     histories: Histories,
 }
@@ -105,24 +105,24 @@ struct EndBody {
     reason: String,
 }
 
-impl Gallery {
-    pub(super) fn new() -> Gallery {
-        Gallery { places: Arc::new(Semaphore::new(MOST)), histories: Histories::default() }
+impl LiveStreams {
+    pub(super) fn new() -> LiveStreams {
+        LiveStreams { places: Arc::new(Semaphore::new(MOST)), histories: Histories::default() }
     }
 
     /// The stream of a service.
-    pub(super) fn stream(&self, hub: Hub, seat: Arc<Seat>) -> Response {
+    pub(super) fn stream(&self, hub: Hub, session: Arc<ServiceSession>) -> Response {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return busy(&format!("{MOST} streams are being read"));
         };
-        let (pen, body) = flow::body();
+        let (writer, body) = flow::body();
         let histories = Arc::clone(&self.histories);
         tokio::spawn(async move {
             let _place = place;
             // The reader that leaves ends it.
             let _ = tokio::select! {
-                told = tell(&hub, &seat, &histories, &pen) => told,
-                () = pen.left() => Err(Gone),
+                told = tell(&hub, &session, &histories, &writer) => told,
+                () = writer.left() => Err(Gone),
             };
         });
         bytes(EVENTS, body)
@@ -130,50 +130,55 @@ impl Gallery {
 }
 
 /// The readings of a service. Those of others that nobody has wanted for long are dropped.
-fn history(histories: &Histories, seat: &Seat) -> Arc<Mutex<History>> {
+fn history(histories: &Histories, session: &ServiceSession) -> Arc<Mutex<History>> {
     let mut all = histories.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|_, (_, wanted)| wanted.elapsed() < KEPT);
-    let process = (seat.process().pid, seat.process().start_ticks);
+    let process = (session.process().pid, session.process().start_ticks);
     let (history, wanted) = all.entry(process).or_insert_with(|| (Arc::default(), Instant::now()));
     *wanted = Instant::now();
     Arc::clone(history)
 }
 
-async fn tell(hub: &Hub, seat: &Arc<Seat>, histories: &Histories, pen: &Pen) -> Result<(), Gone> {
+async fn tell(
+    hub: &Hub,
+    session: &Arc<ServiceSession>,
+    histories: &Histories,
+    writer: &BodyWriter,
+) -> Result<(), Gone> {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut last, mut is_silent, mut told): (Option<Arc<Look>>, _, _) = (None, false, Instant::now());
+    let (mut last, mut is_silent, mut told): (Option<Arc<Snapshot>>, _, _) = (None, false, Instant::now());
     loop {
         ticks.tick().await;
-        // First the reader, then the look: a slow one gets the newest.
-        pen.ready().await?;
-        let look = hub.look(seat).await;
-        match (look, seat.standing()) {
-            (Some(look), _) => {
-                if last.as_ref().is_some_and(|last| last.at == look.at) {
+        // First wait for the reader, then take the snapshot: a slow reader gets the newest.
+        writer.ready().await?;
+        let snapshot = hub.snapshot(session).await;
+        match (snapshot, session.phase()) {
+            (Some(snapshot), _) => {
+                if last.as_ref().is_some_and(|last| last.at == snapshot.at) {
                     continue;
                 }
-                let (pid, now, before) = (seat.process().pid, Arc::clone(&look), last.clone());
-                let history = history(histories, seat);
+                let (pid, now, before) = (session.process().pid, Arc::clone(&snapshot), last.clone());
+                let history = history(histories, session);
                 let event = spawn_blocking(move || event(pid, &history, &now, before.as_deref())).await;
-                pen.write(event.map_err(|_| Gone)?).await?;
-                (last, is_silent, told) = (Some(look), false, Instant::now());
+                writer.write(event.map_err(|_| Gone)?).await?;
+                (last, is_silent, told) = (Some(snapshot), false, Instant::now());
             }
-            (None, Standing::Ended) => {
+            (None, SessionPhase::Ended) => {
                 let reason = "the process has ended".to_owned();
-                return pen.event("end", &as_document(&EndBody { ended: true, reason })).await;
+                return writer.event("end", &as_document(&EndBody { ended: true, reason })).await;
             }
-            (None, Standing::Refused(report)) => {
+            (None, SessionPhase::Refused(report)) => {
                 let reason = report.message.clone();
-                return pen.event("end", &as_document(&EndBody { ended: false, reason })).await;
+                return writer.event("end", &as_document(&EndBody { ended: false, reason })).await;
             }
             (None, _) if !is_silent => {
-                let since_ms = seat.silent_for().unwrap_or_default().as_millis() as u64;
-                pen.event("silent", &as_document(&SilentBody { since_ms })).await?;
+                let since_ms = session.silent_for().unwrap_or_default().as_millis() as u64;
+                writer.event("silent", &as_document(&SilentBody { since_ms })).await?;
                 (is_silent, told) = (true, Instant::now());
             }
             (None, _) if told.elapsed() >= HEARTBEAT => {
-                pen.beat().await?;
+                writer.beat().await?;
                 told = Instant::now();
             }
             (None, _) => {}
@@ -182,21 +187,27 @@ async fn tell(hub: &Hub, seat: &Arc<Seat>, histories: &Histories, pen: &Pen) -> 
 }
 
 /// The event for somebody who has seen `last`. All who read at the same pace share one.
-fn event(pid: u32, history: &Mutex<History>, look: &Arc<Look>, last: Option<&Look>) -> Bytes {
+fn event(pid: u32, history: &Mutex<History>, snapshot: &Arc<Snapshot>, last: Option<&Snapshot>) -> Bytes {
     let windows = || {
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.add(look);
-        history.windows(&look.stat)
+        history.add(snapshot);
+        history.windows(&snapshot.stat)
     };
-    let make =
-        || format!("event: sample\ndata: {}\n\n", as_document(&sample(pid, &windows(), look, last))).into();
-    let Some(last) = last else { return look.whole.get_or_init(make).clone() };
-    let (since, event) = look.news.get_or_init(|| (last.at, make()));
+    let make = || {
+        format!("event: sample\ndata: {}\n\n", as_document(&sample(pid, &windows(), snapshot, last))).into()
+    };
+    let Some(last) = last else { return snapshot.whole.get_or_init(make).clone() };
+    let (since, event) = snapshot.news.get_or_init(|| (last.at, make()));
     if *since == last.at { event.clone() } else { make() }
 }
 
-fn sample<'a>(pid: u32, windows: &Windows, look: &'a Look, last: Option<&Look>) -> SampleBody<'a> {
-    let Look { stat, unix_ms, hello, .. } = look;
+fn sample<'a>(
+    pid: u32,
+    windows: &Windows,
+    snapshot: &'a Snapshot,
+    last: Option<&Snapshot>,
+) -> SampleBody<'a> {
+    let Snapshot { stat, unix_ms, hello, .. } = snapshot;
     let tick = last.map(|last| stat.since(&last.stat));
     let is_new = |at: &usize| last.is_none() || windows.may_have_changed(stat, *at);
     let groups = (0..stat.groups.len()).filter(is_new).map(|at| {
@@ -264,11 +275,11 @@ mod tests {
     use crate::sample::totals::tests::answers;
     use crate::serve::page;
 
-    fn looks(answers: [Stat; 2]) -> [Arc<Look>; 2] {
+    fn snapshots(answers: [Stat; 2]) -> [Arc<Snapshot>; 2] {
         let hello = Arc::new(Hello::default());
         let begun = Instant::now().into_std();
         answers
-            .map(|stat| Look {
+            .map(|stat| Snapshot {
                 hello: Arc::clone(&hello),
                 unix_ms: 1_790_000_000_000 + stat.mono_ns / 1_000_000,
                 at: begun + Duration::from_nanos(stat.mono_ns),
@@ -282,7 +293,7 @@ mod tests {
 
     /// The data of the events for a reader who sees two answers of a service.
     fn events(answers: [Stat; 2]) -> String {
-        let [first, then] = looks(answers);
+        let [first, then] = snapshots(answers);
         let mut history = History::default();
         history.add(&first);
         let windows = history.windows(&first.stat);
@@ -320,7 +331,7 @@ mod tests {
             let group = |&(id, cpu_ns): &(u32, u64)| GroupRow { id, cpu_ns, ..GroupRow::default() };
             Stat { groups: all.iter().map(group).collect(), ..Stat::default() }
         };
-        let [first, then] = looks([groups(&[(1, 5), (2, 5)]), groups(&[(1, 5), (2, 6), (3, 0)])]);
+        let [first, then] = snapshots([groups(&[(1, 5), (2, 5)]), groups(&[(1, 5), (2, 6), (3, 0)])]);
         let mut history = History::default();
         history.add(&first);
         history.add(&then);

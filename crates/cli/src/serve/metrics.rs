@@ -10,7 +10,7 @@ use dormouse::metrics::{Exposition, MetricsFormat, add, add_shown};
 use dormouse_metrics::{ExposedProcess, LabelSet, MetricFamily, MetricKind, MetricUnit, MetricValue};
 use dormouse_protocol::Brief;
 
-use super::hub::Sight;
+use super::hub::ServiceSnapshot;
 use super::packed;
 
 /// Whether a service answers.
@@ -37,11 +37,11 @@ pub(super) fn brief(format: MetricsFormat) -> Brief {
 }
 
 /// The metrics of the services that have answered, as far as a format shows them.
-pub(super) fn exposition(sights: &[Sight], shown: Option<MetricsFormat>) -> Exposition {
+pub(super) fn exposition(services: &[ServiceSnapshot], shown: Option<MetricsFormat>) -> Exposition {
     let mut exposition = Exposition::of_processes();
-    for Sight { seat, look } in sights {
-        if let (Some(origin), Some(look)) = (seat.origin(), look) {
-            let stat = look.stat.clone();
+    for ServiceSnapshot { session, snapshot } in services {
+        if let (Some(origin), Some(snapshot)) = (session.origin(), snapshot) {
+            let stat = snapshot.stat.clone();
             match shown {
                 Some(format) => add_shown(format, &mut exposition, &origin, stat),
                 None => add(&mut exposition, &origin, stat),
@@ -52,13 +52,13 @@ pub(super) fn exposition(sights: &[Sight], shown: Option<MetricsFormat>) -> Expo
 }
 
 /// The answer to a scrape.
-pub(super) fn answer(sights: &[Sight], format: MetricsFormat, headers: &HeaderMap) -> Response {
-    let mut exposition = exposition(sights, Some(format));
-    for Sight { seat, look } in sights {
-        let process = seat.process();
-        let name = seat.origin().map_or_else(|| process.name().to_owned(), |origin| origin.name.clone());
+pub(super) fn answer(services: &[ServiceSnapshot], format: MetricsFormat, headers: &HeaderMap) -> Response {
+    let mut exposition = exposition(services, Some(format));
+    for ServiceSnapshot { session, snapshot } in services {
+        let process = session.process();
+        let name = session.origin().map_or_else(|| process.name().to_owned(), |origin| origin.name.clone());
         let named = ExposedProcess { name, pid: process.pid, ..ExposedProcess::default() };
-        let up = MetricValue::Count(look.is_some().into());
+        let up = MetricValue::Count(snapshot.is_some().into());
         exposition.process(named).add(&UP, [LabelSet::NONE; 2], up);
     }
     packed::answer(HeaderValue::from_static(format.content_type()), exposition.encode(format), headers)

@@ -5,7 +5,7 @@
 //! | [`connections`] | accepts, and bounds what a connection may take |
 //! | [`guard`], [`token`] | who may ask |
 //! | [`routes`] | which address is what |
-//! | [`hub`] | the services, one conversation each, and the last look at each |
+//! | [`hub`] | the services, one conversation each, and the last snapshot of each |
 //! | [`metrics`] | a scrape of all of them |
 //! | [`push`] | the same for a collector that does not scrape |
 //! | [`live`] | one of them, once a second |
@@ -56,15 +56,15 @@ use tokio::sync::watch;
 use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, say};
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::target::Target;
 use crate::verb::Offer;
 use guard::Guard;
 use hub::Hub;
-use live::Gallery;
-use page::Front;
-use routes::{App, Me};
-use served::Stage;
+use live::LiveStreams;
+use page::PageFile;
+use routes::{App, ServerInfo};
+use served::RunSlots;
 use token::Token;
 
 /// How long answers may take to end once the server ends.
@@ -79,7 +79,7 @@ pub(crate) struct Settings {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) public_metrics: bool,
     /// The events that groups count.
-    pub(crate) events: Wish,
+    pub(crate) events: EventRequest,
     /// Whether times of tasks are taken.
     pub(crate) waits: bool,
     /// Names that this machine is called by, in small letters.
@@ -132,11 +132,11 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
     let Settings { targets, public_metrics, events, waits, names, .. } = settings;
     let app = Arc::new(App {
         guard: Guard { token, names, public_metrics },
-        front: Front::new(),
+        page_file: PageFile::new(),
         hub: Hub::new(targets, events, waits),
-        stage: Stage::new(),
-        gallery: Gallery::new(),
-        me: Me::new(),
+        run_slots: RunSlots::new(),
+        live_streams: LiveStreams::new(),
+        server_info: ServerInfo::new(),
         verbs,
     });
     let pusher = push::start(&app.hub, runtime.handle());

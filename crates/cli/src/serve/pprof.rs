@@ -12,8 +12,8 @@ use dormouse_protocol::ProfileQuery;
 
 use super::TakeProfile;
 use super::answers::{bad, refusal, text};
-use super::hub::Seat;
-use super::served::{Shape, Stage};
+use super::hub::ServiceSession;
+use super::served::{RunSlots, Shape};
 use crate::output::Context;
 
 /// The length of a profile for the page if the query has none.
@@ -71,9 +71,9 @@ impl Taking {
     /// Takes the profile of a process, as a file for pprof or as the page's data.
     pub(super) async fn answer(
         self,
-        stage: &Stage,
+        run_slots: &RunSlots,
         take: TakeProfile,
-        seat: &Seat,
+        session: &ServiceSession,
         shape: Shape,
     ) -> Response {
         let ProfileQuery { request, length, .. } = self.query;
@@ -81,9 +81,9 @@ impl Taking {
             Shape::Bytes => encode::pprof,
             _ => |profile: &_, symbols: &_| encode::html_data(profile, symbols).into_bytes(),
         };
-        let (subject, longest) = (seat.subject(), length + Duration::from_secs(60));
+        let (subject, longest) = (session.subject(), length + Duration::from_secs(60));
         let work = move |context: &mut Context| take(&subject, (&request, length), encode, context);
-        stage.answer(shape, longest, work).await
+        run_slots.answer(shape, longest, work).await
     }
 }
 

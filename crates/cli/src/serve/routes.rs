@@ -15,12 +15,12 @@ use super::answers::{self, document, failed, nothing, text, wrong_method};
 use super::body;
 use super::connections::Answer;
 use super::guard::{Guard, HEALTHY};
-use super::hub::{Hub, Seat, Standing};
-use super::live::Gallery;
+use super::hub::{Hub, ServiceSession, SessionPhase};
+use super::live::LiveStreams;
 use super::metrics;
-use super::page::Front;
+use super::page::PageFile;
 use super::pprof::{self, Asked};
-use super::served::{Shape, Stage};
+use super::served::{RunSlots, Shape};
 use crate::render::processes::{Listing, Refused, Row};
 use crate::user::User;
 use crate::verb::Offer;
@@ -29,27 +29,27 @@ use crate::verb::Offer;
 #[derive(Debug)]
 pub(super) struct App {
     pub(super) guard: Guard,
-    pub(super) front: Front,
+    pub(super) page_file: PageFile,
     pub(super) hub: Hub,
-    pub(super) stage: Stage,
-    pub(super) gallery: Gallery,
-    pub(super) me: Me,
+    pub(super) run_slots: RunSlots,
+    pub(super) live_streams: LiveStreams,
+    pub(super) server_info: ServerInfo,
     pub(super) verbs: Verbs,
 }
 
 /// The server, as its user calls it.
 #[derive(Debug, Serialize)]
-pub(super) struct Me {
+pub(super) struct ServerInfo {
     #[serde(flatten)]
     user: User,
     host: String,
     version: &'static str,
 }
 
-impl Me {
-    pub(super) fn new() -> Me {
+impl ServerInfo {
+    pub(super) fn new() -> ServerInfo {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Me { user: User::own(), host, version: env!("CARGO_PKG_VERSION") }
+        ServerInfo { user: User::own(), host, version: env!("CARGO_PKG_VERSION") }
     }
 }
 
@@ -118,16 +118,16 @@ fn misdirected(of: Response, is_options: bool) -> Response {
 }
 
 async fn page(State(app): Shared, request: Request) -> Response {
-    app.front.answer(request.headers())
+    app.page_file.answer(request.headers())
 }
 
 async fn scrape(State(app): Shared, request: Request) -> Response {
     let format = metrics::format(request.headers());
-    match app.hub.looks(metrics::brief(format)).await {
-        Ok(sights) => {
+    match app.hub.snapshots(metrics::brief(format)).await {
+        Ok(services) => {
             let headers = request.headers().clone();
             let answered =
-                tokio::task::spawn_blocking(move || metrics::answer(&sights, format, &headers)).await;
+                tokio::task::spawn_blocking(move || metrics::answer(&services, format, &headers)).await;
             answered.unwrap_or_else(|_| answers::refusal(StatusCode::BAD_GATEWAY, "failed", "it broke off"))
         }
         Err(failure) => failed(&failure),
@@ -135,35 +135,35 @@ async fn scrape(State(app): Shared, request: Request) -> Response {
 }
 
 async fn me(State(app): Shared) -> Response {
-    document(&app.me)
+    document(&app.server_info)
 }
 
 async fn processes(State(app): Shared) -> Response {
-    let seats = match app.hub.services().await {
-        Ok(seats) => seats,
+    let sessions = match app.hub.services().await {
+        Ok(sessions) => sessions,
         Err(failure) => return failed(&failure),
     };
-    let standings: Vec<_> = seats.iter().map(|seat| (seat, seat.standing())).collect();
-    let processes = standings.iter().map(|(seat, standing)| row(seat, standing)).collect();
+    let standings: Vec<_> = sessions.iter().map(|session| (session, session.phase())).collect();
+    let processes = standings.iter().map(|(session, phase)| row(session, phase)).collect();
     document(&Listing { processes })
 }
 
-fn row<'a>(seat: &'a Seat, standing: &'a Standing) -> Row<'a> {
-    let (agent, refused) = match standing {
-        Standing::Answers(hello) => (Some(&**hello), None),
-        Standing::Refused(report) => (None, Some(Refused::of(report))),
-        Standing::Coming | Standing::Ended => {
+fn row<'a>(session: &'a ServiceSession, phase: &'a SessionPhase) -> Row<'a> {
+    let (agent, refused) = match phase {
+        SessionPhase::Answers(hello) => (Some(&**hello), None),
+        SessionPhase::Refused(report) => (None, Some(Refused::of(report))),
+        SessionPhase::Coming | SessionPhase::Ended => {
             (None, Some(Refused { kind: "failed", message: "it has given no answer yet" }))
         }
     };
-    let process = seat.process();
+    let process = session.process();
     let name = agent.map_or(process.name(), |hello| &hello.name);
     Row { pid: process.pid, name, uid: process.uid, agent, refused }
 }
 
 async fn live(State(app): Shared, Path(name): Path<String>) -> Response {
     match app.hub.find(&name).await {
-        Ok(seat) => app.gallery.stream(app.hub.clone(), seat),
+        Ok(session) => app.live_streams.stream(app.hub.clone(), session),
         Err(failure) => failed(&failure),
     }
 }
@@ -191,7 +191,7 @@ async fn take(app: &App, name: Option<String>, kind: &str, words: &[(String, Str
         None => app.hub.only().await,
     };
     match found {
-        Ok(seat) => taking.answer(&app.stage, app.verbs.profile, &seat, Shape::Bytes).await,
+        Ok(session) => taking.answer(&app.run_slots, app.verbs.profile, &session, Shape::Bytes).await,
         Err(failure) => failed(&failure),
     }
 }
@@ -202,7 +202,7 @@ async fn flame(State(app): Shared, Path(name): Path<String>, Query(words): Words
         Err(refusal) => return refusal,
     };
     match app.hub.find(&name).await {
-        Ok(seat) => taking.answer(&app.stage, app.verbs.profile, &seat, Shape::Document).await,
+        Ok(session) => taking.answer(&app.run_slots, app.verbs.profile, &session, Shape::Document).await,
         Err(failure) => failed(&failure),
     }
 }
@@ -247,9 +247,9 @@ impl App {
 
     async fn call(&self, offer: Offer, name: &str, words: &[(String, String)]) -> Response {
         let found = self.hub.find(name).await;
-        let called = found.and_then(|seat| Ok(((offer.read)(words)?, seat.subject())));
+        let called = found.and_then(|session| Ok(((offer.read)(words)?, session.subject())));
         match called {
-            Ok((call, subject)) => self.stage.call(call, subject).await,
+            Ok((call, subject)) => self.run_slots.call(call, subject).await,
             Err(failure) => failed(&failure),
         }
     }

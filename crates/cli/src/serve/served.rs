@@ -20,11 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answers::{EVENTS, JSON, busy, bytes, failed};
-use super::flow::{self, Gone, HEARTBEAT, Pen};
+use super::flow::{self, BodyWriter, Gone, HEARTBEAT};
 use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, as_document, error_document};
-use crate::signals::{HangUp, Signals};
+use crate::signals::{Disconnect, Signals};
 use crate::verb::Call;
 
 /// Verbs that run at once.
@@ -71,9 +71,9 @@ enum Part {
     End(Outcome),
 }
 
-/// The places for runs.
+/// The places for runs that happen at the same time.
 #[derive(Debug, Clone)]
-pub(super) struct Stage {
+pub(super) struct RunSlots {
     places: Arc<Semaphore>,
 }
 
@@ -82,12 +82,12 @@ pub(super) struct Stage {
 struct Run {
     parts: mpsc::Receiver<Part>,
     /// Dropped when it shall end.
-    client: Option<HangUp>,
+    client: Option<Disconnect>,
     due: Instant,
 }
 
-/// The way of a run's output to the client.
-struct Outlet(mpsc::Sender<Part>);
+/// Writes a run's output into the parts that the client gets.
+struct PartWriter(mpsc::Sender<Part>);
 
 #[derive(Serialize)]
 struct Said<'a> {
@@ -99,7 +99,7 @@ struct Ended {
     exit: u8,
 }
 
-impl Write for Outlet {
+impl Write for PartWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(PIECE)];
         self.0.blocking_send(Part::Data(piece.to_vec())).map_err(|_| io::ErrorKind::BrokenPipe)?;
@@ -111,9 +111,9 @@ impl Write for Outlet {
     }
 }
 
-impl Stage {
-    pub(super) fn new() -> Stage {
-        Stage { places: Arc::new(Semaphore::new(MOST)) }
+impl RunSlots {
+    pub(super) fn new() -> RunSlots {
+        RunSlots { places: Arc::new(Semaphore::new(MOST)) }
     }
 
     /// Runs a verb, and answers with what it writes.
@@ -154,7 +154,7 @@ impl Run {
             let _place = place;
             let said = sender.clone();
             let hear = move |text: &str| drop(said.try_send(Part::Said(text.to_owned())));
-            let mut context = Context::remote(Outlet(sender.clone()), hear, cancel, PATIENCE);
+            let mut context = Context::remote(PartWriter(sender.clone()), hear, cancel, PATIENCE);
             let result = work(&mut context);
             // Data from before a failure is still worth having.
             let result = context.flush().and(result);
@@ -193,24 +193,24 @@ impl Run {
                 Part::End(Err(failure)) => return failed(&failure),
             }
         }
-        let (pen, body) = flow::body();
+        let (writer, body) = flow::body();
         tokio::spawn(async move {
-            if pen.write(held).await.is_ok() {
-                let _ = self.rest(&pen).await;
+            if writer.write(held).await.is_ok() {
+                let _ = self.rest(&writer).await;
             }
         });
         bytes(kind, body)
     }
 
     /// The rest of a document that is too long to be held.
-    async fn rest(&mut self, pen: &Pen) -> Result<(), Gone> {
+    async fn rest(&mut self, writer: &BodyWriter) -> Result<(), Gone> {
         loop {
             match self.next().await {
-                Part::Data(piece) => pen.write(piece).await?,
+                Part::Data(piece) => writer.write(piece).await?,
                 Part::Said(_) => {}
                 Part::End(Ok(_)) => return Ok(()),
                 Part::End(Err(_)) => {
-                    pen.break_off().await;
+                    writer.break_off().await;
                     return Ok(());
                 }
             }
@@ -226,14 +226,14 @@ impl Run {
         if let Some(Part::End(Err(failure @ Failure::Said(_)))) = first.last() {
             return failed(failure);
         }
-        let (pen, body) = flow::body();
+        let (writer, body) = flow::body();
         tokio::spawn(async move {
-            let _ = self.events(first, &pen).await;
+            let _ = self.events(first, &writer).await;
         });
         bytes(EVENTS, body)
     }
 
-    async fn events(&mut self, first: Vec<Part>, pen: &Pen) -> Result<(), Gone> {
+    async fn events(&mut self, first: Vec<Part>, writer: &BodyWriter) -> Result<(), Gone> {
         let (mut first, mut line) = (first.into_iter(), Vec::new());
         loop {
             let part = if let Some(part) = first.next() {
@@ -241,10 +241,10 @@ impl Run {
             } else {
                 let part = tokio::select! {
                     part = timeout(HEARTBEAT, self.next()) => part.ok(),
-                    () = pen.left() => return Err(Gone),
+                    () = writer.left() => return Err(Gone),
                 };
                 let Some(part) = part else {
-                    pen.beat().await?;
+                    writer.beat().await?;
                     continue;
                 };
                 part
@@ -253,17 +253,17 @@ impl Run {
                 Part::Data(piece) => {
                     line.extend_from_slice(&piece);
                     if let Some(end) = line.iter().rposition(|&byte| byte == b'\n') {
-                        pen.write(events_of(&line[..end])).await?;
+                        writer.write(events_of(&line[..end])).await?;
                         line.drain(..=end);
                     }
                 }
                 Part::Said(message) => {
-                    pen.event("message", &as_document(&Said { message: &message })).await?;
+                    writer.event("message", &as_document(&Said { message: &message })).await?;
                 }
-                Part::End(Ok(exit)) => return pen.event("end", &ended(exit)).await,
+                Part::End(Ok(exit)) => return writer.event("end", &ended(exit)).await,
                 Part::End(Err(Failure::StdoutClosed)) => return Err(Gone),
                 Part::End(Err(Failure::Said(report))) => {
-                    return pen.event("error", &error_document(&report)).await;
+                    return writer.event("error", &error_document(&report)).await;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The token: who has it may look, and switch.
+//! The token: a holder of it may read, and switch keys.
 //!
 //! 32 random bytes in hex. The file is in the user's runtime directory, which nobody else can enter
 //! or replace, so who can read it is this user or root: those whom the agents would let in anyway.

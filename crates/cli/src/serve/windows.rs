@@ -17,7 +17,7 @@ use dormouse_protocol::figures::{
 use dormouse_protocol::{GroupRow, Stat};
 use serde::Serialize;
 
-use super::hub::Look;
+use super::hub::Snapshot;
 
 /// The windows, in seconds.
 pub(super) const WINDOWS: [u64; 4] = [1, 10, 60, 600];
@@ -33,16 +33,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// The readings of a service that windows begin with, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    readings: VecDeque<Arc<Look>>,
+    readings: VecDeque<Arc<Snapshot>>,
     /// The last that was dropped: groups that have changed since it may just have left a window.
-    dropped: Option<Arc<Look>>,
+    dropped: Option<Arc<Snapshot>>,
 }
 
 /// The use of a service in each window.
 #[derive(Debug)]
 pub(super) struct Windows {
     pub(super) each: [Stat; 4],
-    oldest: Option<Arc<Look>>,
+    oldest: Option<Arc<Snapshot>>,
 }
 
 /// The use of a service in one window.
@@ -65,18 +65,18 @@ pub(super) struct GroupWindow {
 
 impl History {
     /// Adds a reading, unless it is known, and drops those that no window needs.
-    pub(super) fn add(&mut self, look: &Arc<Look>) {
+    pub(super) fn add(&mut self, snapshot: &Arc<Snapshot>) {
         if let Some(last) = self.readings.back() {
-            if last.at >= look.at {
+            if last.at >= snapshot.at {
                 return;
             }
             // Another program runs in the process.
-            if last.stat.process_cpu_ns > look.stat.process_cpu_ns {
+            if last.stat.process_cpu_ns > snapshot.stat.process_cpu_ns {
                 *self = History::default();
             }
         }
-        self.readings.push_back(Arc::clone(look));
-        let now_ns = look.stat.mono_ns;
+        self.readings.push_back(Arc::clone(snapshot));
+        let now_ns = snapshot.stat.mono_ns;
         let mut at = 1;
         while at + 1 < self.readings.len() {
             let mono_ns = |at: usize| self.readings[at].stat.mono_ns;
@@ -86,8 +86,8 @@ impl History {
                 at += 1;
             }
         }
-        let rows = look.stat.groups.len().max(1);
-        let is_old = |of: &Look| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
+        let rows = snapshot.stat.groups.len().max(1);
+        let is_old = |of: &Snapshot| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
         while self.readings.len() > 2 && (is_old(&self.readings[1]) || self.readings.len() * rows > MOST_ROWS)
         {
             self.dropped = self.readings.pop_front();
@@ -97,7 +97,8 @@ impl History {
     /// The use of the service from the beginning of each window to `now`.
     pub(super) fn windows(&self, now: &Stat) -> Windows {
         let each = WINDOWS.map(|seconds| {
-            let is_past = |of: &&Arc<Look>| now.mono_ns.saturating_sub(of.stat.mono_ns) >= age_ns(seconds);
+            let is_past =
+                |of: &&Arc<Snapshot>| now.mono_ns.saturating_sub(of.stat.mono_ns) >= age_ns(seconds);
             let begin = self.readings.iter().rev().find(is_past).or(self.readings.front());
             now.since(begin.map_or(now, |begin| &begin.stat))
         });
@@ -187,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    fn at(begun: Instant, seconds: u64, groups: usize) -> Arc<Look> {
+    fn at(begun: Instant, seconds: u64, groups: usize) -> Arc<Snapshot> {
         let stat = Stat {
             mono_ns: (1_000 + seconds) * SECOND_NS,
             process_cpu_ns: seconds * SECOND_NS / 2,
@@ -196,7 +197,15 @@ mod tests {
         };
         let at = begun + Duration::from_secs(seconds);
         let (whole, news) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Look { hello: Arc::new(Hello::default()), stat, brief: None, at, unix_ms: 0, whole, news })
+        Arc::new(Snapshot {
+            hello: Arc::new(Hello::default()),
+            stat,
+            brief: None,
+            at,
+            unix_ms: 0,
+            whole,
+            news,
+        })
     }
 
     fn after(seconds: u64, groups: usize) -> (usize, [u64; 4]) {

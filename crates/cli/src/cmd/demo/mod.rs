@@ -20,7 +20,7 @@ use crate::duration::parse_positive;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::live;
 use crate::output::{Context, is_interactive, say};
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::sample::source::Source;
 use crate::target::Target;
 
@@ -89,14 +89,14 @@ fn play(
     let target = Target::Pid(house.pid());
     let end = Instant::now() + length;
     let (mut client, hello) = Client::open(&target, context.patience)?;
-    Wish::default().ask(&mut client)?;
+    EventRequest::default().ask(&mut client)?;
     let mut batches = None;
     if args.toggle {
         if toggle::play(&mut client, end, context)? {
             return Ok(None);
         }
     } else {
-        let source = Source::open(&target, &Wish::default(), context.patience)?;
+        let source = Source::open(&target, &EventRequest::default(), context.patience)?;
         if is_live {
             live::run(source, Duration::from_secs(1), Some(end), false)?;
         } else {

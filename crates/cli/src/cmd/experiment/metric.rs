@@ -6,7 +6,7 @@ use std::str::FromStr;
 use dormouse::waits::Histogram;
 use dormouse_protocol::{GroupRow, Stat};
 
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 
 /// The threads of dormouse in a service that work for an experiment, or for its keys.
 const OWN_THREADS: [&str; 5] =
@@ -49,10 +49,10 @@ impl Metric {
     }
 
     /// The events that the service must count.
-    pub(super) fn wish(&self) -> Wish {
+    pub(super) fn to_request(&self) -> EventRequest {
         match self {
             Metric::Event(event) => event.parse().unwrap_or_default(),
-            _ => Wish::default(),
+            _ => EventRequest::default(),
         }
     }
 

@@ -62,7 +62,7 @@ impl Trial {
         metric: Metric,
         glob: &str,
     ) -> Outcome<Trial> {
-        let counted = metric.wish().ask(&mut client)?;
+        let counted = metric.to_request().ask(&mut client)?;
         if let Some(event) = counted.refused.first() {
             let message = format!("{} cannot be counted: {}", event.name, refused(event));
             return Err(

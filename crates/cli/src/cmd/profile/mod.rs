@@ -118,7 +118,7 @@ fn kinds() -> impl TypedValueParser<Value = ProfileKind> {
 }
 
 impl Request {
-    fn wish(&self, timeline: bool) -> ProfileRequest {
+    fn to_request(&self, timeline: bool) -> ProfileRequest {
         let Request { hz, ref group, kind, live, unwind, .. } = *self;
         let (hz, group) = (hz.map(|Hertz(hz)| hz), group.clone());
         ProfileRequest { kind, hz, live, unwind, timeline, group, ..ProfileRequest::default() }
@@ -155,8 +155,8 @@ impl Args {
         self.output.as_ref().map(|place| place.form)
     }
 
-    fn wish(&self) -> ProfileRequest {
-        self.request.wish(matches!(self.form(), Some(Form::Firefox | Form::FirefoxPlain)))
+    fn to_request(&self) -> ProfileRequest {
+        self.request.to_request(matches!(self.form(), Some(Form::Firefox | Form::FirefoxPlain)))
     }
 
     /// Refuses a command line with impossible options.
@@ -177,7 +177,7 @@ impl Asked for Request {
         self.check()?;
         let signals = context.cancel()?;
         let length = self.length.map_or(LENGTH, |Length(length)| length);
-        let taken = of_target(&subject.target, (&self.wish(false), length), &signals, context)?;
+        let taken = of_target(&subject.target, (&self.to_request(false), length), &signals, context)?;
         show(taken, (self, None, None), context)
     }
 }
@@ -193,9 +193,9 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
     let length = request.length.map(|Length(length)| length);
     let taken = match target.as_ref().zip(signals) {
         Some((target, signals)) => {
-            of_target(target, (&args.wish(), length.unwrap_or(LENGTH)), &signals, context)?
+            of_target(target, (&args.to_request(), length.unwrap_or(LENGTH)), &signals, context)?
         }
-        None => of_command(command, &args.wish(), length, context)?,
+        None => of_command(command, &args.to_request(), length, context)?,
     };
     show(taken, (request, output.as_ref().zip(file), old), context)
 }
@@ -204,11 +204,12 @@ pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
 #[cfg(feature = "serve")]
 pub(crate) fn encoded(
     subject: &Subject,
-    wish: (&ProfileRequest, Duration),
+    request: (&ProfileRequest, Duration),
     encode: fn(&Profile, &Symbols) -> Vec<u8>,
     context: &mut Context,
 ) -> Outcome {
-    let Taken { mut profiled, failure, .. } = of_target(&subject.target, wish, &context.cancel()?, context)?;
+    let Taken { mut profiled, failure, .. } =
+        of_target(&subject.target, request, &context.cancel()?, context)?;
     let who = profiled.who.clone();
     let (profile, symbols) = match profiled.named() {
         Some(named) => named,
@@ -336,14 +337,14 @@ mod tests {
             timeline: true,
             ..ProfileRequest::default()
         };
-        assert_eq!((all.wish(), all.request.column()), (right, 1));
+        assert_eq!((all.to_request(), all.request.column()), (right, 1));
         let live = args("profile tea --kind alloc --live").unwrap();
         assert_eq!(
-            (live.wish().kind, live.wish().live, live.request.column()),
+            (live.to_request().kind, live.to_request().live, live.request.column()),
             (ProfileKind::Alloc, true, 3)
         );
-        assert!(args("profile tea --unwind").unwrap().wish().unwind);
-        assert_eq!(args("profile tea").unwrap().wish(), ProfileRequest::default());
+        assert!(args("profile tea --unwind").unwrap().to_request().unwind);
+        assert_eq!(args("profile tea").unwrap().to_request(), ProfileRequest::default());
     }
 
     #[test]

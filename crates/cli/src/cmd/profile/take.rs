@@ -69,11 +69,11 @@ impl Reads {
 /// Takes the profile of a running process, for the given time or until one of `signals`.
 pub(super) fn of_target(
     target: &Target,
-    (wish, length): (&ProfileRequest, Duration),
+    (request, length): (&ProfileRequest, Duration),
     signals: &Signals,
     context: &Context,
 ) -> Outcome<Taken> {
-    let mut profiled = Profiled::open(target, wish, context.patience)?;
+    let mut profiled = Profiled::open(target, request, context.patience)?;
     if profiled.is_recorded() {
         return Ok(Taken { profiled, ended: None, failure: None, status: None });
     }
@@ -106,7 +106,7 @@ pub(super) fn of_target(
 /// Takes the profile of a command, until it ends or for the given time; then waits for its end.
 pub(super) fn of_command(
     command: &[OsString],
-    wish: &ProfileRequest,
+    request: &ProfileRequest,
     length: Option<Duration>,
     context: &Context,
 ) -> Outcome<Taken> {
@@ -116,7 +116,7 @@ pub(super) fn of_command(
     let gone = |error: io::Error| Failure::failed(format!("cannot wait for the command: {error}"));
     let end = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| gone(errno.into()))?;
     let mut until = length.map(|length| Instant::now() + length);
-    let mut search = Search::of(child.id(), wish);
+    let mut search = Search::of(child.id(), request);
     let (mut profiled, mut reads): (Option<Profiled>, Reads) = (None, Reads::new());
     // Until there is an agent, from outside, if that is allowed.
     let mut outside = search.outside();
@@ -165,26 +165,26 @@ pub(super) fn of_command(
 /// The search for the agent of a command.
 struct Search<'a> {
     target: Target,
-    wish: &'a ProfileRequest,
+    request: &'a ProfileRequest,
     /// Why its agent takes no profile.
     failure: Option<Failure>,
 }
 
 impl Search<'_> {
-    fn of(pid: u32, wish: &ProfileRequest) -> Search<'_> {
-        Search { target: Target::Pid(pid), wish, failure: None }
+    fn of(pid: u32, request: &ProfileRequest) -> Search<'_> {
+        Search { target: Target::Pid(pid), request, failure: None }
     }
 
     fn outside(&self) -> Option<Profiled> {
-        let is_seen = only_inside(self.wish).is_none();
+        let is_seen = only_inside(self.request).is_none();
         let process = Finder::new().process(&self.target).ok().filter(|_| is_seen)?;
-        Profiled::outside(&process, self.wish, "it has no dormouse in it").ok()
+        Profiled::outside(&process, self.request, "it has no dormouse in it").ok()
     }
 
     fn look(&mut self, context: &Context) -> Option<Profiled> {
         let finder = Finder::new();
         let found = finder.look(&self.target).ok().filter(Found::has_agent)?;
-        match Profiled::reach(&finder, &found, self.wish, context.patience) {
+        match Profiled::reach(&finder, &found, self.request, context.patience) {
             Ok(profiled) => Some(profiled),
             // It may not listen yet, or be about to end.
             Err(Failure::Said(report)) if report.has_hung_up || report.exit == Exit::NoTarget => None,
@@ -203,7 +203,7 @@ impl Search<'_> {
         let none = || {
             let exit = if code == 0 { Exit::NoTarget } else { Exit::Child(code) };
             let message = format!("{program} ended with {code}, and no dormouse was seen in it");
-            let hint = match only_inside(self.wish) {
+            let hint = match only_inside(self.request) {
                 Some(part) => {
                     format!("leave {part} out for CPU time by thread, or call dormouse::init() in it")
                 }

@@ -13,7 +13,7 @@ use crate::render::leases::short_ms;
 use crate::text::{Clean, count};
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct RecorderDocument<'a> {
     pid: u32,
     /// `on`, `off` where the command has ended it, or `none` where there is none.
     state: &'static str,
@@ -24,19 +24,19 @@ struct Told<'a> {
 pub(super) fn run(args: &Args, context: &mut Context) -> Outcome {
     let target = &args.target;
     let (mut client, _) = Client::open(target, context.patience)?;
-    let mut wish = RecordRequest::default();
-    wish.glob.clone_from(&args.glob);
-    wish.memory_bytes = args.memory;
-    wish.for_ms = args.length.map(milliseconds);
-    wish.off = args.off;
-    let answer: RecordAnswer = client.call(wish)?;
+    let mut request = RecordRequest::default();
+    request.glob.clone_from(&args.glob);
+    request.memory_bytes = args.memory;
+    request.for_ms = args.length.map(milliseconds);
+    request.off = args.off;
+    let answer: RecordAnswer = client.call(request)?;
     let state = match &answer.recorder {
         None => "none",
         Some(_) if args.off => "off",
         Some(_) => "on",
     };
     if context.json {
-        context.document(&Told { pid: client.pid, state, answer: &answer })?;
+        context.document(&RecorderDocument { pid: client.pid, state, answer: &answer })?;
     } else if let Some(row) = &answer.recorder {
         context.line(format_args!("{HEAD}recorder {state}{HEAD:#}: {}", figures(row)))?;
     }

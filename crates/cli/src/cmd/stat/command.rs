@@ -33,7 +33,7 @@ use crate::output::{Context, FAIR, HEAD, say};
 use crate::render::column::{NOT_COUNTED, ms};
 use crate::render::table::Table;
 use crate::sample::delta::Window;
-use crate::sample::events::{self, Wish};
+use crate::sample::events::{self, EventRequest};
 use crate::sample::source::Source;
 use crate::sample::tasks::own_peak;
 use crate::sample::totals::Usage;
@@ -144,16 +144,16 @@ impl Used {
 pub(super) fn run(
     command: &[OsString],
     repeat: Option<NonZero<u32>>,
-    wish: &Wish,
+    request: &EventRequest,
     has_waits: bool,
     context: &mut Context,
 ) -> Outcome {
     let caught = Caught::new()?;
     // Before it runs: a name that is no event is not to cost a run.
-    let outside = wish.of_any_process()?;
+    let outside = request.of_any_process()?;
     let mut runs: Vec<Run> = Vec::new();
     for n in 1..=repeat.map_or(1, NonZero::get) {
-        let run = once(command, wish, has_waits, &caught, context.patience)?;
+        let run = once(command, request, has_waits, &caught, context.patience)?;
         if context.json {
             let inside = run.inside.as_ref().map(|(inside, ns)| (ns, &inside.source, inside.window.delta()));
             let account = inside.as_ref().map(|(ns, source, delta)| (**ns, Account::of(source, delta)));
@@ -185,7 +185,7 @@ pub(super) fn run(
 
 fn once(
     command: &[OsString],
-    wish: &Wish,
+    request: &EventRequest,
     has_waits: bool,
     caught: &Caught,
     patience: Duration,
@@ -197,7 +197,7 @@ fn once(
     // Without it there is nothing to do but wait for the end.
     if let Ok(end) = pidfd_open(view.child, PidfdFlags::empty()) {
         while !caught.wait(&end, view.child, Some(Instant::now() + LOOK))? {
-            view.look(wish, patience);
+            view.look(request, patience);
         }
     }
     let (status, mut used) = reap(view.child).map_err(|error| {
@@ -224,22 +224,22 @@ struct View {
 
 impl View {
     /// Takes a sample, unless there is no agent yet, or any more; then the last sample stands.
-    fn look(&mut self, wish: &Wish, patience: Duration) {
+    fn look(&mut self, request: &EventRequest, patience: Duration) {
         if let Some(inside) = &mut self.inside {
             if let Ok(Some(sample)) = inside.source.sample() {
                 inside.window.add(sample);
                 inside.at = Instant::now();
             }
         } else if !self.is_refused {
-            self.find(wish, patience);
+            self.find(request, patience);
         }
     }
 
-    fn find(&mut self, wish: &Wish, patience: Duration) {
+    fn find(&mut self, request: &EventRequest, patience: Duration) {
         let finder = Finder::new();
         let target = Target::Pid(self.child.as_raw_pid().cast_unsigned());
         let Some(found) = finder.look(&target).ok().filter(Found::has_agent) else { return };
-        match Source::reach(&finder, &found, wish, patience) {
+        match Source::reach(&finder, &found, request, patience) {
             Ok(mut source) => {
                 if let Err(failure) = if self.has_waits { source.begin_waits() } else { Ok(()) } {
                     say(format_args!("{FAIR}no times of tasks:{FAIR:#} {failure}"));

@@ -24,7 +24,7 @@ use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR};
 use crate::sample::delta::{Delta, Window};
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::sample::source::Source;
 use crate::signals::wait;
 use crate::target::Target;
@@ -74,7 +74,7 @@ pub(crate) struct Request {
     /// Events for groups to count; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     #[serde(rename = "event")]
-    events: Wish,
+    events: EventRequest,
     /// Also show where tasks spend their time: on a CPU, stalled in a poll, runnable, awaiting; and
     /// latencies of requests
     #[arg(long)]

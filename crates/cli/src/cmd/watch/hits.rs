@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WireState};
 use serde::Serialize;
 
-use super::look::{End, Look};
 use super::places::{CodePlace, Places, SeenThread};
+use super::snapshot::{End, WatchSnapshot};
 use crate::duration::short;
 use crate::output::{DIM, FAIR, GOOD, HEAD};
 use crate::render::frame::CodeFrame;
@@ -74,8 +74,8 @@ pub(crate) struct HitDocument {
 }
 
 impl ReportDocument {
-    pub(crate) fn new(look: &Look, places: &mut Places) -> ReportDocument {
-        let row = &look.row;
+    pub(crate) fn new(snapshot: &WatchSnapshot, places: &mut Places) -> ReportDocument {
+        let row = &snapshot.row;
         let mut site = |site: &SiteRow| SiteDocument {
             hits: site.hits,
             share_percent: percent(site.hits, row.passed),
@@ -93,9 +93,9 @@ impl ReportDocument {
             blind_spots: BLIND,
             sites: row.sites.iter().map(&mut site).collect(),
             hits_at_other_sites: row.other_sites,
-            counts_only: look.counts_only.clone(),
-            unprinted: look.unprinted,
-            end: look.end,
+            counts_only: snapshot.counts_only.clone(),
+            unprinted: snapshot.unprinted,
+            end: snapshot.end,
         }
     }
 }
@@ -120,8 +120,8 @@ impl HitDocument {
 
 /// A report as a table of places, as it stands at `now` of `CLOCK_MONOTONIC`, and below it the
 /// share of what happened that it shows.
-pub(crate) fn report(look: &Look, places: &mut Places, stacks: bool, now: u64) -> String {
-    let (row, mut text) = (&look.row, String::new());
+pub(crate) fn report(snapshot: &WatchSnapshot, places: &mut Places, stacks: bool, now: u64) -> String {
+    let (row, mut text) = (&snapshot.row, String::new());
     if !row.sites.is_empty() {
         let titles = [">HITS", ">SHARE", "SITE", "GROUP", "LAST", "THREAD", ">TASK", ">AGO"];
         let mut table = Table::new(titles);
@@ -146,7 +146,7 @@ pub(crate) fn report(look: &Look, places: &mut Places, stacks: bool, now: u64) -
         }
         text.push_str(&table.render(HEAD));
     }
-    for line in coverage(look) {
+    for line in coverage(snapshot) {
         text.push_str(&line);
         text.push('\n');
     }
@@ -154,22 +154,22 @@ pub(crate) fn report(look: &Look, places: &mut Places, stacks: bool, now: u64) -
 }
 
 /// The lines below a table, without which "no hit" would mean nothing.
-fn coverage(look: &Look) -> Vec<String> {
-    let row = &look.row;
+fn coverage(snapshot: &WatchSnapshot) -> Vec<String> {
+    let row = &snapshot.row;
     let CoverageRow { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread } = row.coverage;
     let mut seen = match row.hits {
         0 => "no hit".to_owned(),
         n => count(n, "hit"),
     };
     // Without a filter the two are read one after the other, and those after the last are left out.
-    if look.is_filtered && row.passed < row.delivered {
+    if snapshot.is_filtered && row.passed < row.delivered {
         let _ = write!(seen, ", {} of {} pass the filters", row.passed, row.delivered);
     }
-    if let Some(why) = &look.counts_only {
+    if let Some(why) = &snapshot.counts_only {
         let _ = write!(seen, ", {FAIR}counted only: {}{FAIR:#}", Clean(why));
     }
-    if look.unprinted > 0 {
-        let _ = write!(seen, ", {FAIR}{} not printed one by one{FAIR:#}", look.unprinted);
+    if snapshot.unprinted > 0 {
+        let _ = write!(seen, ", {FAIR}{} not printed one by one{FAIR:#}", snapshot.unprinted);
     }
     if row.lost > 0 {
         let _ = write!(seen, ", {FAIR}{} counted but not looked at{FAIR:#}", row.lost);
@@ -178,7 +178,7 @@ fn coverage(look: &Look) -> Vec<String> {
         let _ = write!(seen, ", {FAIR}{late} late: their threads block SIGTRAP{FAIR:#}");
     }
     if unread > 0 {
-        let _ = write!(seen, ", {FAIR}{unread} without their value: {}{FAIR:#}", look.unread_why());
+        let _ = write!(seen, ", {FAIR}{unread} without their value: {}{FAIR:#}", snapshot.unread_why());
     }
     if row.other_sites > 0 {
         let _ = write!(seen, ", {} at further places", row.other_sites);
@@ -188,7 +188,7 @@ fn coverage(look: &Look) -> Vec<String> {
     let style = if is_part { FAIR } else { DIM };
     let share = format!("{} of {} ({:.0} %)", short(armed_ns), short(wall_ns), percent(armed_ns, wall_ns));
     let threads = match row.state {
-        WireState::Over if look.is_at_max => "over by --max: it was armed".to_owned(),
+        WireState::Over if snapshot.is_at_max => "over by --max: it was armed".to_owned(),
         WireState::Over if row.over_because.is_some() => {
             format!("over: {}; it was armed", Clean(row.over_because.as_deref().unwrap_or_default()))
         }
@@ -196,7 +196,7 @@ fn coverage(look: &Look) -> Vec<String> {
         _ => format!("armed on {threads_armed} of {threads_alive} threads,"),
     };
     let mut lines = vec![seen, format!("{style}{threads} {share}{style:#}")];
-    if let Some(end) = look.end {
+    if let Some(end) = snapshot.end {
         let what = match end {
             End::Exit => "the process has ended",
             End::Exec => "the process executes another program: watch it again",
@@ -287,8 +287,8 @@ mod tests {
     use super::*;
     use dormouse_protocol::{WatchRow, WireAccess};
 
-    fn look(row: WatchRow) -> Look {
-        Look {
+    fn snapshot(row: WatchRow) -> WatchSnapshot {
+        WatchSnapshot {
             row,
             counts_only: None,
             unprinted: 0,
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_it_does_not_show() {
-        let text = plain(&report(&look(row()), &mut places(), false, 3_000_000_000));
+        let text = plain(&report(&snapshot(row()), &mut places(), false, 3_000_000_000));
         for part in [
             "100.0 %  0x1",
             "POST /orders  7 -> 0x10000000000",
@@ -363,7 +363,9 @@ mod tests {
         let coverage = CoverageRow { late: 0, ..row().coverage };
         let sites = Vec::new();
         let none = WatchRow { hits: 0, delivered: 0, passed: 0, lost: 0, coverage, sites, ..row() };
-        assert!(plain(&report(&look(none), &mut places(), false, 0)).starts_with("no hit\narmed on 2 of 3"));
+        assert!(
+            plain(&report(&snapshot(none), &mut places(), false, 0)).starts_with("no hit\narmed on 2 of 3")
+        );
     }
 
     #[test]
@@ -376,7 +378,7 @@ mod tests {
 
     #[test]
     fn json_has_units_and_blind_spots() {
-        let json = serde_json::to_value(ReportDocument::new(&look(row()), &mut places())).unwrap();
+        let json = serde_json::to_value(ReportDocument::new(&snapshot(row()), &mut places())).unwrap();
         assert_eq!((&json["armed_percent"], &json["blind_spots"][2]), (&25.0.into(), &BLIND[2].into()));
         let site = &json["sites"][0];
         assert_eq!(

@@ -6,9 +6,9 @@
 //! other process is watched from outside, with the same report.
 
 mod hits;
-mod look;
 mod outside;
 mod places;
+mod snapshot;
 mod source;
 mod wanted;
 
@@ -33,12 +33,12 @@ use crate::target::Target;
 use crate::text::{clean, read_by_text};
 use crate::verb::Asked;
 use hits::{HitDocument, ReportDocument};
-use look::Look;
 use places::Places;
+use snapshot::WatchSnapshot;
 use source::Watched;
 use wanted::Wanted;
 
-/// Time between two looks: soon enough that the queue of single hits has room, and the end by
+/// Time between two snapshots: soon enough that the queue of single hits has room, and the end by
 /// --max is not long in coming.
 const LOOK: Duration = Duration::from_millis(50);
 /// Time between two pages of the live view.
@@ -167,7 +167,7 @@ enum Document<'a> {
 }
 
 impl Request {
-    fn wish(&self) -> WatchRequest {
+    fn to_request(&self) -> WatchRequest {
         WatchRequest {
             access: self.access.into(),
             changed: self.changed,
@@ -189,7 +189,7 @@ struct Watcher {
     watched: Watched,
     places: Places,
     stacks: bool,
-    last: Option<Look>,
+    last: Option<WatchSnapshot>,
 }
 
 impl Watcher {
@@ -199,29 +199,31 @@ impl Watcher {
     }
 
     /// Looks at the watch; false: it has ended, or its process has.
-    fn look(&mut self) -> Outcome<bool> {
-        let Some(mut look) = self.watched.look()? else {
+    fn snapshot(&mut self) -> Outcome<bool> {
+        let Some(mut snapshot) = self.watched.snapshot()? else {
             let end = self.watched.end();
             self.last.iter_mut().for_each(|last| last.end = Some(end));
             return Ok(false);
         };
-        self.places.unwind(&mut look);
-        self.places.learn(&look);
-        let goes_on = look.end.is_none() && look.row.state != WireState::Over;
-        self.last = Some(look);
+        self.places.unwind(&mut snapshot);
+        self.places.learn(&snapshot);
+        let goes_on = snapshot.end.is_none() && snapshot.row.state != WireState::Over;
+        self.last = Some(snapshot);
         Ok(goes_on)
     }
 
     fn text(&mut self) -> String {
         let Watcher { places, last, stacks, .. } = self;
-        last.as_ref().map(|look| hits::report(look, places, *stacks, monotonic_ns())).unwrap_or_default()
+        last.as_ref()
+            .map(|snapshot| hits::report(snapshot, places, *stacks, monotonic_ns()))
+            .unwrap_or_default()
     }
 
     /// Prints single hits as they come until the watch ends, `end` comes or a signal.
     fn follow(&mut self, end: Option<Instant>, signals: &Signals, context: &mut Context) -> Outcome<()> {
         let (begun, mut printed, mut is_over) = (monotonic_ns(), 0, false);
         loop {
-            let goes_on = self.look()?;
+            let goes_on = self.snapshot()?;
             let Watcher { last: Some(last), places, stacks, .. } = self else { return Ok(()) };
             let hits = std::mem::take(&mut last.row.stream);
             for hit in &hits {
@@ -247,7 +249,7 @@ impl Watcher {
 
 impl page::Writer for Watcher {
     fn page(&mut self) -> Outcome<Option<String>> {
-        let goes_on = self.look()?;
+        let goes_on = self.snapshot()?;
         let text = self.text();
         Ok(goes_on.then_some(text))
     }
@@ -268,13 +270,13 @@ impl Asked for Request {
 fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
     let is_live = is_interactive() && !context.json && !args.stream && !args.plain;
     let signals = if is_live { Signals::to_leave() } else { context.cancel() }?;
-    let watched = Watched::open(target, &args.wanted, args.wish(), args.stacks, context.patience)?;
+    let watched = Watched::open(target, &args.wanted, args.to_request(), args.stacks, context.patience)?;
     let end = args.length.map(|Length(length)| Instant::now() + length);
     let (who, stacks) = (watched.who.clone(), args.stacks);
     let last = if is_live {
         announce(&watched, context)?;
         let begin = move || Watcher::new(watched, stacks);
-        let finish = |mut watcher: Watcher| watcher.look().map(|_| (watcher.text(), watcher.last));
+        let finish = |mut watcher: Watcher| watcher.snapshot().map(|_| (watcher.text(), watcher.last));
         let title = format!("{} of {who}", args.wanted);
         let finished = page::run(title, begin, finish, (PAGE, end, context.patience), &signals)?;
         let late = || Failure::failed(format!("{who} has given no last report"));
@@ -292,14 +294,14 @@ fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
         let text = watcher.text();
         let Watcher { last, places, .. } = &mut watcher;
         match last {
-            Some(look) if context.json => {
-                context.document(&Document::Report(ReportDocument::new(look, places)))?;
+            Some(snapshot) if context.json => {
+                context.document(&Document::Report(ReportDocument::new(snapshot, places)))?;
             }
             _ => context.text(text)?,
         }
         watcher.last
     };
-    let Some(Look { row, .. }) = last else {
+    let Some(WatchSnapshot { row, .. }) = last else {
         return Err(Failure::failed(format!("{who} has ended before the first look at the watch")));
     };
     // Hits that were counted and not looked at may have passed the filters.
@@ -341,8 +343,8 @@ mod tests {
         line: crate::verb::Line<Request>,
     }
 
-    fn wish(line: &str) -> Result<WatchRequest, clap::Error> {
-        Watch::try_parse_from(line.split(' ')).map(|watch| watch.line.request.wish())
+    fn request(line: &str) -> Result<WatchRequest, clap::Error> {
+        Watch::try_parse_from(line.split(' ')).map(|watch| watch.line.request.to_request())
     }
 
     #[test]
@@ -361,11 +363,11 @@ mod tests {
             stream: true,
             ..WatchRequest::default()
         };
-        assert_eq!(wish(all).unwrap(), right);
-        assert_eq!(wish("watch tea ORDERS").unwrap(), WatchRequest::default());
-        assert_eq!(wish("watch tea ORDERS --equals -1").unwrap().equals, Some(u64::MAX));
+        assert_eq!(request(all).unwrap(), right);
+        assert_eq!(request("watch tea ORDERS").unwrap(), WatchRequest::default());
+        assert_eq!(request("watch tea ORDERS --equals -1").unwrap().equals, Some(u64::MAX));
         for wrong in ["-a r", "--max 0", "--rate 0", "--equals x", "--mask -1", "--for 0s"] {
-            assert!(wish(&format!("watch tea ORDERS {wrong}")).is_err(), "{wrong}");
+            assert!(request(&format!("watch tea ORDERS {wrong}")).is_err(), "{wrong}");
         }
     }
 }

@@ -13,7 +13,7 @@ use dormouse_protocol::WatchRequest;
 use dormouse_sys::perf;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::look::{End, Look};
+use super::snapshot::{End, WatchSnapshot};
 use crate::exit::{Exit, Failure, Outcome};
 
 /// Bytes of a stack that the kernel copies at each hit: enough for most, and as far as it is known
@@ -27,23 +27,23 @@ const PASS: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Watchman {
     ask: Sender<()>,
-    looks: Receiver<Look>,
+    snapshots: Receiver<WatchSnapshot>,
 }
 
 impl Watchman {
-    /// Arms what `wish` says on all threads of a process. With `stacks` the kernel copies them, for
-    /// programs that keep no frame pointers.
-    pub(super) fn start(pid: u32, wish: WatchRequest, stacks: bool) -> Outcome<Watchman> {
+    /// Arms the watch of `request` on all threads of a process. With `stacks` the kernel copies
+    /// them, for programs that keep no frame pointers.
+    pub(super) fn start(pid: u32, request: WatchRequest, stacks: bool) -> Outcome<Watchman> {
         allow_descriptors();
         let (ask, asked) = channel();
-        let (answer, looks) = channel();
+        let (answer, snapshots) = channel();
         let (opened, outcome) = channel();
         let run = move || {
             let stack_bytes = if stacks { STACK } else { 0 };
             let budget = OutsideBudget { stack_bytes, ..OutsideBudget::default() };
             // Its number does not matter: a filter by group is refused, not left out.
-            let group = wish.group.as_ref().map(|_| u32::MAX);
-            let outside = Outside::open(pid, &[dormouse::answers::watch_spec(&wish, group)], budget);
+            let group = request.group.as_ref().map(|_| u32::MAX);
+            let outside = Outside::open(pid, &[dormouse::answers::watch_spec(&request, group)], budget);
             let (told, outside) = match outside {
                 Ok(outside) => (Ok(()), Some(outside)),
                 Err(error) => (Err(error), None),
@@ -51,24 +51,24 @@ impl Watchman {
             if opened.send(told).is_ok()
                 && let Some(outside) = outside
             {
-                watch(outside, wish.stream, &asked, &answer);
+                watch(outside, request.stream, &asked, &answer);
             }
         };
         let spawned = thread::Builder::new().name("watchman".into()).spawn(run);
         spawned.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
         let outcome = outcome.recv().map_err(|_| Failure::failed("the thread that watches has ended"))?;
         outcome.map_err(|error| failure(&error))?;
-        Ok(Watchman { ask, looks })
+        Ok(Watchman { ask, snapshots })
     }
 
     /// The result so far; `None` when the thread is gone.
-    pub(super) fn look(&self) -> Option<Look> {
+    pub(super) fn snapshot(&self) -> Option<WatchSnapshot> {
         self.ask.send(()).ok()?;
-        self.looks.recv().ok()
+        self.snapshots.recv().ok()
     }
 }
 
-fn watch(mut outside: Outside, stream: bool, asked: &Receiver<()>, answer: &Sender<Look>) {
+fn watch(mut outside: Outside, stream: bool, asked: &Receiver<()>, answer: &Sender<WatchSnapshot>) {
     if stream {
         // The first call has hits kept one by one.
         let _ = outside.take_hits(0);
@@ -80,7 +80,7 @@ fn watch(mut outside: Outside, stream: bool, asked: &Receiver<()>, answer: &Send
                 let hits = if stream { outside.take_hits(0) } else { Vec::new() };
                 let Some(report) = report else { return };
                 let copied = outside.take_stacks(0);
-                if answer.send(look(report, hits, copied)).is_err() {
+                if answer.send(snapshot(report, hits, copied)).is_err() {
                     return;
                 }
             }
@@ -97,9 +97,9 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn look(report: OutsideReport, hits: Vec<WatchHit>, copied: Vec<(usize, UserStack)>) -> Look {
+fn snapshot(report: OutsideReport, hits: Vec<WatchHit>, copied: Vec<(usize, UserStack)>) -> WatchSnapshot {
     let row = dormouse::answers::watch_row(report.watch, hits, |_| None);
-    Look {
+    WatchSnapshot {
         row,
         counts_only: report.counts_only,
         unprinted: 0,
@@ -138,8 +138,9 @@ mod tests {
     fn a_filter_by_group_is_refused() {
         let variable = 0_u64;
         let addr = (&raw const variable).addr() as u64;
-        let wish = WatchRequest { addr, len: 8, group: Some("GET /menu".into()), ..WatchRequest::default() };
-        let Err(refusal) = Watchman::start(std::process::id(), wish, false) else {
+        let request =
+            WatchRequest { addr, len: 8, group: Some("GET /menu".into()), ..WatchRequest::default() };
+        let Err(refusal) = Watchman::start(std::process::id(), request, false) else {
             panic!("it was left out")
         };
         assert!(format!("{refusal:?}").contains("a filter by group"), "{refusal:?}");

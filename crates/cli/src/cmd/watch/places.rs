@@ -7,7 +7,7 @@ use dormouse_maps::symbols::{Frame, StackUnwinder, Symbol, Symbolizer};
 use dormouse_protocol::{HitRow, SiteRow, WireAccess};
 use serde::Serialize;
 
-use super::look::Look;
+use super::snapshot::WatchSnapshot;
 use crate::render::frame::CodeFrame;
 use crate::sample::tasks::Numbers;
 use crate::target::process::read_text;
@@ -36,7 +36,7 @@ pub(crate) struct SeenThread {
     pub(crate) name: Option<String>,
 }
 
-/// The names of one process. They are those of the first look, so that code and threads that go
+/// The names of one process. They are those of the first snapshot, so that code and threads that go
 /// keep theirs.
 pub(crate) struct Places {
     space: Option<AddressSpace>,
@@ -74,24 +74,24 @@ impl Places {
         }
     }
 
-    /// Gives the sites of a look the callers in their copied stacks, if they have one, in place of
-    /// those by frame pointers.
-    pub(crate) fn unwind(&mut self, look: &mut Look) {
+    /// Gives the sites of a snapshot the callers in their copied stacks, if they have one, in place
+    /// of those by frame pointers.
+    pub(crate) fn unwind(&mut self, snapshot: &mut WatchSnapshot) {
         let Some(space) = &self.space else { return };
-        for (ip, stack) in look.copied.drain(..) {
+        for (ip, stack) in snapshot.copied.drain(..) {
             let unwinder = self.unwinder.get_or_insert_with(|| StackUnwinder::new(space));
             keep(&mut self.callers, ip, unwinder.callers(stack.registers, &stack.bytes));
         }
-        for SiteRow { last, .. } in &mut look.row.sites {
+        for SiteRow { last, .. } in &mut snapshot.row.sites {
             if let Some(callers) = self.callers.get(&last.ip).filter(|callers| !callers.is_empty()) {
                 last.stack.clone_from(callers);
             }
         }
     }
 
-    /// Learns the names that a report of `look` needs, while the process is there to give them.
-    pub(crate) fn learn(&mut self, look: &Look) {
-        for SiteRow { last, .. } in &look.row.sites {
+    /// Learns the names that a report of `snapshot` needs, while the process is there to give them.
+    pub(crate) fn learn(&mut self, snapshot: &WatchSnapshot) {
+        for SiteRow { last, .. } in &snapshot.row.sites {
             self.of_hit(last.ip);
             self.of_stack(last);
             self.thread(last.tid);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use dormouse_protocol::{WatchReportRequest, WatchRequest, WatchRow, Watching, WireAccess};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::look::{End, Look};
 use super::outside::Watchman;
+use super::snapshot::{End, WatchSnapshot};
 use super::wanted::{Variable, Wanted};
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome};
@@ -41,29 +41,29 @@ enum By {
 }
 
 impl Watched {
-    /// Watches `wanted` of the process that `target` means, as `wish` says but for the place; from
-    /// outside with copied stacks if `stacks` says so.
+    /// Watches `wanted` of the process that `target` means, with the options of `request` except
+    /// for the place; from outside with copied stacks if `stacks` says so.
     pub(crate) fn open(
         target: &Target,
         wanted: &Wanted,
-        wish: WatchRequest,
+        request: WatchRequest,
         stacks: bool,
         patience: Duration,
     ) -> Outcome<Watched> {
         let finder = Finder::new();
         let found = finder.look(target)?;
-        let variable = wanted.find(&found.process, wish.access)?;
+        let variable = wanted.find(&found.process, request.access)?;
         let Variable { name, addr, len } = variable.clone();
-        let wish = WatchRequest { addr, len, name, ..wish };
+        let request = WatchRequest { addr, len, name, ..request };
         let inside = if found.has_agent() {
-            inside(&finder, &found, &wish, patience)
+            inside(&finder, &found, &request, patience)
         } else {
             Err(Failure::new(Exit::Unsupported, "it has no dormouse in it"))
         };
         let process = found.process;
         let (by, outside) = match inside {
             Err(Failure::Said(report)) if report.exit == Exit::Unsupported => {
-                let watchman = Watchman::start(process.pid, wish.clone(), stacks);
+                let watchman = Watchman::start(process.pid, request.clone(), stacks);
                 let watchman = watchman.map_err(|failure| failure.after(&report.message))?;
                 (By::Kernel(watchman), Some(report.message))
             }
@@ -72,33 +72,36 @@ impl Watched {
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
         let end = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let is_exact = len.is_power_of_two() && len <= 8 && addr.is_multiple_of(len);
-        let is_filtered =
-            !is_exact || wish.changed || wish.equals.is_some() || wish.mask.is_some() || wish.group.is_some();
-        let (who, access, max_hits) = (describe(&process), wish.access, wish.max_hits);
+        let is_filtered = !is_exact
+            || request.changed
+            || request.equals.is_some()
+            || request.mask.is_some()
+            || request.group.is_some();
+        let (who, access, max_hits) = (describe(&process), request.access, request.max_hits);
         Ok(Watched { process, who, variable, access, outside, by, is_filtered, max_hits, end })
     }
 
     /// The result so far; `None` if the watch has ended, and the last result was the final one.
-    pub(crate) fn look(&mut self) -> Outcome<Option<Look>> {
-        let mut look = self.next()?;
-        if let (Some(look), Some(most)) = (&mut look, self.max_hits) {
-            look.is_at_max = look.row.passed >= most;
+    pub(crate) fn snapshot(&mut self) -> Outcome<Option<WatchSnapshot>> {
+        let mut snapshot = self.next()?;
+        if let (Some(snapshot), Some(most)) = (&mut snapshot, self.max_hits) {
+            snapshot.is_at_max = snapshot.row.passed >= most;
         }
-        Ok(look)
+        Ok(snapshot)
     }
 
-    fn next(&mut self) -> Outcome<Option<Look>> {
+    fn next(&mut self) -> Outcome<Option<WatchSnapshot>> {
         let row: Outcome<WatchRow> = match &mut self.by {
             By::Agent { client, number } => client.call(WatchReportRequest { number: *number }),
             By::Kernel(watchman) => {
                 let gone = || Failure::failed("the thread that watches has ended");
-                return watchman.look().map(Some).ok_or_else(gone);
+                return watchman.snapshot().map(Some).ok_or_else(gone);
             }
         };
         match row {
             Ok(row) => {
                 let is_filtered = self.is_filtered;
-                Ok(Some(Look {
+                Ok(Some(WatchSnapshot {
                     row,
                     counts_only: None,
                     unprinted: 0,
@@ -126,16 +129,16 @@ impl Watched {
     }
 }
 
-fn inside(finder: &Finder, found: &Found, wish: &WatchRequest, patience: Duration) -> Outcome<By> {
+fn inside(finder: &Finder, found: &Found, request: &WatchRequest, patience: Duration) -> Outcome<By> {
     let (mut client, _) = Client::reach(finder, found, patience)?;
-    let answer: Outcome<Watching> = client.call(wish.clone());
-    let number = answer.map_err(|failure| ranked(failure, wish))?.number;
+    let answer: Outcome<Watching> = client.call(request.clone());
+    let number = answer.map_err(|failure| ranked(failure, request))?.number;
     Ok(By::Agent { client, number })
 }
 
 /// Keeps those groups in a refusal that are similar to the requested one, if any are.
-fn ranked(mut failure: Failure, wish: &WatchRequest) -> Failure {
-    if let (Failure::Said(report), Some(group)) = (&mut failure, &wish.group) {
+fn ranked(mut failure: Failure, request: &WatchRequest) -> Failure {
+    if let (Failure::Said(report), Some(group)) = (&mut failure, &request.group) {
         let ranked = near(group, report.near.iter().map(String::as_str));
         if !ranked.is_empty() {
             report.near = ranked;

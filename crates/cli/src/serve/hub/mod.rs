@@ -1,13 +1,13 @@
-//! The services of this host, and the last look at each.
+//! The services of this host, and the last snapshot of each.
 //!
-//! Each has a *seat*: a thread with a conversation of its own ([`seat`]), so a stopped service
-//! delays only its own thread. A look is taken when a client wants one and the last is old; clients
-//! that want one meanwhile share it. Without clients no look is taken, and the services count on,
-//! so that their counters have no holes.
+//! Each has a *session*: a thread with a conversation of its own ([`session`]), so a stopped
+//! service delays only its own thread. A snapshot is taken when a client wants one and the last is
+//! old; clients that want one meanwhile share it. Without clients no snapshot is taken, and the
+//! services count on, so that their counters have no holes.
 //!
 //! Services come and go: [`Hub::refresh`] reads the kernel's list, about once a second at most.
 
-mod seat;
+mod session;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 use dormouse_protocol::Brief;
 
 use crate::exit::{Exit, Failure, Outcome, Report};
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::target::{Finder, Found, Target, describe};
 
-pub(super) use seat::{Look, Seat, Standing};
+pub(super) use session::{ServiceSession, SessionPhase, Snapshot};
 
 /// The list of services is read at most this often, and at least this often.
 const SCAN: Duration = Duration::from_secs(1);
 const IDLE_SCAN: Duration = Duration::from_secs(3);
 
-/// A look that is younger than this is shared: a little less than a second, so that who looks once
-/// a second gets a new one each time.
+/// A snapshot that is younger than this is shared: a little less than a second, so that a client
+/// that asks once a second gets a new one each time.
 const FRESH: Duration = Duration::from_millis(900);
 
-/// How long a look is waited for. After that the service is not there, for now.
+/// How long to wait for a snapshot. After that the service counts as not there, for now.
 pub(super) const WITHIN: Duration = Duration::from_secs(1);
 
 /// The most services; each takes a thread and a connection.
@@ -47,26 +47,26 @@ pub(super) struct Hub {
 #[derive(Debug)]
 struct Inner {
     targets: Vec<Target>,
-    events: Wish,
+    events: EventRequest,
     waits: bool,
-    seats: Mutex<BTreeMap<Identity, Arc<Seat>>>,
+    sessions: Mutex<BTreeMap<Identity, Arc<ServiceSession>>>,
     /// When the list was read last; held while it is being read.
     scanned: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// A service, and the look at it: `None` if it does not answer.
+/// A service and its snapshot: `None` if it does not answer.
 #[derive(Debug, Clone)]
-pub(super) struct Sight {
-    pub(super) seat: Arc<Seat>,
-    pub(super) look: Option<Arc<Look>>,
+pub(super) struct ServiceSnapshot {
+    pub(super) session: Arc<ServiceSession>,
+    pub(super) snapshot: Option<Arc<Snapshot>>,
 }
 
 impl Hub {
     /// A hub of these services; of all if the list is empty. Their groups count these events; if
     /// `waits`, times of tasks are taken, too.
-    pub(super) fn new(targets: Vec<Target>, events: Wish, waits: bool) -> Hub {
-        let (seats, scanned) = Default::default();
-        Hub { inner: Arc::new(Inner { targets, events, waits, seats, scanned }) }
+    pub(super) fn new(targets: Vec<Target>, events: EventRequest, waits: bool) -> Hub {
+        let (sessions, scanned) = Default::default();
+        Hub { inner: Arc::new(Inner { targets, events, waits, sessions, scanned }) }
     }
 
     /// Reads the list of services again and again, for as long as the server runs.
@@ -98,13 +98,13 @@ impl Hub {
         let wanted = found.into_iter().filter(|found| found.process.pid != me && self.is_wanted(found));
         let mut here: BTreeMap<Identity, Found> =
             wanted.map(|found| ((found.process.pid, found.process.start_ticks), found)).collect();
-        let mut seats = self.inner.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        seats.retain(|identity, seat| here.remove(identity).is_some() && !seat.has_ended());
+        let mut sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|identity, session| here.remove(identity).is_some() && !session.has_ended());
         for (identity, found) in here {
-            if seats.len() < MOST
-                && let Ok(seat) = Seat::start(found, self.inner.events.clone(), self.inner.waits)
+            if sessions.len() < MOST
+                && let Ok(session) = ServiceSession::start(found, self.inner.events.clone(), self.inner.waits)
             {
-                seats.insert(identity, seat);
+                sessions.insert(identity, session);
             }
         }
     }
@@ -120,53 +120,55 @@ impl Hub {
         self.inner.targets.is_empty() || self.inner.targets.iter().any(is_meant)
     }
 
-    fn seats(&self) -> Vec<Arc<Seat>> {
-        let seats = self.inner.seats.lock().unwrap_or_else(PoisonError::into_inner);
-        seats.values().filter(|seat| !seat.has_ended()).cloned().collect()
+    fn sessions(&self) -> Vec<Arc<ServiceSession>> {
+        let sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.values().filter(|session| !session.has_ended()).cloned().collect()
     }
 
     /// All services, by process id. Those that came just now have said who they are, or that they
     /// do not answer.
-    pub(super) async fn services(&self) -> Outcome<Vec<Arc<Seat>>> {
+    pub(super) async fn services(&self) -> Outcome<Vec<Arc<ServiceSession>>> {
         self.refresh(SCAN).await?;
-        let seats = self.seats();
-        let all = seats.iter().map(|seat| {
-            let seat = Arc::clone(seat);
-            tokio::spawn(async move { seat.introduced(WITHIN).await })
+        let sessions = self.sessions();
+        let all = sessions.iter().map(|session| {
+            let session = Arc::clone(session);
+            tokio::spawn(async move { session.introduced(WITHIN).await })
         });
         for introduced in all.collect::<Vec<_>>() {
             let _ = introduced.await;
         }
-        Ok(seats.into_iter().filter(|seat| !seat.has_ended()).collect())
+        Ok(sessions.into_iter().filter(|session| !session.has_ended()).collect())
     }
 
-    /// All services with a look that is less than a second old, in a second at most; without those
-    /// of others that nobody has named.
-    pub(super) async fn looks(&self, brief: Brief) -> Outcome<Vec<Sight>> {
+    /// All services with a snapshot that is less than a second old, in a second at most; without
+    /// those of others that nobody has named.
+    pub(super) async fn snapshots(&self, brief: Brief) -> Outcome<Vec<ServiceSnapshot>> {
         self.refresh(SCAN).await?;
-        let asked = self.seats().into_iter().map(|seat| {
+        let asked = self.sessions().into_iter().map(|session| {
             tokio::spawn(async move {
-                let look = seat.look(Some(brief), FRESH, WITHIN).await;
-                Sight { seat, look }
+                let snapshot = session.snapshot(Some(brief), FRESH, WITHIN).await;
+                ServiceSnapshot { session, snapshot }
             })
         });
-        let mut sights = Vec::new();
+        let mut services = Vec::new();
         // All have begun before the first is waited for.
-        for sight in asked.collect::<Vec<_>>() {
-            sights.extend(sight.await);
+        for snapshot in asked.collect::<Vec<_>>() {
+            services.extend(snapshot.await);
         }
         let is_named = !self.inner.targets.is_empty();
-        sights.retain(|Sight { seat, .. }| !seat.has_ended() && (is_named || !seat.is_denied()));
-        Ok(sights)
+        services.retain(|ServiceSnapshot { session, .. }| {
+            !session.has_ended() && (is_named || !session.is_denied())
+        });
+        Ok(services)
     }
 
-    /// A look at one service.
-    pub(super) async fn look(&self, seat: &Arc<Seat>) -> Option<Arc<Look>> {
-        seat.look(None, FRESH, WITHIN).await
+    /// A snapshot of one service.
+    pub(super) async fn snapshot(&self, session: &Arc<ServiceSession>) -> Option<Arc<Snapshot>> {
+        session.snapshot(None, FRESH, WITHIN).await
     }
 
     /// The service of that id or name.
-    pub(super) async fn find(&self, name: &str) -> Outcome<Arc<Seat>> {
+    pub(super) async fn find(&self, name: &str) -> Outcome<Arc<ServiceSession>> {
         let mut found = self.named(name);
         if found.is_empty() {
             // It may have come since.
@@ -177,24 +179,27 @@ impl Hub {
     }
 
     /// The only service.
-    pub(super) async fn only(&self) -> Outcome<Arc<Seat>> {
+    pub(super) async fn only(&self) -> Outcome<Arc<ServiceSession>> {
         self.refresh(SCAN).await?;
-        one_of(self.seats(), || "no process with dormouse in it is here".into())
+        one_of(self.sessions(), || "no process with dormouse in it is here".into())
     }
 
-    fn named(&self, name: &str) -> Vec<Arc<Seat>> {
-        let seats = self.seats().into_iter();
+    fn named(&self, name: &str) -> Vec<Arc<ServiceSession>> {
+        let sessions = self.sessions().into_iter();
         match name.parse() {
-            Ok(Target::Pid(pid)) => seats.filter(|seat| seat.process().pid == pid).collect(),
-            _ => seats.filter(|seat| seat.process().is_named(name)).collect(),
+            Ok(Target::Pid(pid)) => sessions.filter(|session| session.process().pid == pid).collect(),
+            _ => sessions.filter(|session| session.process().is_named(name)).collect(),
         }
     }
 }
 
-fn one_of(mut found: Vec<Arc<Seat>>, none: impl FnOnce() -> String) -> Outcome<Arc<Seat>> {
-    let list: Vec<String> = found.iter().take(8).map(|seat| describe(seat.process())).collect();
+fn one_of(
+    mut found: Vec<Arc<ServiceSession>>,
+    none: impl FnOnce() -> String,
+) -> Outcome<Arc<ServiceSession>> {
+    let list: Vec<String> = found.iter().take(8).map(|session| describe(session.process())).collect();
     match (found.len(), found.pop()) {
-        (1, Some(seat)) => Ok(seat),
+        (1, Some(session)) => Ok(session),
         (0, _) => Err(Failure::new(Exit::NoTarget, none()).hint("/api/processes lists the services")),
         (n, _) => Err(Failure::new(Exit::Usage, format!("{n} services are meant: {}", list.join(", ")))
             .hint("give the id of the one that is meant: pid=…")),

@@ -46,16 +46,19 @@ const SHELL: &str = include_str!("shell.js");
 
 /// The page with its policy.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(super) struct PageFile {
     page: Packed,
     policy: String,
 }
 
-impl Front {
-    pub(super) fn new() -> Front {
+impl PageFile {
+    pub(super) fn new() -> PageFile {
         let (style, script) = (STYLES.concat(), script());
         let kind = HeaderValue::from_static("text/html; charset=utf-8");
-        Front { page: Packed::new(kind, html(&style, &script).into_bytes()), policy: policy(&style, &script) }
+        PageFile {
+            page: Packed::new(kind, html(&style, &script).into_bytes()),
+            policy: policy(&style, &script),
+        }
     }
 
     pub(super) fn answer(&self, headers: &HeaderMap) -> Response {

@@ -33,8 +33,9 @@ pub(super) fn start(hub: &Hub, runtime: &Handle) -> Option<Pusher> {
     let settings = settings?;
     let (hub, runtime, attributes) = (hub.clone(), runtime.clone(), settings.attributes.clone());
     let source = move || {
-        let sights = runtime.block_on(hub.looks(Brief::All)).map_err(|failure| report_of(failure).message)?;
-        Ok(metrics::exposition(&sights, None).otlp(&attributes))
+        let services =
+            runtime.block_on(hub.snapshots(Brief::All)).map_err(|failure| report_of(failure).message)?;
+        Ok(metrics::exposition(&services, None).otlp(&attributes))
     };
     Pusher::start(settings, source, warn).inspect_err(|error| warn(error)).ok()
 }

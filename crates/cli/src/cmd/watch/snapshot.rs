@@ -6,15 +6,16 @@ use serde::Serialize;
 
 /// The result of a watch so far.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct WatchSnapshot {
     pub(crate) row: WatchRow,
     /// The reason why hits are counted only.
     pub(crate) counts_only: Option<String>,
     /// Hits that were to be printed one by one, and were not: there was no room for them.
     pub(crate) unprinted: u64,
-    /// Copied stacks of places that are new since the look before, each with the place's address.
+    /// Copied stacks of places that are new since the previous snapshot, each with the place's
+    /// address.
     pub(crate) copied: Vec<(u64, UserStack)>,
-    /// Why there will be no other look; `None`: there will.
+    /// Why there will be no further snapshot; `None` if there will be one.
     pub(crate) end: Option<End>,
     /// Whether hits are left out: a filter was asked for, or a register may watch more than that.
     pub(crate) is_filtered: bool,
@@ -23,7 +24,7 @@ pub(crate) struct Look {
     pub(crate) is_at_max: bool,
 }
 
-impl Look {
+impl WatchSnapshot {
     /// Why values could not be read, and what to change.
     pub(crate) fn unread_why(&self) -> &'static str {
         match (self.is_outside, self.end) {

@@ -1,15 +1,15 @@
-//! One service: a thread that talks to its agent, and the last look that it took.
+//! One service: a thread that talks to its agent, and the last snapshot that it took.
 //!
-//! | standing | a look is wanted | a verb asks | the thread |
+//! | phase | a snapshot is wanted | a verb asks | the thread |
 //! |---|---|---|---|
-//! | coming: nobody has heard of it yet | waits for it | waits | connects, has the service count, looks |
-//! | answers | looks | asks the agent | waits for the next wish |
-//! | refused | connects again, if that was not tried just now | connects again | waits for the next wish |
+//! | coming: not connected yet | waits for it | waits | connects, has the service count, takes a snapshot |
+//! | answers | takes one | asks the agent | waits for the next request |
+//! | refused | connects again, if that was not tried just now | connects again | waits for the next request |
 //! | ended | there is none | fails | is gone |
 //!
-//! The thread waits for an answer for as long as the service may be stopped; who wants the look
-//! waits a second from when it was asked for. So a stopped service costs a second once, keeps its
-//! counts, and is there again as soon as it goes on.
+//! The thread waits for an answer for as long as the service may be stopped; a reader that wants
+//! the snapshot waits at most a second. So a stopped service costs a second once, keeps its counts,
+//! and is there again as soon as it goes on.
 
 use std::cell::Cell;
 use std::io;
@@ -28,7 +28,7 @@ use crate::client::session::{Errand, Shared, Subject};
 use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{FAIR, say};
-use crate::sample::events::Wish;
+use crate::sample::events::EventRequest;
 use crate::target::{Finder, Found, Process, Target, describe};
 
 /// How long the thread waits for an answer: a service may be stopped for long.
@@ -37,15 +37,15 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How soon a service that refused is asked again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How often the thread sees whether anybody is left to look.
+/// How often the thread checks whether any reader is left.
 const CHECK: Duration = Duration::from_secs(10);
 
 /// The stack of the thread: it reads JSON, and nothing else.
 const STACK: usize = 512 * 1024;
 
-/// The words of a service about itself at some moment.
+/// The figures of a service at some moment.
 #[derive(Debug)]
-pub(in crate::serve) struct Look {
+pub(in crate::serve) struct Snapshot {
     pub(in crate::serve) hello: Arc<Hello>,
     pub(in crate::serve) stat: Stat,
     /// The part of the answer that was asked for.
@@ -53,15 +53,15 @@ pub(in crate::serve) struct Look {
     pub(in crate::serve) at: Instant,
     /// The same moment, since 1970.
     pub(in crate::serve) unix_ms: u64,
-    /// The whole look as an event, and the changes since the look before: encoded once for all
+    /// The whole snapshot as an event, and the changes since the previous one: encoded once for all
     /// readers.
     pub(in crate::serve) whole: OnceLock<Bytes>,
     pub(in crate::serve) news: OnceLock<(Instant, Bytes)>,
 }
 
-/// How a service stands.
+/// The phase of a session.
 #[derive(Debug, Clone)]
-pub(in crate::serve) enum Standing {
+pub(in crate::serve) enum SessionPhase {
     Coming,
     Answers(Arc<Hello>),
     Refused(Arc<Report>),
@@ -70,26 +70,26 @@ pub(in crate::serve) enum Standing {
 
 #[derive(Debug, Clone)]
 struct State {
-    standing: Standing,
-    look: Option<Arc<Look>>,
+    phase: SessionPhase,
+    snapshot: Option<Arc<Snapshot>>,
     /// When it refused.
     refused: Option<Instant>,
 }
 
 /// A service.
 #[derive(Debug)]
-pub(in crate::serve) struct Seat {
+pub(in crate::serve) struct ServiceSession {
     process: Process,
     state: watch::Sender<State>,
-    wishes: Sender<Errand>,
+    errands: Sender<Errand>,
     /// Its name for metrics: not made anew in each conversation, since the beginning of a counter
     /// must not move.
     origin: Mutex<Option<Arc<Origin>>>,
-    /// The look that is wanted and has not come.
+    /// The snapshot that is wanted and has not come.
     wanted: Mutex<Option<Wanted>>,
 }
 
-/// A look that is wanted: since when, and the largest part of an answer that somebody wants.
+/// A snapshot that is wanted: since when, and the largest part of the answer that a reader wants.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     since: Instant,
@@ -101,23 +101,23 @@ fn has_part(has: Option<Brief>, wanted: Option<Brief>) -> bool {
     has.is_none() || wanted.is_some() && has >= wanted
 }
 
-impl Seat {
+impl ServiceSession {
     /// Begins to talk to a service.
-    pub(super) fn start(found: Found, events: Wish, waits: bool) -> io::Result<Arc<Seat>> {
-        let (wishes, wished) = channel();
-        let state = State { standing: Standing::Coming, look: None, refused: None };
-        let seat = Arc::new(Seat {
+    pub(super) fn start(found: Found, events: EventRequest, waits: bool) -> io::Result<Arc<ServiceSession>> {
+        let (errands, received) = channel();
+        let state = State { phase: SessionPhase::Coming, snapshot: None, refused: None };
+        let session = Arc::new(ServiceSession {
             process: found.process.clone(),
             state: watch::Sender::new(state),
-            wishes,
+            errands,
             origin: Mutex::new(None),
-            // The first look is taken unasked.
+            // The first snapshot is taken without a request.
             wanted: Mutex::new(Some(Wanted { since: Instant::now(), brief: Some(Brief::All) })),
         });
         let told = Cell::new(false);
-        let talk = Talk { seat: Arc::downgrade(&seat), found, events, waits, wished, told };
-        thread::Builder::new().name("serve-seat".into()).stack_size(STACK).spawn(move || talk.run())?;
-        Ok(seat)
+        let talk = Talk { session: Arc::downgrade(&session), found, events, waits, received, told };
+        thread::Builder::new().name("serve-session".into()).stack_size(STACK).spawn(move || talk.run())?;
+        Ok(session)
     }
 
     pub(in crate::serve) fn process(&self) -> &Process {
@@ -126,7 +126,7 @@ impl Seat {
 
     /// The subject for verbs, which use this connection for requests that leave no state on it.
     pub(in crate::serve) fn subject(&self) -> Subject {
-        Subject::shared(Shared { process: self.process.clone(), errands: self.wishes.clone() })
+        Subject::shared(Shared { process: self.process.clone(), errands: self.errands.clone() })
     }
 
     /// Its name for metrics, once it has said who it is.
@@ -142,20 +142,20 @@ impl Seat {
         }
     }
 
-    pub(in crate::serve) fn standing(&self) -> Standing {
-        self.state.borrow().standing.clone()
+    pub(in crate::serve) fn phase(&self) -> SessionPhase {
+        self.state.borrow().phase.clone()
     }
 
     /// Whether it is not this user's to look into.
     pub(super) fn is_denied(&self) -> bool {
-        matches!(&self.state.borrow().standing, Standing::Refused(report) if report.exit == Exit::Denied)
+        matches!(&self.state.borrow().phase, SessionPhase::Refused(report) if report.exit == Exit::Denied)
     }
 
     pub(in crate::serve) fn has_ended(&self) -> bool {
-        matches!(self.state.borrow().standing, Standing::Ended)
+        matches!(self.state.borrow().phase, SessionPhase::Ended)
     }
 
-    /// For how long a look has been waited for in vain.
+    /// For how long readers have waited for a snapshot in vain.
     pub(in crate::serve) fn silent_for(&self) -> Option<Duration> {
         self.wanted().map(|wanted| wanted.since.elapsed())
     }
@@ -164,39 +164,39 @@ impl Seat {
     pub(super) async fn introduced(&self, within: Duration) {
         let mut states = self.state.subscribe();
         let since = self.wanted().map_or_else(Instant::now, |wanted| wanted.since);
-        let has_come = states.wait_for(|state| !matches!(state.standing, Standing::Coming));
+        let has_come = states.wait_for(|state| !matches!(state.phase, SessionPhase::Coming));
         let _ = tokio::time::timeout_at((since + within).into(), has_come).await;
     }
 
-    /// A look of that age at most; `None` if none has come in time, counted from when somebody
+    /// A snapshot of that age at most; `None` if none has come in time, counted from when a reader
     /// wanted it first.
-    pub(super) async fn look(
+    pub(super) async fn snapshot(
         self: &Arc<Self>,
         brief: Option<Brief>,
         age: Duration,
         within: Duration,
-    ) -> Option<Arc<Look>> {
+    ) -> Option<Arc<Snapshot>> {
         let mut states = self.state.subscribe();
         let asked = Instant::now();
         let mut since = None;
         loop {
             {
                 let state = states.borrow_and_update();
-                let is_young = |look: &Look| look.at >= asked || asked - look.at < age;
-                let is_it = |look: &&Arc<Look>| is_young(look) && has_part(look.brief, brief);
-                if let Some(look) = state.look.as_ref().filter(is_it) {
-                    return Some(Arc::clone(look));
+                let is_young = |snapshot: &Snapshot| snapshot.at >= asked || asked - snapshot.at < age;
+                let is_it = |snapshot: &&Arc<Snapshot>| is_young(snapshot) && has_part(snapshot.brief, brief);
+                if let Some(snapshot) = state.snapshot.as_ref().filter(is_it) {
+                    return Some(Arc::clone(snapshot));
                 }
-                match state.standing {
-                    Standing::Ended => return None,
-                    Standing::Refused(_) if since.is_some() => return None,
-                    Standing::Refused(_) if state.refused.is_some_and(|at| at.elapsed() < AGAIN) => {
+                match state.phase {
+                    SessionPhase::Ended => return None,
+                    SessionPhase::Refused(_) if since.is_some() => return None,
+                    SessionPhase::Refused(_) if state.refused.is_some_and(|at| at.elapsed() < AGAIN) => {
                         return None;
                     }
                     _ => {}
                 }
             }
-            // A look that came may have had less than this one is to have.
+            // A snapshot that came may contain less than this one must.
             let wanted = want(self, brief);
             let since = *since.get_or_insert(wanted);
             let changed = tokio::time::timeout_at((since + within).into(), states.changed()).await;
@@ -210,19 +210,19 @@ impl Seat {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stand(&self, standing: Standing) {
-        let is_refusal = matches!(standing, Standing::Refused(_));
-        if is_refusal || matches!(standing, Standing::Ended) {
+    fn set_phase(&self, phase: SessionPhase) {
+        let is_refusal = matches!(phase, SessionPhase::Refused(_));
+        if is_refusal || matches!(phase, SessionPhase::Ended) {
             *self.wanted() = None;
         }
         self.state.send_modify(|state| {
             state.refused = is_refusal.then(Instant::now);
-            state.standing = standing;
+            state.phase = phase;
         });
     }
 
     /// Looks; a failure ends the conversation.
-    fn take_look(&self, client: &mut Client) -> Option<Failure> {
+    fn take_snapshot(&self, client: &mut Client) -> Option<Failure> {
         let brief = self.wanted().map_or(Some(Brief::All), |wanted| wanted.brief);
         let mut stat = match client.call(StatRequest { brief }) {
             Ok(stat) => stat,
@@ -231,28 +231,28 @@ impl Seat {
         // An older service answers with all of it.
         let brief = brief.filter(|_| stat.brief.is_some());
         stat.expand();
-        let Standing::Answers(hello) = self.standing() else { return None };
+        let SessionPhase::Answers(hello) = self.phase() else { return None };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
-        let look = Arc::new(Look { hello, stat, brief, at, unix_ms, whole, news });
+        let snapshot = Arc::new(Snapshot { hello, stat, brief, at, unix_ms, whole, news });
         *self.wanted() = None;
-        self.state.send_modify(|state| state.look = Some(look));
+        self.state.send_modify(|state| state.snapshot = Some(snapshot));
         None
     }
 }
 
-/// Wants a look with that part of an answer, and returns since when somebody has wanted one.
-fn want(seat: &Arc<Seat>, brief: Option<Brief>) -> Instant {
-    let mut wanted = seat.wanted();
+/// Requests a snapshot with that part of an answer, and returns since when one has been wanted.
+fn want(session: &Arc<ServiceSession>, brief: Option<Brief>) -> Instant {
+    let mut wanted = session.wanted();
     let wanted = wanted.get_or_insert_with(|| {
-        let of = Arc::downgrade(seat);
-        // Without the thread the service has ended, and there is no look.
-        let _ = seat.wishes.send(Errand::new(move |client| {
-            let (client, seat) = (client.ok()?, of.upgrade()?);
-            // The look that a new connection begins with was it.
-            let is_wanted = seat.wanted().is_some();
-            is_wanted.then(|| seat.take_look(client)).flatten()
+        let of = Arc::downgrade(session);
+        // Without the thread the service has ended, and there is no snapshot.
+        let _ = session.errands.send(Errand::new(move |client| {
+            let (client, session) = (client.ok()?, of.upgrade()?);
+            // The snapshot with which a new connection begins was that one.
+            let is_wanted = session.wanted().is_some();
+            is_wanted.then(|| session.take_snapshot(client)).flatten()
         }));
         Wanted { since: Instant::now(), brief }
     });
@@ -264,11 +264,11 @@ fn want(seat: &Arc<Seat>, brief: Option<Brief>) -> Instant {
 
 /// The thread's part.
 struct Talk {
-    seat: std::sync::Weak<Seat>,
+    session: std::sync::Weak<ServiceSession>,
     found: Found,
-    events: Wish,
+    events: EventRequest,
     waits: bool,
-    wished: Receiver<Errand>,
+    received: Receiver<Errand>,
     /// Whether it was told that the service does not know an event.
     told: Cell<bool>,
 }
@@ -284,13 +284,13 @@ impl Talk {
     /// or for.
     fn converse(&self, finder: &Finder, next: &mut Option<Errand>) -> bool {
         let begun = self.begin(finder);
-        let Some(seat) = self.seat.upgrade() else { return false };
+        let Some(session) = self.session.upgrade() else { return false };
         let failure = match begun {
             Ok((mut client, hello)) => {
-                seat.name(&hello);
-                seat.stand(Standing::Answers(hello));
-                let broken = seat.take_look(&mut client);
-                drop(seat);
+                session.name(&hello);
+                session.set_phase(SessionPhase::Answers(hello));
+                let broken = session.take_snapshot(&mut client);
+                drop(session);
                 match broken.map_or_else(|| self.serve(&mut client, next), Some) {
                     Some(failure) => failure,
                     None => return false,
@@ -298,17 +298,17 @@ impl Talk {
             }
             Err(failure) => failure,
         };
-        let Some(seat) = self.seat.upgrade() else { return false };
+        let Some(session) = self.session.upgrade() else { return false };
         let report = report_of(failure);
         if let Some(errand) = next.take() {
             errand.run(Err(&report));
         }
         if !self.is_there(finder) || report.exit == Exit::NoTarget {
-            seat.stand(Standing::Ended);
+            session.set_phase(SessionPhase::Ended);
             return false;
         }
-        seat.stand(Standing::Refused(Arc::new(report)));
-        drop(seat);
+        session.set_phase(SessionPhase::Refused(Arc::new(report)));
+        drop(session);
         *next = self.next_wish();
         next.is_some()
     }
@@ -326,14 +326,14 @@ impl Talk {
                         report.message
                     ));
                 }
-                Wish::default().ask(&mut client).map(drop)
+                EventRequest::default().ask(&mut client).map(drop)
             }
             failure => Err(failure),
         })?;
         if self.waits {
             // Not every service can, and the rest is worth having.
-            let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
-            let begun = waits::begin(&mut client, wish);
+            let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+            let begun = waits::begin(&mut client, request);
             begun.map(drop).or_else(|failure| match failure {
                 Failure::Said(report) if !report.has_hung_up => Ok(()),
                 failure => Err(failure),
@@ -342,7 +342,8 @@ impl Talk {
         Ok((client, Arc::new(hello)))
     }
 
-    /// Does what is wished, `next` first; a failure ends it, `None`: nobody is left.
+    /// Runs the errands that it receives, `next` first. A failure ends the session; `None` means
+    /// that no reader is left.
     fn serve(&self, client: &mut Client, next: &mut Option<Errand>) -> Option<Failure> {
         loop {
             let errand = next.take().or_else(|| self.next_wish())?;
@@ -352,12 +353,12 @@ impl Talk {
         }
     }
 
-    /// Waits until something is wished; `None`: nothing will be.
+    /// Waits for the next errand; `None` if there will be none.
     fn next_wish(&self) -> Option<Errand> {
         loop {
-            match self.wished.recv_timeout(CHECK) {
+            match self.received.recv_timeout(CHECK) {
                 Ok(errand) => return Some(errand),
-                Err(RecvTimeoutError::Timeout) if self.seat.strong_count() > 0 => {}
+                Err(RecvTimeoutError::Timeout) if self.session.strong_count() > 0 => {}
                 Err(_) => return None,
             }
         }
