@@ -148,10 +148,13 @@ fn hanging_up_ends_a_trace() {
     service.await_keys_on("menu.*", |on| on == 0);
 
     // One that records nothing has nothing to write, and must see it all the same.
-    let mut quiet = serving.posted_stream(&path, r#"{"glob":"dormouse.doctor"}"#);
+    let idle = Service::idle();
+    let of_idle = Serving::of([idle.pid()]);
+    let path_of_idle = format!("/api/processes/{}/trace", idle.pid());
+    let mut quiet = of_idle.posted_stream(&path_of_idle, r#"{"glob":"menu.*"}"#);
     quiet.next().expect("a start");
     drop(quiet);
-    service.await_keys_on("dormouse.doctor", |on| on == 0);
+    idle.await_keys_on("menu.*", |on| on == 0);
 
     let mut short = serving.posted_stream(&path, r#"{"glob":"menu.*","count":2}"#);
     assert_eq!(short.await_event("end")["exit"], 0);

@@ -1,6 +1,5 @@
 //! The operations: one file for each subject, with the requests, the answers and the bounds.
 
-mod brief;
 mod clients;
 mod count;
 mod doctor;
@@ -20,7 +19,6 @@ mod watch;
 
 use serde::{Deserialize, Serialize};
 
-pub use brief::{Brief, BriefGroup, BriefStat};
 pub use clients::{ClientRow, Clients, ClientsRequest};
 pub use count::{CountAnswer, CountRequest, EventInfo, Events, EventsRequest};
 pub use doctor::{Check, CheckState, Doctor, DoctorRequest};
@@ -30,6 +28,7 @@ pub use long_polls::{LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPo
 pub use places::{PlaceRow, PlacesPart, PlacesRequest, WakeTasksRequest, WokenTasks};
 pub use profile::{ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest};
 pub use record::{RecordAnswer, RecordRequest, RecorderRow};
+pub use stat::brief::{Brief, BriefGroup, BriefStat};
 pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Stat, StatRequest, TaskPolls, ThreadStat};
 pub use switch::{BatchStat, Changed, HeldKeys, OffRequest, OnRequest, ResetRequest};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, TasksRequest, WireTaskState};

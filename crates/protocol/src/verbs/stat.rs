@@ -1,13 +1,15 @@
 //! `stat`: groups, threads, and what the service counts for them.
 
+pub(super) mod brief;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::brief::{Brief, BriefStat};
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
+use brief::{Brief, BriefStat};
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
 /// CPU time for a client that has not sent `count`.

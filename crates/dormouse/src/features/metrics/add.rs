@@ -49,6 +49,15 @@ pub fn add(to: &mut Exposition, origin: &Origin, stat: Stat) {
 
 /// [`add`], without the histograms that a format does not show: a short answer may have left them
 /// out.
+///
+/// ```
+/// use dormouse::metrics::{Exposition, MetricsFormat, Origin, add_shown};
+/// use dormouse_protocol::{Hello, Stat};
+///
+/// let mut all = Exposition::of_processes();
+/// add_shown(MetricsFormat::Text, &mut all, &Origin::of(&Hello::default()), Stat::default());
+/// assert!(all.points() > 0);
+/// ```
 pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: Stat) {
     add_with(Telling::in_format(format).histograms, to, origin, stat);
 }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::stat::{CountRow, GroupRow, Stat};
-use super::waits::{ExemplarRow, HistogramRow, WaitsRow};
+use super::{CountRow, GroupRow, Stat};
 use crate::id::{WireId, known};
+use crate::verbs::waits::{ExemplarRow, HistogramRow, WaitsRow};
 
 /// The part of an answer to `stat` that a client wants, the smallest first. None of them has rows
 /// of threads.
