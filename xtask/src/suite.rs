@@ -1,4 +1,7 @@
 //! Runs of `cargo test`: failed and skipped tests, and the time of each program.
+//!
+//! A test that failed runs once more, with its module. If it passes then, the run goes on, and the
+//! report names it: such a test has to be rewritten.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,18 +20,41 @@ const SKIPPED: &str = "skipped: ";
 #[derive(Default)]
 pub(crate) struct Suite {
     skipped: BTreeMap<String, usize>,
+    /// Filters that choose what failed in the present run.
     failed: Vec<String>,
+    /// Whether a program of the present run failed without naming a test.
+    is_unnamed: bool,
+    /// What ran twice.
+    again: Vec<String>,
     targets: Vec<(f64, String)>,
     /// The target that runs now.
     target: String,
+    /// Whether the present program has named something that failed.
+    is_named: bool,
 }
 
 impl Suite {
     /// `cargo test` with `arguments`, and behind them those that choose targets or tests.
     pub(crate) fn run(&mut self, arguments: &str, choice: &str, settings: &[(&str, &str)]) -> Result {
-        let mut command = cargo(&format!("test {arguments} --locked --no-fail-fast {choice}"));
+        let arguments = format!("test {arguments} --locked --no-fail-fast {choice}");
+        let mut command = cargo(&arguments);
         command.envs(settings.iter().copied());
-        if self.follow(&mut command)? { Ok(()) } else { Err(format!("{} failed", shown(&command))) }
+        if self.follow(&mut command)? {
+            return Ok(());
+        }
+        if self.failed.is_empty() || self.is_unnamed {
+            return Err(format!("{} failed, and not by a test", shown(&command)));
+        }
+        let filters = std::mem::take(&mut self.failed);
+        println!("once more: {}", filters.join(", "));
+        let chosen = arguments.split(" -- ").next().unwrap_or_default();
+        let mut command = cargo(chosen);
+        command.arg("--").args(&filters).envs(settings.iter().copied());
+        self.again.extend(filters);
+        if self.follow(&mut command)? {
+            return Ok(());
+        }
+        Err(format!("failed twice: {}", std::mem::take(&mut self.failed).join(", ")))
     }
 
     /// Runs the command, prints and reads its output, and returns whether it succeeded.
@@ -68,7 +94,18 @@ impl Suite {
                 self.target = format!("{program} (in its files)");
             }
         } else if let Some(name) = line.strip_prefix("test ").and_then(|it| it.strip_suffix(" ... FAILED")) {
-            self.failed.push(format!("{}: {name}", self.target));
+            self.failed.push(name.to_owned());
+            self.is_named = true;
+        } else if let Some(modules) = line.strip_prefix("modules that failed: ") {
+            // All of their tests: one may have ended its process.
+            for module in modules.split(' ').filter(|name| !name.is_empty()) {
+                let module = format!("{module}::");
+                self.failed.retain(|name| !name.starts_with(&module));
+                self.failed.push(module);
+            }
+            self.is_named = true;
+        } else if line.starts_with("error: test failed") || line.starts_with("error: doctest failed") {
+            self.is_unnamed |= !std::mem::take(&mut self.is_named);
         } else if let Some((_, seconds)) = line.split_once("; finished in ") {
             let seconds = seconds.trim_end_matches('s').parse().unwrap_or_default();
             self.targets.push((seconds, self.target.clone()));
@@ -88,8 +125,8 @@ impl fmt::Display for Suite {
         for (why, count) in &self.skipped {
             writeln!(out, "{count:7}  {why}")?;
         }
-        writeln!(out, "\n== failed: {}", self.failed.len())?;
-        self.failed.iter().try_for_each(|one| writeln!(out, "{one}"))
+        writeln!(out, "\n== run twice: {}", self.again.len())?;
+        self.again.iter().try_for_each(|one| writeln!(out, "{one}"))
     }
 }
 
@@ -105,14 +142,30 @@ mod tests {
              test traps::handlers::chain ... FAILED\n\
              test others ... ok\n\
              test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 12.50s\n\
+             \n     Running others\n\
+             \nmodules that failed: traps\n\
              error: test failed, to rerun pass `-p dormouse-keys --test all`\n     \
              Running unittests src/lib.rs (target/debug/deps/dormouse_keys-0123456789abcdef)\n\
              skipped: no debug registers here\n\
              test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n";
         text.lines().for_each(|line| suite.line(line));
-        assert_eq!(suite.failed, ["traps: traps::handlers::chain"]);
+        assert_eq!(suite.failed, ["traps::"]);
+        assert!(!suite.is_unnamed);
         let targets = [(12.5, "traps".to_owned()), (0.01, "dormouse_keys (in its files)".to_owned())];
         assert_eq!(suite.targets, targets);
         assert_eq!(suite.skipped["no debug registers here"], 1);
+    }
+
+    #[test]
+    fn failures_without_names_are_no_tests() {
+        let mut suite = Suite::default();
+        let text = "     Running unittests src/lib.rs (target/debug/deps/dormouse_keys-0123456789abcdef)\n\
+             test one ... FAILED\n\
+             error: test failed, to rerun pass `-p dormouse-keys --lib`\n     \
+             Running unittests src/lib.rs (target/debug/deps/dormouse_maps-0123456789abcdef)\n\
+             error: test failed, to rerun pass `-p dormouse-maps --lib`\n";
+        text.lines().for_each(|line| suite.line(line));
+        assert_eq!(suite.failed, ["one"]);
+        assert!(suite.is_unnamed);
     }
 }
