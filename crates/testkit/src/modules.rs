@@ -112,7 +112,8 @@ const PROGRAM: &str = "DORMOUSE_TEST_PROGRAM";
 /// Runs tests without a harness, each in a process of its own, which is this program again. The
 /// first argument chooses them by a part of their names. To be called by `main`.
 ///
-/// A test that starts this program once more starts itself: its children inherit its name.
+/// If a test starts this program, the child runs only that test, because it inherits the test's
+/// name.
 pub fn run_programs(programs: &[(&str, fn())]) {
     if let Ok(name) = env::var(PROGRAM) {
         let (_, main) = programs.iter().find(|(known, _)| *known == name).expect("a known program");

@@ -69,7 +69,7 @@ pub struct LongPoll {
     pub stack: Option<ThreadStack>,
     /// Why there is no stack.
     pub no_stack: Option<NoStack>,
-    /// Whether the poll is over: the last report.
+    /// Whether the poll has ended. This is then the last report about it.
     pub is_over: bool,
 }
 
