@@ -24,7 +24,7 @@ pub(crate) struct Suite {
     failed: Vec<String>,
     /// Whether a program of the present run failed without naming a test.
     is_unnamed: bool,
-    /// What ran twice.
+    /// The tests that ran twice.
     again: Vec<String>,
     targets: Vec<(f64, String)>,
     /// The target that runs now.
