@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_profile::{NameFinder, Options, Profile, Profiling};
-use dormouse_testkit::{in_child, skip, thread_cpu};
+use dormouse_testkit::{eventually, in_child, skip, thread_cpu};
 
 use super::hogs::{beside, caller, hog, leaf, options, weight_in};
 
@@ -204,9 +204,11 @@ fn profiles_begin_and_end_to_unwind() {
         beside(2, || {
             for _ in 0..10 {
                 let profiling = Profiling::start(&unwound(1000)).unwrap();
-                below_qsort(Duration::from_millis(60));
-                let found = stacks(&profiling.read());
-                assert!(whole(&found) > 0, "{found:#?}");
+                // A busy machine may take no sample in a few turns of the thread.
+                eventually(|| {
+                    below_qsort(Duration::from_millis(60));
+                    whole(&stacks(&profiling.read())) > 0
+                });
             }
         });
         assert!(weight_in(&plain.read(), &[leaf(), caller()]) > 0);

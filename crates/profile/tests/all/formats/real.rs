@@ -89,8 +89,10 @@ fn all_formats_have_the_shares_of_a_program() {
             }
         }
         let ours = ours.map(|it| it / total * 100.0);
-        // Seven hundred samples: more than five times the deviation that chance gives.
-        assert!((ours[0] - share).abs() < 10.0, "{ours:?}, not {share}: {folded}");
+        // Six times the deviation that chance gives: 10 for seven hundred samples, and more on a
+        // busy machine, where there are fewer.
+        let deviation = 100.0 * (0.3 * 0.7 / profile.coverage.samples as f64).sqrt();
+        assert!((ours[0] - share).abs() < 6.0 * deviation, "{ours:?}, not {share}: {folded}");
         assert!(ours[0] + ours[1] > 95.0, "{ours:?}: {folded}");
 
         let pprof = file("teapot.pb.gz", encode::pprof(&profile, &symbols));
