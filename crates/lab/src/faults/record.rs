@@ -163,7 +163,7 @@ impl TraceFile {
     fn finish(self) -> Result<(), RecordError> {
         let Self { path, beside, writer } = self;
         let written =
-            writer.finish().and_then(|buffer| buffer.into_inner().map_err(|error| error.into_error()));
+            writer.finish().and_then(|buffer| buffer.into_inner().map_err(io::IntoInnerError::into_error));
         let placed = written.and_then(|_| beside.persist(&path).map_err(|error| error.error));
         placed.map_err(|source| RecordError::File { path, source })
     }

@@ -225,7 +225,9 @@ mod tests {
             mapping(10..20, "//anon"),
             mapping(20..30, "/bin/x"),
         ];
-        begun.iter().for_each(|what| story.tell(what));
+        for what in &begun {
+            story.tell(what);
+        }
         assert_eq!(story.take().count(), 5);
         for what in happened {
             story.tell(what);
