@@ -24,8 +24,8 @@ fn groups_show_what_the_service_does() {
     visit.shows("#status", &["live"]);
     visit.shows("#coverage", &["of it in groups", "threads", "keys on", "no record dropped"]);
     visit.until(
-        "page.live.rows(10).some(({ name, requests, cpu, p50, p99 }) => \
-         name === 'GET /menu' && requests > 0 && cpu > 0 && p50 > 0 && p99 >= p50)",
+        "page.live.rows(10).some((row) => row.name === 'GET /menu' && row.requests_per_s > 0 && \
+         row.cpu_percent > 0 && row['latency.p50'] > 0 && row['latency.p99'] >= row['latency.p50'])",
     );
     visit.until(
         "page.live.rows(10).find(({ name }) => name === 'GET /menu').spent.every((part) => part >= 0)",
@@ -54,10 +54,9 @@ fn totals_agree_with_the_service() {
     visit.until("page.live?.ticks.length > 4");
     let agree = "(() => {
         const { live } = page;
-        const sum = live.ticks.reduce((all, tick) => all + tick.cpu, 0);
-        const groups = [...live.window(600).groups.values()].reduce((all, { cpu }) => all + cpu, 0);
-        const rest = live.window(600).unattributed;
-        return { sum, parts: groups + rest };
+        const { cpu_percent: cpu, in_groups_percent: share } = live.windows.at(-1);
+        const parts = live.rows(600).reduce((all, row) => all + row.cpu_percent, 0);
+        return { sum: (cpu * share) / 100, parts };
     })()";
     let seen = visit.browser.value(agree);
     let [sum, parts] = ["sum", "parts"].map(|name| seen[name].as_f64().unwrap());
