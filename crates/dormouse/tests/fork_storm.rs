@@ -91,7 +91,7 @@ fn everything() {
             _ = std::hint::black_box((
                 dormouse::clock::thread_cpu_ns(),
                 dormouse::clock::process_exact().ok(),
-            ))
+            ));
         },
     ];
     for (number, using) in (1..).zip(uses) {

@@ -153,6 +153,6 @@ mod tests {
         assert_eq!((seen.len(), end.is_none()), (1, true), "there were bytes");
         let (seen, end) = told(&mut client);
         assert_eq!(seen.len(), 0);
-        assert!(end.is_some_and(|end| end.to_string().contains("in the middle of what it said")));
+        assert!(end.is_some_and(|end| end.to_string().contains("in the middle of an answer")));
     }
 }

@@ -65,7 +65,7 @@ impl Asked for Request {
         }
         match (&answer.fault, answer.used_bytes) {
             (Some(fault), _) => {
-                context.note(format_args!("{FAIR}no file can be written:{FAIR:#} {}", clean(fault)))
+                context.note(format_args!("{FAIR}no file can be written:{FAIR:#} {}", clean(fault)));
             }
             (None, used) => {
                 let (used, most) = (used.unwrap_or(0) / 1024, answer.budget_bytes / 1024);

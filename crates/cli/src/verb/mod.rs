@@ -65,8 +65,12 @@ pub(crate) struct Offer {
 #[cfg(feature = "serve")]
 pub(crate) struct Call {
     pub(crate) is_stream: bool,
-    pub(crate) run: Box<dyn FnOnce(&Subject, &mut Context) -> Outcome + Send>,
+    pub(crate) run: Run,
 }
+
+/// Runs a request that was read.
+#[cfg(feature = "serve")]
+pub(crate) type Run = Box<dyn FnOnce(&Subject, &mut Context) -> Outcome + Send>;
 
 #[cfg(feature = "serve")]
 impl Offer {

@@ -183,7 +183,7 @@ fn bad_requests_are_told_why() {
         let server = serve();
         let (head, body) = get(server, "/debug/pprof/profile?seconds=x");
         assert!(head.starts_with("HTTP/1.1 400"), "{head}");
-        assert_eq!(body, b"`seconds` is \"x\", and must be a whole number\n");
+        assert_eq!(body, b"`seconds` is \"x\", and must be a whole number from 1 to 300\n");
         let (head, body) = get(server, "/debug/pprof/profile?group=GET+/menue");
         assert!(head.starts_with("HTTP/1.1 404"), "{head}");
         let body = String::from_utf8(body).unwrap();

@@ -58,7 +58,7 @@ impl keeper::Duty for Duty {
     }
 
     fn step(&mut self) -> Duration {
-        let steps = self.engines().into_iter().filter_map(|engine| engine.step());
+        let steps = self.engines().into_iter().filter_map(Engine::step);
         steps.min().unwrap_or(Duration::from_secs(1))
     }
 

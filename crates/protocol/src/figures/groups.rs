@@ -97,12 +97,12 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
             column(View::Top, 20, "CPU s", Unit::Seconds).leaves(4),
             column(View::Stat, 10, "CPU ms", Unit::Ms),
         ],
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.cpu.time",
             unit: Seconds,
             kind: Counter,
             help: "CPU time of the group's tasks while it was counted.",
-        }),
+        })),
         ..cpu("cpu_ns", |group| group.counted.cpu_ns.into())
     },
     Figure {
@@ -137,23 +137,23 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
     Figure {
         json: Json::Everywhere,
         columns: &[column(View::Stat, 30, "REQUESTS", Unit::Whole)],
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.requests",
             unit: Things("{request}"),
             kind: Counter,
             help: "Requests that have ended: tasks that are not part of another.",
-        }),
+        })),
         ..value("requests", |group| group.now.requests.into())
     },
     Figure {
         json: Json::Everywhere,
         columns: &[column(View::Stat, 50, "POLLS", Unit::Whole)],
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.polls",
             unit: Things("{poll}"),
             kind: Counter,
             help: "Polls of the group's futures while anything was counted.",
-        }),
+        })),
         ..value("polls", |group| group.now.polls.into())
     },
     Figure {
@@ -163,22 +163,22 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
     },
     Figure {
         json: Json::Everywhere,
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.tasks.started",
             unit: Things("{task}"),
             kind: Counter,
             help: "Tasks that began.",
-        }),
+        })),
         ..value("started", |group| group.now.started.into())
     },
     Figure {
         json: Json::Everywhere,
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.tasks.finished",
             unit: Things("{task}"),
             kind: Counter,
             help: "Tasks that ended, were dropped or panicked.",
-        }),
+        })),
         ..value("finished", |group| group.now.finished.into())
     },
     Figure {
@@ -187,24 +187,24 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
             column(View::Top, 60, "ALIVE", Unit::Whole).leaves(1),
             column(View::Page, 70, "Alive", Unit::Whole).leaves(1),
         ],
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.tasks.alive",
             unit: Things("{task}"),
             kind: Gauge,
             help: "Tasks that exist.",
-        }),
+        })),
         ..value("alive", |group| group.now.alive.into())
     },
     // Where the tasks spend their time: known while times of tasks are taken.
-    Figure { metric: task_time("poll"), ..time("poll_ns", |waits| waits.poll_ns.into()) },
+    Figure { metric: Some(task_time("poll")), ..time("poll_ns", |waits| waits.poll_ns.into()) },
     Figure {
         columns: &[column(View::StatWaits, 110, "RUNNABLE", Unit::Time)],
-        metric: task_time("runnable"),
+        metric: Some(task_time("runnable")),
         ..time("runnable_ns", |waits| waits.runnable_ns.into())
     },
     Figure {
         columns: &[column(View::StatWaits, 130, "AWAITING", Unit::Time)],
-        metric: task_time("await"),
+        metric: Some(task_time("await")),
         ..time("await_ns", |waits| waits.await_ns.into())
     },
     Figure {
@@ -274,40 +274,40 @@ pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
             column(View::Page, 50, "p50", Unit::Time).part(Part::P50).leaves(2),
             column(View::Page, 60, "p99", Unit::Time).part(Part::P99),
         ],
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.request.duration",
             unit: Seconds,
             kind: Histogram(REQUEST_BUCKETS),
             help: "Latency of requests that have ended.",
-        }),
+        })),
         ..histogram("latency", |waits| &waits.requests, |waits| &mut waits.requests)
     },
     Figure {
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.poll.duration",
             unit: Seconds,
             kind: Histogram(&[]),
             help: "Length of polls.",
-        }),
+        })),
         ..histogram("poll", |waits| &waits.polls, |waits| &mut waits.polls)
     },
     Figure {
         columns: &[column(View::TopWaits, 70, "DELAY P99", Unit::Time).part(Part::P99).leaves(7)],
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.poll.delay",
             unit: Seconds,
             kind: Histogram(&[]),
             help: "Time from a wake to its poll.",
-        }),
+        })),
         ..histogram("delay", |waits| &waits.delays, |waits| &mut waits.delays)
     },
     Figure {
-        metric: metric(&MetricFamily {
+        metric: Some(metric(&MetricFamily {
             name: "dormouse.await.duration",
             unit: Seconds,
             kind: Histogram(&[]),
             help: "Time from the end of a poll to a wake.",
-        }),
+        })),
         ..histogram("await", |waits| &waits.awaits, |waits| &mut waits.awaits)
     },
     // The slowest request since times are taken.
@@ -337,12 +337,12 @@ const fn column(view: View, place: u8, title: &'static str, unit: Unit) -> Figur
     FigureColumn::new(view, place, title, unit)
 }
 
-const fn metric(family: &'static MetricFamily) -> Option<FigureMetric> {
-    Some(FigureMetric { family, label: None })
+const fn metric(family: &'static MetricFamily) -> FigureMetric {
+    FigureMetric { family, label: None }
 }
 
-const fn task_time(state: &'static str) -> Option<FigureMetric> {
-    Some(FigureMetric { family: &TASK_TIME, label: Some(("state", state)) })
+const fn task_time(state: &'static str) -> FigureMetric {
+    FigureMetric { family: &TASK_TIME, label: Some(("state", state)) }
 }
 
 const fn value(key: &'static str, of: fn(&GroupSpan<'_>) -> FigureValue) -> Figure<GroupFigure> {

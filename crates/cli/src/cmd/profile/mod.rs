@@ -211,9 +211,8 @@ pub(crate) fn encoded(
     let Taken { mut profiled, failure, .. } =
         of_target(&subject.target, request, &context.cancel()?, context)?;
     let who = profiled.who.clone();
-    let (profile, symbols) = match profiled.named() {
-        Some(named) => named,
-        None => return Err(failure.unwrap_or_else(|| unread(&who))),
+    let Some((profile, symbols)) = profiled.named() else {
+        return Err(failure.unwrap_or_else(|| unread(&who)));
     };
     context.bytes(&encode(profile, &symbols)).map(|()| Exit::Ok)
 }
@@ -230,9 +229,8 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
         context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(why)));
     }
     let (who, unnamed) = (profiled.who.clone(), profiled.unnamed.clone());
-    let (profile, symbols) = match profiled.named() {
-        Some(named) => named,
-        None => return Err(failure.unwrap_or_else(|| unread(&who))),
+    let Some((profile, symbols)) = profiled.named() else {
+        return Err(failure.unwrap_or_else(|| unread(&who)));
     };
     let (new, old) = ((profile, &symbols), old.as_ref().map(|(old, names)| (old, names)));
     let diff = old.map(|old| between(old, new)).transpose()?;

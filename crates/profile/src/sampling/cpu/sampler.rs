@@ -171,14 +171,14 @@ impl Sampler {
 
     /// The bytes that a profile takes.
     pub(super) fn size(&self, number: u64) -> usize {
-        self.takes.get(&number).map_or(0, |take| take.size())
+        self.takes.get(&number).map_or(0, Take::size)
     }
 
     /// Ends a profile.
     pub(super) fn end(&mut self, number: u64) {
         self.drain();
         self.takes.remove(&number);
-        self.unwinding.take_if(|_| !self.takes.values().any(|take| take.is_unwound()));
+        self.unwinding.take_if(|_| !self.takes.values().any(Take::is_unwound));
         if self.takes.is_empty() {
             self.disarm_all();
         } else {
@@ -200,7 +200,7 @@ impl Sampler {
 
     /// The shortest period that a profile has.
     fn period(&self) -> u64 {
-        self.takes.values().map(|take| take.period()).min().unwrap_or(u64::MAX)
+        self.takes.values().map(Take::period).min().unwrap_or(u64::MAX)
     }
 
     /// Has all timers run at this period.
@@ -233,7 +233,7 @@ impl Sampler {
         self.refused.retain(|&tid, _| !has_ended(tid));
         self.blocking.retain(|&tid| !has_ended(tid));
         self.of_kernel.retain(|&tid| !has_ended(tid));
-        self.takes.values_mut().for_each(|take| take.look_at_unsampled());
+        self.takes.values_mut().for_each(Take::look_at_unsampled);
         let mut ended = Vec::new();
         for (&tid, armed) in &self.armed {
             if (has_ended(tid) || armed.has_ended()) && ended.try_reserve(1).is_ok() {
