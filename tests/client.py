@@ -163,6 +163,7 @@ def main():
     assert after["mono_ns"] > before["mono_ns"]
     client.ask("doctor")
     client.ask("slots")
+    assert [one["client"] for one in client.ask("clients")["clients"] if one.get("asks")] == ["a client in Python"]
     list(client.parts("tasks"))
     list(client.parts("places"))
     list(client.parts("wake-tasks"))

@@ -192,10 +192,10 @@ fn keys_that_would_not_go_off_are_refused() {
     let target = &service.target();
     let refused = |parts: &[&str]| experiment(&service, TAX, &["--for", "2s"]).assert_fails(1, parts);
     run(["on", target, TAX, "--keep"]);
-    refused(&["left it on for good", "dormouse off"]);
+    refused(&["it was left on for good", "dormouse off"]);
     run(["reset", target, TAX]);
     run(["on", target, ALONE, "--keep"]);
-    refused(&[ALONE, "left it on for good"]);
+    refused(&[ALONE, "it was left on for good"]);
     run(["reset", target, ALONE]);
     let mut other = Running::start(["on", target, TAX]);
     other.line();
