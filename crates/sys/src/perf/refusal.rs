@@ -110,7 +110,7 @@ mod tests {
             (rights(4, true), user, Subject::ThisThread, "paranoid is 4: set it to 2"),
             (rights(1, false), user, Subject::Cpu(0), "paranoid is 1: set it to 0"),
             (rights(-1, true), kernel, Subject::ThisThread, "seccomp"),
-            (rights(2, false), user, Subject::Thread(7), "thread 7 is somebody else's"),
+            (rights(2, false), user, Subject::Thread(7), "thread 7 belongs to another user"),
             (rights(2, false), user, Subject::ThisThread, "security module"),
             (Rights { paranoid: None, filtered: true }, kernel, Subject::Cpu(1), "seccomp"),
         ] {
