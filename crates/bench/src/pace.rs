@@ -3,7 +3,7 @@
 //!
 //! On a shared machine the same code takes 10 % more CPU time for a second or two, and nearly all
 //! code does at once: a neighbour on the other half of the core, a lower frequency. A comparison of
-//! runs removes that ([`crate::compare`]), so it needs the pace of each value.
+//! runs removes that ([`mod@crate::compare`]), so it needs the pace of each value.
 //!
 //! The kernel's code does not change with the compiler or with dormouse, and it is affected by
 //! neighbours as much as other code. Short loops are not: with chains and independent arithmetic

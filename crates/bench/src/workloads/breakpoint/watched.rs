@@ -14,7 +14,7 @@ static WORDS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 /// Values that are written are less.
 pub(super) const NEVER_WRITTEN: u64 = u64::MAX;
 
-/// The address of the word that [`write`] writes.
+/// The address of the word that [`write()`] writes.
 pub(super) fn addr() -> usize {
     WORDS[0].as_ptr().addr()
 }
@@ -36,7 +36,7 @@ pub(super) fn spec(word: &AtomicU64) -> WatchSpec {
     WatchSpec::new(word.as_ptr().addr(), 8, Access::Write).rate(u32::MAX).all_slots()
 }
 
-/// Our watch of the word that [`write`] writes.
+/// Our watch of the word that [`write()`] writes.
 pub(super) fn first() -> WatchSpec {
     spec(&WORDS[0])
 }
