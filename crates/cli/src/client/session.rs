@@ -39,7 +39,12 @@ pub(crate) enum Session {
 pub(crate) struct Shared {
     pub(crate) process: Process,
     pub(crate) errands: Sender<Errand>,
+    /// Each request that the thread has not begun has a clone of it.
+    pub(crate) pending: Arc<()>,
 }
+
+/// The most requests that wait for the thread. (A service that was stopped keeps it busy.)
+const MOST_PENDING: usize = 128;
 
 /// A request for that thread, which gives the connection or tells why there is none. Returns the
 /// failure after which the connection cannot be used again.
@@ -127,10 +132,16 @@ impl Shared {
         patience: Duration,
         ask: impl FnOnce(&mut Client) -> Outcome<T> + Send + 'static,
     ) -> Outcome<T> {
+        if Arc::strong_count(&self.pending) > MOST_PENDING {
+            let who = describe(&self.process);
+            return Err(Failure::failed(format!("{who} has {MOST_PENDING} requests to answer")));
+        }
+        let pending = Arc::clone(&self.pending);
         let (answer, answered) = sync_channel(1);
         let here = Arc::new(());
         let is_here = Arc::downgrade(&here);
         let errand = Errand::new(move |client| {
+            drop(pending);
             // A service that was stopped is not asked for what nobody waits for any more.
             is_here.upgrade()?;
             let result = match client {

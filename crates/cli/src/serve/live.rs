@@ -158,7 +158,9 @@ async fn tell(
                 if last.as_ref().is_some_and(|last| last.at == snapshot.at) {
                     continue;
                 }
-                let (pid, now, before) = (session.process().pid, Arc::clone(&snapshot), last.clone());
+                // What another conversation told is nothing to go on from.
+                let before = last.take().filter(|last| Arc::ptr_eq(&last.hello, &snapshot.hello));
+                let (pid, now) = (session.process().pid, Arc::clone(&snapshot));
                 let history = history(histories, session);
                 let event = spawn_blocking(move || event(pid, &history, &now, before.as_deref())).await;
                 writer.write(event.map_err(|_| Gone)?).await?;

@@ -27,8 +27,8 @@ use crate::output::{Context, as_document, error_document};
 use crate::signals::{Disconnect, Signals};
 use crate::verb::Call;
 
-/// Verbs that run at once.
-const MOST: usize = 32;
+/// Verbs that run at once: fewer than an agent has clients, so that it has room for others.
+const MOST: usize = 24;
 
 /// How long a service may take to answer one.
 const PATIENCE: Duration = Duration::from_secs(5);

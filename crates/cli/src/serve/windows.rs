@@ -34,7 +34,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct History {
     readings: VecDeque<Arc<Snapshot>>,
-    /// The last that was dropped: groups that have changed since it may just have left a window.
+    /// The first of those that were dropped last: groups that have changed since it may just have
+    /// left a window.
     dropped: Option<Arc<Snapshot>>,
 }
 
@@ -70,8 +71,9 @@ impl History {
             if last.at >= snapshot.at {
                 return;
             }
-            // Another program runs in the process.
-            if last.stat.process_cpu_ns > snapshot.stat.process_cpu_ns {
+            // Differences are of one conversation: another program may run in the process now, and its
+            // CPU clock goes on.
+            if !Arc::ptr_eq(&last.hello, &snapshot.hello) {
                 *self = History::default();
             }
         }
@@ -88,10 +90,12 @@ impl History {
         }
         let rows = snapshot.stat.groups.len().max(1);
         let is_old = |of: &Snapshot| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
+        let mut first = None;
         while self.readings.len() > 2 && (is_old(&self.readings[1]) || self.readings.len() * rows > MOST_ROWS)
         {
-            self.dropped = self.readings.pop_front();
+            first = first.or(self.readings.pop_front());
         }
+        self.dropped = first.or(self.dropped.take());
     }
 
     /// The use of the service from the beginning of each window to `now`.
@@ -181,12 +185,14 @@ pub(super) fn histograms() -> impl Iterator<Item = &'static Figure<GroupFigure>>
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
+    use std::sync::{LazyLock, OnceLock};
     use std::time::{Duration, Instant};
 
     use dormouse_protocol::Hello;
 
     use super::*;
+
+    static HELLO: LazyLock<Arc<Hello>> = LazyLock::new(Arc::default);
 
     fn at(begun: Instant, seconds: u64, groups: usize) -> Arc<Snapshot> {
         let stat = Stat {
@@ -197,15 +203,7 @@ mod tests {
         };
         let at = begun + Duration::from_secs(seconds);
         let (whole, news) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Snapshot {
-            hello: Arc::new(Hello::default()),
-            stat,
-            brief: None,
-            at,
-            unix_ms: 0,
-            whole,
-            news,
-        })
+        Arc::new(Snapshot { hello: Arc::clone(&HELLO), stat, brief: None, at, unix_ms: 0, whole, news })
     }
 
     fn after(seconds: u64, groups: usize) -> (usize, [u64; 4]) {
@@ -240,8 +238,23 @@ mod tests {
         let (begun, mut history) = (Instant::now(), History::default());
         history.add(&at(begun, 50, 1));
         let mut next = Arc::into_inner(at(begun, 51, 1)).unwrap();
-        next.stat.process_cpu_ns = 0;
+        next.hello = Arc::default();
         history.add(&Arc::new(next));
         assert_eq!(history.readings.len(), 1);
+    }
+
+    #[test]
+    fn groups_change_after_a_long_stop() {
+        let (begun, mut history) = (Instant::now(), History::default());
+        let with = |second, cpu_ns| {
+            let mut reading = Arc::into_inner(at(begun, second, 1)).unwrap();
+            reading.stat.groups[0].cpu_ns = cpu_ns;
+            Arc::new(reading)
+        };
+        history.add(&with(0, 0));
+        (1..=100).for_each(|second| history.add(&with(second, 7)));
+        let now = with(2_000, 7);
+        history.add(&now);
+        assert!(history.windows(&now.stat).may_have_changed(&now.stat, 0));
     }
 }

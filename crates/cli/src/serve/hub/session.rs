@@ -82,6 +82,8 @@ pub(in crate::serve) struct ServiceSession {
     process: Process,
     state: watch::Sender<State>,
     errands: Sender<Errand>,
+    /// Counts the requests of verbs that wait for the thread.
+    pending: Arc<()>,
     /// Its name for metrics: not made anew in each conversation, since the beginning of a counter
     /// must not move.
     origin: Mutex<Option<Arc<Origin>>>,
@@ -110,6 +112,7 @@ impl ServiceSession {
             process: found.process.clone(),
             state: watch::Sender::new(state),
             errands,
+            pending: Arc::default(),
             origin: Mutex::new(None),
             // The first snapshot is taken without a request.
             wanted: Mutex::new(Some(Wanted { since: Instant::now(), brief: Some(Brief::All) })),
@@ -126,7 +129,8 @@ impl ServiceSession {
 
     /// The subject for verbs, which use this connection for requests that leave no state on it.
     pub(in crate::serve) fn subject(&self) -> Subject {
-        Subject::shared(Shared { process: self.process.clone(), errands: self.errands.clone() })
+        let (errands, pending) = (self.errands.clone(), Arc::clone(&self.pending));
+        Subject::shared(Shared { process: self.process.clone(), errands, pending })
     }
 
     /// Its name for metrics, once it has said who it is.
