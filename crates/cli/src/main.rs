@@ -15,6 +15,7 @@ mod client;
 mod cmd;
 mod duration;
 mod exit;
+mod length;
 mod live;
 mod new_file;
 mod output;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::client::session::Subject;
-use crate::duration::Length;
 use crate::exit::{Exit, Outcome};
+use crate::length::Length;
 use crate::live;
 use crate::output::{Context, is_interactive};
 use crate::render::watch::Watch;

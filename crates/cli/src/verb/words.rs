@@ -229,7 +229,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::duration::Length;
+    use crate::length::Length;
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     #[serde(default)]

@@ -20,8 +20,8 @@ use clap::ArgGroup;
 use serde::Deserialize;
 
 use crate::client::session::Subject;
-use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::length::Length;
 use crate::output::{Context, FAIR};
 use crate::sample::delta::{Delta, Window};
 use crate::sample::events::EventRequest;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::Request;
 use super::listing::Listing;
-use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::length::Length;
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]

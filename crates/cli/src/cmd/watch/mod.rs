@@ -24,8 +24,8 @@ use dormouse_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::client::session::Subject;
-use crate::duration::Length;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::length::Length;
 use crate::live::page;
 use crate::output::{Context, FAIR, is_interactive};
 use crate::signals::Signals;
