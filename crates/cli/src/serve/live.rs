@@ -158,7 +158,7 @@ async fn tell(
                 if last.as_ref().is_some_and(|last| last.at == snapshot.at) {
                     continue;
                 }
-                // What another conversation told is nothing to go on from.
+                // A new conversation begins anew: no difference to a snapshot of the one before.
                 let before = last.take().filter(|last| Arc::ptr_eq(&last.hello, &snapshot.hello));
                 let (pid, now) = (session.process().pid, Arc::clone(&snapshot));
                 let history = history(histories, session);

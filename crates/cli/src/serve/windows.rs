@@ -71,8 +71,8 @@ impl History {
             if last.at >= snapshot.at {
                 return;
             }
-            // Differences are of one conversation: another program may run in the process now, and its
-            // CPU clock goes on.
+            // Differences are of one conversation: another program may run in the process now, and
+            // its CPU clock goes on.
             if !Arc::ptr_eq(&last.hello, &snapshot.hello) {
                 *self = History::default();
             }
