@@ -394,8 +394,10 @@ fn bare_callers_are_found_by_tables() {
     };
     let callers = ["bare1", "bare2", "bare3", "bare4", "bare5", "bare6", "bare7", "bare8", "compare", "main"];
     let all = [&callers[..], &["qsort"]].concat();
-    let Some((whole, functions)) = total_of(&["--unwind"], &all) else { return };
-    assert!(whole.iter().all(|&share| share > 80.0), "{whole:?}: {functions:?}");
+    // On a busy machine the kernel may find no room for most stacks of a short run.
+    eventually(|| {
+        total_of(&["--unwind"], &all).is_none_or(|(whole, _)| whole.iter().all(|&share| share > 80.0))
+    });
     let Some((plain, functions)) = total_of(&[], &callers) else { return };
     assert!(plain.iter().any(|&share| share < 20.0), "{plain:?}: {functions:?}");
 }
