@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::process::{Result, cargo, discard, discard_tests, is_there, output, program, run, target};
-use crate::steps::Steps;
+use crate::suite::Suite;
 
 /// Workspaces beside ours, whose packages no step of the workspace formats.
 const BESIDE: [&str; 3] =
@@ -98,26 +98,26 @@ pub(crate) fn bench(workloads: &[impl AsRef<str>]) -> Result {
 }
 
 /// The demo service without dormouse: what benches compare with.
-pub(crate) fn bare(steps: &mut Steps) -> Result {
-    steps.suite.run("--package dormouse-teaparty --no-default-features", "", &[])?;
+pub(crate) fn bare(suite: &mut Suite) -> Result {
+    suite.run("--package dormouse-teaparty --no-default-features", "", &[])?;
     discard_tests()
 }
 
 /// Static keys where nothing is patched.
-pub(crate) fn fallback(steps: &mut Steps) -> Result {
-    with_flags(steps, "--cfg dormouse_fallback", "--package dormouse-keys", "")?;
+pub(crate) fn fallback(suite: &mut Suite) -> Result {
+    with_flags(suite, "--cfg dormouse_fallback", "--package dormouse-keys", "")?;
     discard_flags()
 }
 
 /// Tokio with hooks around polls, and the places of waits with frame pointers: one build for both.
 /// The test `placed` needs a service with frame pointers, and keeps this one.
-pub(crate) fn flags(steps: &mut Steps) -> Result {
+pub(crate) fn flags(suite: &mut Suite) -> Result {
     const FLAGS: &str = "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings";
     let chosen =
         "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio";
-    with_flags(steps, FLAGS, chosen, "--lib")?;
+    with_flags(suite, FLAGS, chosen, "--lib")?;
     let modules = "poll_hooks:: spawns:: places:: instrumented::";
-    with_flags(steps, FLAGS, chosen, &format!("--test all -- {modules}"))?;
+    with_flags(suite, FLAGS, chosen, &format!("--test all -- {modules}"))?;
     let built = target().join(host()?).join("debug/dormouse-teaparty");
     let copied = std::fs::create_dir_all(target().join("placed"));
     let copied = copied.and_then(|()| std::fs::copy(built, placed()));
@@ -131,9 +131,9 @@ fn placed() -> std::path::PathBuf {
 
 /// Tests that are built with flags of the compiler's. Beside `--target`, macros and build scripts
 /// take no such flags, and are not built again.
-fn with_flags(steps: &mut Steps, flags: &str, chosen: &str, choice: &str) -> Result {
+fn with_flags(suite: &mut Suite, flags: &str, chosen: &str, choice: &str) -> Result {
     let chosen = format!("{chosen} --target {}", host()?);
-    steps.suite.run(&chosen, choice, &[("RUSTFLAGS", flags)])
+    suite.run(&chosen, choice, &[("RUSTFLAGS", flags)])
 }
 
 fn discard_flags() -> Result {
@@ -145,31 +145,31 @@ fn host() -> Result<String> {
 }
 
 /// Parsers of files and of the protocol get random bytes, for a second each.
-pub(crate) fn fuzz(steps: &mut Steps) -> Result {
+pub(crate) fn fuzz(suite: &mut Suite) -> Result {
     let long = [("DORMOUSE_STRESS_SECONDS", "60")];
-    let settings = if steps.is_long { &long[..] } else { &[] };
+    let settings = if suite.is_long { &long[..] } else { &[] };
     let folder = target();
     let chosen = format!(
         "--manifest-path fuzz/Cargo.toml --no-default-features --target-dir {}",
         folder.to_str().ok_or("the target directory has no name in UTF-8")?
     );
-    steps.suite.run(&chosen, "", settings)?;
-    if steps.is_long {
+    suite.run(&chosen, "", settings)?;
+    if suite.is_long {
         // The reports that `compare` reads.
-        steps.suite.run("--package dormouse-bench", "--bin dormouse-bench", settings)?;
+        suite.run("--package dormouse-bench", "--bin dormouse-bench", settings)?;
     }
     discard_tests()
 }
 
-pub(crate) fn tests(steps: &mut Steps) -> Result {
+pub(crate) fn tests(suite: &mut Suite) -> Result {
     let placed = placed();
     let mut settings = Vec::new();
     if let Some(placed) = placed.to_str().filter(|_| placed.exists()) {
         settings.push(("DORMOUSE_TEST_PLACED", placed));
     }
-    if steps.is_long {
+    if suite.is_long {
         settings.extend([("DORMOUSE_CI", "long"), ("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]);
     }
-    steps.suite.run("--workspace", "", &settings)?;
-    if steps.is_long { discard_tests() } else { Ok(()) }
+    suite.run("--workspace", "", &settings)?;
+    if suite.is_long { discard_tests() } else { Ok(()) }
 }

@@ -13,7 +13,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::process::{Result, cargo, run, target};
-use crate::steps::Steps;
 
 const HELP: &str = "\
 cargo xtask ci [STEP…]        all checks, or these steps alone: about 25 minutes on two cores
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
 fn command(arguments: &[String]) -> Result {
     let (name, rest) = arguments.split_first().map_or(("help", &[][..]), |(name, rest)| (name, rest));
     match name {
-        "ci" | "long" => Steps::new(name == "long").run(rest),
+        "ci" | "long" => steps::run(name == "long", rest),
         "schema" => {
             let mut test = cargo("test --package dormouse-protocol --tests the_schema_is_the_committed_one");
             run(test.env("DORMOUSE_BLESS", "1"))
@@ -56,7 +55,7 @@ fn command(arguments: &[String]) -> Result {
         }
         "fleet" => fleet::build(),
         "help" | "--help" | "-h" => {
-            println!("{HELP}\n{}", Steps::names().join(" "));
+            println!("{HELP}\n{}", steps::names().join(" "));
             Ok(())
         }
         other => Err(format!("there is no command `{other}`; `cargo xtask help` lists them")),

@@ -6,15 +6,7 @@ use crate::process::{Result, output, program, target};
 use crate::suite::Suite;
 use crate::{checks, install, release};
 
-/// A run of all steps, or of some.
-pub(crate) struct Steps {
-    /// With every bench, longer stress, and the checks before a release.
-    pub is_long: bool,
-    /// The tests of all steps: skips, second tries, times.
-    pub suite: Suite,
-}
-
-type Step = fn(&mut Steps) -> Result;
+type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
 /// first; those that check without generating code stand together, before those that build.
@@ -24,10 +16,10 @@ const STEPS: [(&str, bool, Step); 16] = [
     ("format", false, |_| checks::format()),
     ("lints", false, |_| checks::lints()),
     ("documentation", false, |_| checks::documentation()),
-    ("arm64", false, |steps| checks::arm64(steps.is_long)),
+    ("arm64", false, |suite| checks::arm64(suite.is_long)),
     ("release", false, |_| checks::release()),
     ("archive", true, |_| crate::archive::archive(&target().join("archive"))),
-    ("benches", false, |steps| checks::benches(steps.is_long)),
+    ("benches", false, |suite| checks::benches(suite.is_long)),
     ("bare", false, checks::bare),
     ("fallback", false, checks::fallback),
     ("flags", false, checks::flags),
@@ -37,47 +29,41 @@ const STEPS: [(&str, bool, Step); 16] = [
     ("promises", true, |_| release::promises()),
 ];
 
-impl Steps {
-    pub(crate) fn new(is_long: bool) -> Steps {
-        Steps { is_long, suite: Suite::default() }
-    }
+pub(crate) fn names() -> Vec<&'static str> {
+    STEPS.iter().map(|(name, ..)| *name).collect()
+}
 
-    pub(crate) fn names() -> Vec<&'static str> {
-        STEPS.iter().map(|(name, ..)| *name).collect()
+/// Runs the steps that `wanted` names, or all of them, up to the first that fails.
+pub(crate) fn run(is_long: bool, wanted: &[String]) -> Result {
+    if let Some(other) = wanted.iter().find(|name| !names().contains(&name.as_str())) {
+        return Err(format!("there is no step `{other}`: {}", names().join(" ")));
     }
-
-    /// Runs the steps that `wanted` names, or all of them, up to the first that fails.
-    pub(crate) fn run(mut self, wanted: &[String]) -> Result {
-        if let Some(other) = wanted.iter().find(|name| !Steps::names().contains(&name.as_str())) {
-            return Err(format!("there is no step `{other}`: {}", Steps::names().join(" ")));
-        }
+    let began = Instant::now();
+    let mut laps = Vec::new();
+    let mut suite = Suite::new(is_long);
+    let is_wanted = |name: &str, is_for_long: bool| match wanted {
+        [] => is_long || !is_for_long,
+        names => names.iter().any(|it| it == name),
+    };
+    let mut done = Ok(());
+    for (name, _, step) in STEPS.iter().filter(|(name, is_long, _)| is_wanted(name, *is_long)) {
+        println!("\n== {name}: {}", room()?);
         let began = Instant::now();
-        let mut laps = Vec::new();
-        let is_long = self.is_long;
-        let is_wanted = |name: &str, is_for_long: bool| match wanted {
-            [] => is_long || !is_for_long,
-            names => names.iter().any(|it| it == name),
-        };
-        let mut done = Ok(());
-        for (name, _, step) in STEPS.iter().filter(|(name, is_long, _)| is_wanted(name, *is_long)) {
-            println!("\n== {name}: {}", room()?);
-            let began = Instant::now();
-            done = step(&mut self).map_err(|why| format!("the step `{name}` failed: {why}"));
-            let seconds = began.elapsed().as_secs();
-            println!("-- {name}: {seconds} s");
-            laps.push((seconds, name));
-            if done.is_err() {
-                break;
-            }
+        done = step(&mut suite).map_err(|why| format!("the step `{name}` failed: {why}"));
+        let seconds = began.elapsed().as_secs();
+        println!("-- {name}: {seconds} s");
+        laps.push((seconds, name));
+        if done.is_err() {
+            break;
         }
-        println!("\n== ended after {} s", began.elapsed().as_secs());
-        laps.sort_by_key(|(seconds, _)| std::cmp::Reverse(*seconds));
-        for (seconds, name) in laps {
-            println!("{seconds:5} s  {name}");
-        }
-        print!("{}", self.suite);
-        done
     }
+    println!("\n== ended after {} s", began.elapsed().as_secs());
+    laps.sort_by_key(|(seconds, _)| std::cmp::Reverse(*seconds));
+    for (seconds, name) in laps {
+        println!("{seconds:5} s  {name}");
+    }
+    print!("{suite}");
+    done
 }
 
 /// The size of the target directory, and the free space of its disk.

@@ -19,6 +19,8 @@ const SKIPPED: &str = "skipped: ";
 /// The results of all runs of tests.
 #[derive(Default)]
 pub(crate) struct Suite {
+    /// With every bench, longer stress, and the checks before a release.
+    pub(crate) is_long: bool,
     skipped: BTreeMap<String, usize>,
     /// Filters that choose what failed in the present run.
     failed: Vec<String>,
@@ -34,6 +36,10 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
+    pub(crate) fn new(is_long: bool) -> Suite {
+        Suite { is_long, ..Suite::default() }
+    }
+
     /// `cargo test` with `arguments`, and behind them those that choose targets or tests.
     pub(crate) fn run(&mut self, arguments: &str, choice: &str, settings: &[(&str, &str)]) -> Result {
         let arguments = format!("test {arguments} --locked --no-fail-fast {choice}");

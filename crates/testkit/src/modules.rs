@@ -109,8 +109,8 @@ fn options(arguments: &[String]) -> Vec<&str> {
 /// The variable that names the program that this process is.
 const PROGRAM: &str = "DORMOUSE_TEST_PROGRAM";
 
-/// Runs tests without a harness, each in a process of its own, which is this program again. The
-/// first argument chooses them by a part of their names. To be called by `main`.
+/// Runs tests without a harness, each in a process of its own, which is this program again.
+/// Arguments choose them by a part of their names. To be called by `main`.
 ///
 /// If a test starts this program, the child runs only that test, because it inherits the test's
 /// name.
@@ -120,10 +120,10 @@ pub fn run_programs(programs: &[(&str, fn())]) {
         return main();
     }
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-'));
-    let filter = filters.next().map_or("", |filter| filter);
+    let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let is_chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(*filter));
     let mut failed = 0;
-    for (name, _) in programs.iter().filter(|(name, _)| name.contains(filter)) {
+    for (name, _) in programs.iter().filter(|(name, _)| is_chosen(name)) {
         if arguments.iter().any(|argument| argument == "--list") {
             println!("{name}: test");
             continue;
