@@ -73,12 +73,12 @@ impl Row {
         if is_refused {
             return row;
         }
-        row.with_cpu(&GROUP_FIGURES, Some(percent(recent_ns, interval_ns)), total_ns)
+        row.with_cpu(GROUP_FIGURES, Some(percent(recent_ns, interval_ns)), total_ns)
     }
 
     /// A sum among groups, of no interval.
     pub(crate) fn total(name: &str, ns: u64) -> Row {
-        Row::empty(name, 0).with_cpu(&GROUP_FIGURES, None, ns)
+        Row::empty(name, 0).with_cpu(GROUP_FIGURES, None, ns)
     }
 
     /// A sum among threads.

@@ -180,14 +180,14 @@ impl View {
             time_mono_ns: self.time_mono_ns,
             interval_ns: self.interval_ns,
             counted_ns: self.counted_ns,
-            process: self.process.in_document(&GROUP_FIGURES, FigureJson::Top),
+            process: self.process.in_document(GROUP_FIGURES, FigureJson::Top),
             before_cpu_ns: self.before_cpu_ns,
             unattributed: inside
-                .map(|inside| inside.unattributed.in_document(&GROUP_FIGURES, FigureJson::Top)),
+                .map(|inside| inside.unattributed.in_document(GROUP_FIGURES, FigureJson::Top)),
             coverage_percent: inside.and_then(|inside| inside.coverage_percent),
             cpu_refused: inside.and_then(|inside| inside.cpu_refused.as_deref()),
             groups: inside.map(|inside| {
-                inside.groups.iter().map(|row| Line::of(row, &GROUP_FIGURES, &self.events)).collect()
+                inside.groups.iter().map(|row| Line::of(row, GROUP_FIGURES, &self.events)).collect()
             }),
             keys_on: inside.map(|inside| inside.keys_on),
             records_dropped: inside.map(|inside| inside.dropped),
@@ -209,14 +209,14 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 
 /// The columns of groups, with those of events.
 pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
-    with_rates(Column::of_view(&GROUP_FIGURES, FigureView::Top), events)
+    with_rates(Column::of_view(GROUP_FIGURES, FigureView::Top), events)
 }
 
 /// The columns of groups that show where their tasks spend their time. They cover the interval,
 /// except the slowest request, which is since measuring began. The four times are parts of their
 /// sum.
 pub(crate) fn wait_columns() -> Vec<Column> {
-    Column::of_view(&GROUP_FIGURES, FigureView::TopWaits)
+    Column::of_view(GROUP_FIGURES, FigureView::TopWaits)
 }
 
 /// The columns of threads, with those of events.

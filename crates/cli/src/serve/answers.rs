@@ -67,7 +67,7 @@ pub(super) fn bad(message: &str) -> Response {
     refusal(StatusCode::BAD_REQUEST, "usage", message)
 }
 
-/// 429: as much of this is going on as allowed.
+/// 503: the server does as much of this as it may; the client can try again.
 pub(super) fn busy(what: &str) -> Response {
     refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", what)
 }

@@ -148,7 +148,7 @@ impl GroupWindow {
     pub(super) fn of(now: &GroupRow, recent: &GroupRow, interval_ns: u64, is_refused: bool) -> GroupWindow {
         let span = GroupSpan { now, counted: recent, recent, interval_ns, is_refused };
         let (mut cells, mut times) = (Vec::new(), Vec::new());
-        for figure in &GROUP_FIGURES {
+        for figure in GROUP_FIGURES {
             let mut shown = shown(figure).peekable();
             let is_histogram = matches!(figure.of, GroupFigure::Histogram { .. });
             if shown.peek().is_some() || is_histogram {

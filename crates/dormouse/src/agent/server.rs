@@ -190,7 +190,7 @@ impl Server {
                 self.clients.push(client);
             }
         }
-        // The system refuses more, or there are so many that the host needs the CPU.
+        // The system refuses more connections, or a burst of them would cost the host CPU time.
         self.no_accept_until = Some(Instant::now() + PAUSE);
         Ok(())
     }

@@ -59,8 +59,7 @@ impl Changes {
         if mask == last.mask() {
             return last;
         }
-        // The context may count so many events by now that those of the task have no room beside
-        // them.
+        // Without room for the set, the task counts what its context counts.
         let Ok(set) = EventSet::of(mask) else { return shared };
         self.last.store(set);
         set

@@ -60,7 +60,7 @@ static TASK_TIME: MetricFamily = MetricFamily {
 };
 
 /// The figures of a group. Metrics are exported in this order.
-pub static GROUP_FIGURES: [Figure<GroupFigure>; 30] = [
+pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
     Figure {
         help: "The number of the group in records.",
         json: Json::Everywhere,

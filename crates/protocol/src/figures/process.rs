@@ -25,7 +25,7 @@ pub struct ProcessFigure {
 }
 
 /// The figures of a process. Metrics are exported in this order.
-pub static PROCESS_FIGURES: [ProcessFigure; 13] = [
+pub static PROCESS_FIGURES: &[ProcessFigure] = &[
     figure("dormouse.agent.info", Nothing, Info, "The version of dormouse in the process.", |_| {
         Some(MetricValue::Count(1))
     }),

@@ -121,7 +121,7 @@ impl<'a> Figures<'a> {
         let Account { source, delta, .. } = account;
         let (clock, inside) = (source.clock.as_ref(), delta.inside.as_ref());
         let group = |row: &'a Row| Group {
-            row: row.in_document(&GROUP_FIGURES, FigureJson::Stat),
+            row: row.in_document(GROUP_FIGURES, FigureJson::Stat),
             counts: counts(source, row, "the service told no count"),
         };
         Figures {

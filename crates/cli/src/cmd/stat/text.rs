@@ -45,7 +45,7 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
     let delta = account.delta;
     let mut text = format!("{HEAD}{head}{HEAD:#}\n\n{}", process(delta).render(HEAD));
     if let Some(unattributed) = &account.unattributed {
-        let mut columns = Column::of_view(&GROUP_FIGURES, FigureView::Stat);
+        let mut columns = Column::of_view(GROUP_FIGURES, FigureView::Stat);
         columns.extend(account.events().map(Column::count));
         let rows = account.groups.iter().chain([unattributed, &account.process]);
         let _ = write!(text, "\n{}", table(&columns, rows).render(HEAD));
@@ -55,7 +55,7 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
         let _ = write!(
             text,
             "\n{}",
-            table(&Column::of_view(&GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
+            table(&Column::of_view(GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
         );
     }
     let others = delta.others_ns();

@@ -120,7 +120,7 @@ fn read_unix_ns(stat: &Stat) -> u64 {
 
 fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
     let process = ProcessSpan { stat, start_unix_ns: origin.start_unix_ns };
-    for figure in &PROCESS_FIGURES {
+    for figure in PROCESS_FIGURES {
         let labels = match figure.family.kind {
             MetricKind::Info => part.labels(&[("version", &origin.version)]),
             _ => LabelSet::NONE,

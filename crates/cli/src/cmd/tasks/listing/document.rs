@@ -10,9 +10,9 @@ use super::{Listing, Unlisted, state};
 use crate::cmd::tasks::waiting_places::CUT;
 use crate::render::frame::CodeFrame;
 
-/// The list of tasks.
+/// The part that the list and the tree have in common.
 #[derive(Debug, Serialize)]
-pub(crate) struct TasksDocument<'a> {
+pub(super) struct ListingHead {
     pid: u32,
     /// For how long times had been taken.
     taken_ns: u64,
@@ -24,6 +24,13 @@ pub(crate) struct TasksDocument<'a> {
     known: usize,
     /// How many of the tasks below wait at an unknown place.
     unplaced: u64,
+}
+
+/// The list of tasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct TasksDocument<'a> {
+    #[serde(flatten)]
+    head: ListingHead,
     tasks: Vec<TaskDocument<'a>>,
     /// Those that are alive, and of which no times are known, by group.
     unlisted: &'a [Unlisted<'a>],
@@ -81,8 +88,8 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-impl<'a> TasksDocument<'a> {
-    pub(crate) fn new(listing: &'a Listing<'a>) -> Self {
+impl ListingHead {
+    pub(super) fn of(listing: &Listing<'_>) -> Self {
         Self {
             pid: listing.pid,
             taken_ns: listing.taken.times_ns,
@@ -90,6 +97,14 @@ impl<'a> TasksDocument<'a> {
             took_ns: listing.took_ns,
             known: listing.known,
             unplaced: listing.count_unplaced(),
+        }
+    }
+}
+
+impl<'a> TasksDocument<'a> {
+    pub(crate) fn new(listing: &'a Listing<'a>) -> Self {
+        Self {
+            head: ListingHead::of(listing),
             tasks: listing.tasks.iter().map(|task| TaskDocument::new(task, listing)).collect(),
             unlisted: &listing.unlisted,
             places: listing

@@ -7,10 +7,10 @@ use clap::builder::styling::Style;
 use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
+use super::document::ListingHead;
 use super::place::name;
 use super::text::cut;
 use super::{LOST, Listing, Unlisted, state};
-use crate::cmd::tasks::agent::Taken;
 use crate::duration::short;
 use crate::output::HEAD;
 use crate::render::frame::CodeFrame;
@@ -160,29 +160,15 @@ pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
 /// The tree as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct TreeDocument<'a> {
-    pid: u32,
-    taken_ns: u64,
-    noted_ns: Option<u64>,
-    took_ns: u64,
-    known: usize,
-    unplaced: u64,
+    #[serde(flatten)]
+    head: ListingHead,
     tree: Branch,
     unlisted: &'a [Unlisted<'a>],
 }
 
 impl<'a> TreeDocument<'a> {
     pub(crate) fn new(listing: &'a Listing<'a>) -> Self {
-        let &Listing { pid, taken: Taken { times_ns, places_ns }, took_ns, known, .. } = listing;
-        Self {
-            pid,
-            taken_ns: times_ns,
-            noted_ns: places_ns,
-            took_ns,
-            known,
-            unplaced: listing.count_unplaced(),
-            tree: Branch::of(listing),
-            unlisted: &listing.unlisted,
-        }
+        Self { head: ListingHead::of(listing), tree: Branch::of(listing), unlisted: &listing.unlisted }
     }
 }
 
