@@ -190,7 +190,8 @@ impl Server {
                 self.clients.push(client);
             }
         }
-        // The system refuses more connections, or a burst of them would cost the host CPU time.
+        // The system refuses more connections, or a burst of them would take CPU time from the
+        // host.
         self.no_accept_until = Some(Instant::now() + PAUSE);
         Ok(())
     }
