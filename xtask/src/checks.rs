@@ -9,8 +9,8 @@ use crate::suite::Suite;
 const BESIDE: [&str; 3] =
     ["crates/keys/tests/layout/Cargo.toml", "crates/dormouse/tests/copies/Cargo.toml", "fuzz/Cargo.toml"];
 
-/// Workloads for a short run. The tests of the bench run others, two build programs for release once
-/// more, each with features of its own, and `pound` fails beside other work of the machine.
+/// Workloads for a short run. The tests of the bench run others, and two build programs for release
+/// once more, each with features of its own. `pound` fails beside other work of the machine.
 const SHORT: [&str; 7] = ["keys", "clock", "maps", "switch", "record", "waits", "metrics"];
 const ALL: [&str; 14] = [
     "keys",
