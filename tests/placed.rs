@@ -30,7 +30,7 @@ fn own(file: &str, source: &str, text: &str) -> String {
 
 /// The place at which the tasks of a blend await.
 fn blend() -> String {
-    own("blend.rs", include_str!("../crates/teaparty/src/routes/blend.rs"), "wish.spoons)).await")
+    own("blend.rs", include_str!("../crates/teaparty/src/routes/blend.rs"), ".await?;")
 }
 
 /// A tea house whose places are taken all the time: it, and the command that asks.
