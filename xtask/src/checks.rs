@@ -72,15 +72,23 @@ pub(crate) fn arm64(is_long: bool) -> Result {
     discard(&[folder])
 }
 
-pub(crate) fn release() -> Result {
-    run(&mut cargo("build --release --locked"))?;
+/// What a short run builds for release: once for both programs, so the command has the features that
+/// the bench needs of the libraries. A long run builds the command as users do.
+const BOTH: &str = "--package dormouse-cli --package dormouse-bench";
+
+pub(crate) fn release(is_long: bool) -> Result {
+    run(&mut cargo(&format!("build --release --locked {}", if is_long { "" } else { BOTH })))?;
     run(program("timeout 120")
         .arg(target().join("release/dormouse"))
         .args(["demo", "--for", "5s", "--plain"]))
 }
 
 pub(crate) fn benches(is_long: bool) -> Result {
-    bench(if is_long { &ALL } else { &SHORT })?;
+    if is_long {
+        bench(&ALL)?;
+    } else {
+        run_workloads(&SHORT)?;
+    }
     discard(&[target().join("release"), target().join("bench")])
 }
 
@@ -91,6 +99,10 @@ pub(crate) fn bench(workloads: &[impl AsRef<str>]) -> Result {
         return bench(&SHORT);
     }
     run(&mut cargo("build --release --locked --package dormouse-bench"))?;
+    run_workloads(workloads)
+}
+
+fn run_workloads(workloads: &[impl AsRef<str>]) -> Result {
     workloads.iter().try_for_each(|workload| {
         let mut bench = program("timeout 900");
         run(bench.arg(target().join("release/dormouse")).args(["bench", workload.as_ref(), "--quick"]))

@@ -17,7 +17,7 @@ const STEPS: [(&str, bool, Step); 16] = [
     ("lints", false, |_| checks::lints()),
     ("documentation", false, |_| checks::documentation()),
     ("arm64", false, |suite| checks::arm64(suite.is_long)),
-    ("release", false, |_| checks::release()),
+    ("release", false, |suite| checks::release(suite.is_long)),
     ("archive", true, |_| crate::archive::archive(&target().join("archive"))),
     ("benches", false, |suite| checks::benches(suite.is_long)),
     ("bare", false, checks::bare),
