@@ -72,8 +72,8 @@ pub(crate) fn arm64(is_long: bool) -> Result {
     discard(&[folder])
 }
 
-/// What a short run builds for release: once for both programs, so the command has the features that
-/// the bench needs of the libraries. A long run builds the command as users do.
+/// The packages that a short run builds for release, at once, so the command gets the features of
+/// the libraries that the bench needs. A long run builds the command as users do.
 const BOTH: &str = "--package dormouse-cli --package dormouse-bench";
 
 pub(crate) fn release(is_long: bool) -> Result {
