@@ -7,7 +7,8 @@ use crate::process::{Result, cache, cargo, discard, manifest, output, program, r
 /// The facade, and the crates whose types it shows.
 const PROMISED: [&str; 5] =
     ["dormouse", "dormouse-breakpoints", "dormouse-clock", "dormouse-events", "dormouse-keys"];
-const UNPUBLISHED: [&str; 4] = ["dormouse-testkit", "dormouse-bench", "dormouse-lab", "xtask"];
+const UNPUBLISHED: [&str; 5] =
+    ["dormouse-testkit", "dormouse-bench", "dormouse-lab", "dormouse-others", "xtask"];
 const SEMVER_CHECKS: &str = "0.51.0";
 
 /// Packages of all crates that are published, as a registry takes them, each built from its own

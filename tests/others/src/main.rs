@@ -1,0 +1,35 @@
+//! Services in the style of other people's: `dormouse-others NAME`.
+//!
+//! Each is written as somebody would embed dormouse who has only read its README and guides. It
+//! also writes down by itself what it uses ([`known`]), so that a test can compare the two.
+
+mod known;
+mod tcp;
+
+use std::io;
+use std::process::ExitCode;
+
+// As the README has it.
+#[global_allocator]
+static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
+
+const SERVICES: [(&str, fn() -> io::Result<()>); 1] = [("tcp", tcp::run)];
+
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    let Some((_, run)) = SERVICES.iter().find(|(known, _)| *known == name) else {
+        let names = SERVICES.map(|(name, _)| name).join(" or ");
+        eprintln!("usage: dormouse-others {names}");
+        return ExitCode::from(2);
+    };
+    if let Err(why) = dormouse::init() {
+        eprintln!("dormouse is off: {why}");
+    }
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{name}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A key-value store with its own accept loop and a protocol of lines, as small databases have it.
+//!
+//! A connection is a task of the group `connections`. Each command has a group, which charges for
+//! what it does between the line and the answer.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dormouse::Group;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use crate::known;
+
+/// The state that all connections share.
+struct Shared {
+    store: Mutex<HashMap<String, String>>,
+    published: broadcast::Sender<String>,
+    groups: Groups,
+}
+
+/// A group for each command: made once, because a lookup by name takes a lock.
+struct Groups {
+    get: Group,
+    set: Group,
+    wait: Group,
+    publish: Group,
+    subscribe: Group,
+    fail: Group,
+    unknown: Group,
+}
+
+pub(crate) fn run() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(accept())
+}
+
+async fn accept() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    known::serve(listener.local_addr()?);
+    let shared = Arc::new(Shared {
+        store: Mutex::default(),
+        published: broadcast::channel(16).0,
+        groups: Groups {
+            get: Group::new("get"),
+            set: Group::new("set"),
+            wait: Group::new("wait"),
+            publish: Group::new("publish"),
+            subscribe: Group::new("subscribe"),
+            fail: Group::new("fail"),
+            unknown: Group::new("unknown command"),
+        },
+    });
+    let connections = Group::new("connections");
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        // A connection that fails ends; the others go on.
+        tokio::spawn(connections.instrument(serve(stream, Arc::clone(&shared))));
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 0 {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let groups = &shared.groups;
+        let answer = match words[..] {
+            ["get", key] => groups.get.instrument(get(&shared, key)).await,
+            ["set", key, value] => groups.set.instrument(set(&shared, key, value)).await,
+            ["wait", ms] => groups.wait.instrument(wait(ms)).await,
+            ["publish", message] => groups.publish.instrument(publish(&shared, message)).await,
+            ["subscribe"] => return groups.subscribe.instrument(subscribe(stream, &shared)).await,
+            ["fail"] => groups.fail.instrument(async { panic!("a command fails") }).await,
+            _ => groups.unknown.instrument(async { "unknown command".to_owned() }).await,
+        };
+        stream.write_all(format!("{answer}\n").as_bytes()).await?;
+        line.clear();
+    }
+    Ok(())
+}
+
+async fn get(shared: &Shared, key: &str) -> String {
+    known::burn("get", Duration::from_millis(4));
+    shared.store.lock().expect("nobody panics with it").get(key).cloned().unwrap_or_default()
+}
+
+/// Computes with the lock held, so that other connections are stalled.
+async fn set(shared: &Shared, key: &str, value: &str) -> String {
+    let asked = Instant::now();
+    let mut store = shared.store.lock().expect("nobody panics with it");
+    known::note("stalled", "set", asked.elapsed());
+    known::burn("set", Duration::from_millis(5));
+    store.insert(key.to_owned(), value.to_owned());
+    "ok".to_owned()
+}
+
+async fn wait(ms: &str) -> String {
+    let begun = Instant::now();
+    tokio::time::sleep(Duration::from_millis(ms.parse().unwrap_or(0))).await;
+    known::note("awaited", "wait", begun.elapsed());
+    "waited".to_owned()
+}
+
+async fn publish(shared: &Shared, message: &str) -> String {
+    known::burn("publish", Duration::from_millis(1));
+    // An error is that nobody has subscribed.
+    shared.published.send(message.to_owned()).unwrap_or(0).to_string()
+}
+
+/// Ends when the client hangs up.
+async fn subscribe(mut stream: BufReader<TcpStream>, shared: &Shared) -> io::Result<()> {
+    let mut published = shared.published.subscribe();
+    stream.write_all(b"subscribed\n").await?;
+    let mut line = String::new();
+    loop {
+        tokio::select! {
+            message = published.recv() => match message {
+                Ok(message) => {
+                    known::burn("subscribe", Duration::from_millis(3));
+                    stream.write_all(format!("{message}\n").as_bytes()).await?;
+                }
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return Ok(()),
+            },
+            read = stream.read_line(&mut line) => if read? == 0 { return Ok(()) },
+        }
+    }
+}

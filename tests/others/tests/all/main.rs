@@ -1,0 +1,5 @@
+//! Dormouse's figures of services in the style of other people's, compared with what those have
+//! used and with what their clients have seen.
+
+mod support;
+mod tcp;
