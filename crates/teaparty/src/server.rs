@@ -135,7 +135,7 @@ async fn serve(
             .header_read_timeout(bounds.headers)
             .serve_connection(TokioIo::new(stream), service.clone());
         let connection = graceful.watch(connection);
-        tokio::spawn(group.instrument(async move {
+        tokio::spawn(group.connection().instrument(async move {
             let outcome = connection.await;
             probe!("connection.closed", ok = outcome.is_ok());
             if let Err(error) = outcome {

@@ -16,7 +16,7 @@ use super::tokio::spawn;
 /// loop {
 ///     let (stream, _) = listener.accept().await?;
 ///     let service = TowerToHyperService::new(app.clone());
-///     tokio::spawn(connections.instrument(async move {
+///     tokio::spawn(connections.connection().instrument(async move {
 ///         let builder = Builder::new(Executor);
 ///         builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await
 ///     }));

@@ -52,7 +52,8 @@ pub struct GroupStat {
     pub polls: u64,
     /// Tasks that ended and were not part of another: those that began where the group was not
     /// current. Work that a request hands on (`spawn_blocking`, `JoinSet`, threads,
-    /// [`carry`](crate::carry)) is a part of that request.
+    /// [`carry`](crate::carry)) is a part of that request. A [connection](Group::connection) is no
+    /// request.
     pub requests: u64,
     /// The number of tasks alive now.
     pub alive: u64,
@@ -218,8 +219,12 @@ impl Group {
     #[doc(hidden)]
     pub fn begin_task(self, is_part: bool) -> u64 {
         let is_part = is_part || dormouse_events::current_context() == self.id();
-        let number = tasks::number(if is_part { Origin::Part } else { Origin::Request });
-        self.begin_numbered(number, !is_part);
+        self.begin_from(if is_part { Origin::Part } else { Origin::Request })
+    }
+
+    pub(crate) fn begin_from(self, origin: Origin) -> u64 {
+        let number = tasks::number(origin);
+        self.begin_numbered(number, origin == Origin::Request);
         number
     }
 

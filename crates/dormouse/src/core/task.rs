@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use crate::core::group::Group;
 use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
 use crate::core::panics::{Unwound, UnwoundGuard};
-use crate::core::tasks::is_request;
+use crate::core::tasks::{Origin, is_request};
 
 impl Group {
     /// Charges every poll of `future`, and its destructor, to this group.
@@ -75,6 +75,20 @@ impl Group {
     /// `.await`: a group that was entered inside ends with the stretch.
     pub fn task(self) -> Task {
         Task::begun(self, self.begin_task(false))
+    }
+
+    /// A task of the group that serves a connection. It is no request: it does not count among
+    /// [`requests`](crate::GroupStat), and how long it lives is no latency.
+    ///
+    /// ```
+    /// # async fn serve(stream: std::net::TcpStream) { drop(stream) }
+    /// # fn accepted(stream: std::net::TcpStream) -> impl Future {
+    /// let connections = dormouse::Group::new("connections");
+    /// connections.connection().instrument(serve(stream)) // and spawn it
+    /// # }
+    /// ```
+    pub fn connection(self) -> Task {
+        Task::begun(self, self.begin_from(Origin::Connection))
     }
 
     /// Makes a task that is only a number current on this thread; `None` if that is impossible, for

@@ -8,8 +8,9 @@
 //!
 //! 1. A number is used once in a process. The first of each block is not used: a thread at that
 //!    number has none left.
-//! 2. Numbers of requests are odd, those of parts even. A part may have the number with which its
-//!    thread's next block would begin: no other task has that.
+//! 2. Numbers of requests are odd, those of parts multiples of 4, those of connections the rest. A
+//!    part may have the number with which its thread's next block would begin: no other task has
+//!    that.
 //! 3. A task is counted as finished in the shard where it was counted as started, and after that.
 //!
 //! # Async-signal-safety
@@ -46,7 +47,8 @@ pub(crate) fn number(origin: Origin) -> u64 {
         }
         compiler_fence(Ordering::SeqCst);
         let next = own.next.get();
-        let number = origin.next(if next.is_multiple_of(BLOCK) { block() } else { next });
+        let (number, end) = (origin.next(next), next.next_multiple_of(BLOCK));
+        let number = if next == end || number > end { origin.next(block()) } else { number };
         own.next.set(if number.is_multiple_of(BLOCK) { number } else { number + 1 });
         compiler_fence(Ordering::SeqCst);
         own.taking.set(false);
@@ -60,23 +62,35 @@ fn block() -> u64 {
     NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed) + 1
 }
 
-/// Whether a task came from outside of its group, or a task of its group began it.
+/// Where a task came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
+    /// It came from outside of its group.
     Request,
+    /// A task of its group began it.
     Part,
+    /// A server accepted a connection: the task serves requests, and is none.
+    Connection,
 }
 
 impl Origin {
     /// The first number from `number` on that encodes this origin.
     #[inline]
     fn next(self, number: u64) -> u64 {
-        if Self::of(number) == self { number } else { number + 1 }
+        match self {
+            Self::Request => number | 1,
+            Self::Part => number.next_multiple_of(4),
+            Self::Connection => ((number + 1) & !3) + 2,
+        }
     }
 
     #[inline]
-    fn of(number: u64) -> Self {
-        if number.is_multiple_of(2) { Self::Part } else { Self::Request }
+    pub(crate) fn of(number: u64) -> Self {
+        match number % 4 {
+            0 => Self::Part,
+            2 => Self::Connection,
+            _ => Self::Request,
+        }
     }
 }
 
@@ -91,7 +105,7 @@ pub(crate) fn is_request(task: u64) -> bool {
 pub(crate) struct TaskTotals {
     pub(crate) started: u64,
     pub(crate) finished: u64,
-    /// How many of them were not part of another task.
+    /// How many of them were requests.
     pub(crate) requests: u64,
 }
 
@@ -106,7 +120,7 @@ pub(crate) struct Tasks {
 #[repr(align(128))]
 struct Shard {
     started: AtomicU64,
-    /// By [`Origin`], which the number encodes: one addition for each task.
+    /// Requests, and the others; the number encodes which: one addition for each task.
     finished: [AtomicU64; 2],
 }
 
@@ -132,22 +146,19 @@ impl Tasks {
     #[inline]
     pub(crate) fn finish(&self, task: u64) {
         // Pairs with the load in `read`: a reader that sees the end sees the start.
-        self.shard(task).finished[Origin::of(task) as usize].fetch_add(1, Ordering::Release);
+        self.shard(task).finished[usize::from(!is_request(task))].fetch_add(1, Ordering::Release);
     }
 
     /// How many have started, and of those, how many have finished.
     pub(crate) fn read(&self) -> TaskTotals {
         // Finished first: of a task that starts and ends in between neither is seen, or the start
         // alone.
-        let finished = |origin: Origin| {
-            self.shards
-                .iter()
-                .map(|shard| shard.finished[origin as usize].load(Ordering::Acquire))
-                .sum::<u64>()
+        let finished = |kind: usize| {
+            self.shards.iter().map(|shard| shard.finished[kind].load(Ordering::Acquire)).sum::<u64>()
         };
-        let (requests, parts) = (finished(Origin::Request), finished(Origin::Part));
+        let [requests, others] = [0, 1].map(finished);
         let started = self.shards.iter().map(|shard| shard.started.load(Ordering::Relaxed)).sum();
-        TaskTotals { started, finished: requests + parts, requests }
+        TaskTotals { started, finished: requests + others, requests }
     }
 }
 
@@ -160,7 +171,11 @@ mod tests {
 
     #[test]
     fn threads_have_numbers_of_their_own() {
-        let origin = |n: u64| if n % 5 < 2 { Origin::Request } else { Origin::Part };
+        let origin = |n: u64| match n % 5 {
+            0 | 1 => Origin::Request,
+            2 | 3 => Origin::Part,
+            _ => Origin::Connection,
+        };
         let numbers = || {
             let numbers = (0..3 * BLOCK).map(|n| (origin(n), number(origin(n))));
             numbers
