@@ -150,20 +150,21 @@ pub struct HeldSlot {
     pub number: u32,
     /// The watch's name.
     pub name: String,
-    /// The group during whose tasks it holds them; `None`: always, on every thread.
+    /// The group during whose tasks the watch holds the registers; `None` if it holds them always,
+    /// on every thread.
     pub group: Option<u32>,
     /// The number of registers.
     pub slots: u32,
-    /// Whether it takes turns with other watches.
+    /// Whether the watch takes turns with other watches.
     pub is_flexible: bool,
 }
 
-/// A holder of slots.
+/// A task or a processor whose breakpoints take slots, in [`Error::NoSpace`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotHolder {
-    /// The target of its breakpoints.
+    /// The task or processor that the breakpoints are for.
     pub target: Target,
-    /// The number of slots that they take.
+    /// The number of slots that these breakpoints take.
     pub slots: u32,
 }
 

@@ -39,12 +39,12 @@ pub enum Target {
     TaskOnCpu(TaskId, Cpu),
 }
 
-/// A request for slots.
+/// A request for the slots (debug registers) that one breakpoint takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
     /// The tasks and processors that the slots cover.
     pub target: Target,
-    /// The kind of slots.
+    /// The kind of access, which determines the kind of slots.
     pub kind: SlotKind,
     /// How many registers the breakpoint takes; 1 unless the architecture has wide ones.
     pub weight: u32,

@@ -19,7 +19,7 @@ pub struct Claim {
     since: AtomicU64,
 }
 
-/// The right, taken.
+/// The right, while a thread has it.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "a claim is in others' way until it is given up"]
 pub struct Claimed(u64);
@@ -30,7 +30,7 @@ impl Claim {
         Self { since: AtomicU64::new(0) }
     }
 
-    /// `None` while another thread has it.
+    /// Takes the right; `None` while another thread has it.
     pub fn take(&self) -> Option<Claimed> {
         let since = self.since.load(Ordering::Relaxed);
         let now = tick_ns().max(1);
@@ -48,7 +48,7 @@ impl Claim {
         let _ours = self.since.compare_exchange(claimed.0, 0, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// In a fork child: the claiming thread is in the parent.
+    /// Frees the right in a forked child: the thread that had it exists only in the parent.
     pub fn forget(&self) {
         self.since.store(0, Ordering::Relaxed);
     }

@@ -54,8 +54,9 @@ pub(crate) fn forget() {
     PROCESS.store(0, Ordering::Relaxed);
 }
 
-/// Processors of the machine: no more threads run at once, with any affinity and quota. Many,
-/// before a thread without a filter has asked: the C library opens files for it.
+/// The number of processors of the machine, which bounds how many threads run at once. A very large
+/// number until a thread without a filter of system calls has called this, because the C library
+/// opens files for it.
 pub fn processors() -> usize {
     const MANY: usize = 8192;
     static KNOWN: AtomicUsize = AtomicUsize::new(0);

@@ -74,7 +74,7 @@ pub use stamp::{begin_sharing, shared_stamp, stamp};
 pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};
 pub use tier::{Tier, config_error};
 
-/// Parts for the crate `dormouse-lab`. They are no promise.
+/// Internals for the crate `dormouse-lab`, which may change at any time.
 #[doc(hidden)]
 pub mod lab {
     pub use crate::claim::{Claim, Claimed};

@@ -370,8 +370,8 @@ impl Clock {
     }
 }
 
-/// CPU time of the calling thread as the kernel has it; where a filter refuses the question, as it
-/// was known last.
+/// CPU time of the calling thread by a system call; if a filter refuses the call, the last known
+/// value.
 pub fn asked_ns() -> u64 {
     kernel::thread_ns().unwrap_or_else(|| with(|clock| clock.last.get()))
 }

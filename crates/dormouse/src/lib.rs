@@ -174,7 +174,7 @@ struct Production;
 #[doc = include_str!("../../../docs/guide/experiment.md")]
 struct Experiments;
 
-/// Answers of the agent that the command produces for processes without one.
+/// Answers that the command computes itself for processes without an agent.
 #[doc(hidden)]
 pub mod answers {
     pub use crate::features::stat::counting::countable_events;

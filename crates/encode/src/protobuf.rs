@@ -83,14 +83,14 @@ impl Message {
         self.bytes(field, &message.0);
     }
 
-    /// Has `write` write a message inside of this one, without a copy.
+    /// Calls `write` to write a message inside of this one, without a copy.
     #[inline]
     pub fn nest(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
         self.varint(u64::from(field) << 3 | 2);
         self.delimit(write);
     }
 
-    /// Has `write` write a message after its length: one of a stream of messages.
+    /// Calls `write` to write a message after its length, as in a stream of messages.
     #[inline]
     pub fn delimit(&mut self, write: impl FnOnce(&mut Self)) {
         let at = self.0.len();

@@ -55,7 +55,8 @@ pub struct Hold {
     pub key: &'static Key,
     /// The user on whose behalf it is held.
     pub holder: Holder,
-    /// How much longer it is held. Zero if its end was refused; that is tried again every second.
+    /// How much longer the key is held. Zero if its end was refused; that is tried again every
+    /// second.
     pub left: Duration,
 }
 

@@ -17,11 +17,11 @@ pub struct MapsLine<'a> {
     pub start: u64,
     /// Last address, included.
     pub last: u64,
-    /// Its permissions.
+    /// The mapping's permissions.
     pub perms: Perms,
-    /// The offset of its first byte in the file; 0 without a file.
+    /// The offset of the mapping's first byte in the file; 0 without a file.
     pub offset: u64,
-    /// The file behind it.
+    /// The file that is mapped, if any.
     pub file: Option<FileId>,
     /// The kind of memory.
     pub kind: MappingKind,

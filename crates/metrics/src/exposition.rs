@@ -9,7 +9,7 @@ use crate::histogram::ExponentialHistogram;
 use crate::labels::{LabelSet, Labels};
 use crate::value::MetricValue;
 
-/// Families of points.
+/// The figures of one or several processes, as families of points. All formats are made from it.
 #[derive(Debug, Clone, Default)]
 pub struct Exposition {
     /// Whether points have labels for their process.
@@ -22,18 +22,18 @@ pub struct Exposition {
 /// A process to which points belong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExposedProcess {
-    /// Its name.
+    /// The process's name.
     pub name: String,
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
     /// An id that is unique among all processes, also of other hosts and times.
     pub instance: String,
     /// The version of the dormouse in the process.
     pub version: String,
-    /// When its counters were zero, in nanoseconds since 1970. It is the same in each exposition of
-    /// one process: counters with another beginning are other counters.
+    /// When the process's counters were zero, in nanoseconds since 1970. It is the same in each
+    /// exposition of one process: counters with another beginning are other counters.
     pub start_unix_ns: u64,
-    /// When its values were read, in nanoseconds since 1970.
+    /// When the process's values were read, in nanoseconds since 1970.
     pub read_unix_ns: u64,
 }
 

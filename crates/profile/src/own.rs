@@ -56,7 +56,7 @@ const CRATES_OF_DORMOUSE: [&str; 12] = [
     "dormouse_waits",
 ];
 
-/// The rule for one program.
+/// The rule by which functions count as one program's own code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnCode {
     /// Where the crate with `main` was compiled.

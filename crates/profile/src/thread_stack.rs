@@ -26,7 +26,7 @@ pub enum StackWay {
 }
 
 impl StackWay {
-    /// Its name.
+    /// The name of this way, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tables => "tables",

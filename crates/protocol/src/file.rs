@@ -66,7 +66,7 @@ pub struct FileHead {
     /// The rule that fired, as it was given; absent if a command requested the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The event that the rule has seen, in words.
+    /// The event that fired the rule, in words.
     pub seen: String,
     /// The number of the task that was seen, if it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

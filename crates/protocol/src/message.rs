@@ -10,7 +10,7 @@ use crate::Op;
 pub struct Request {
     /// Protocol version.
     pub v: u32,
-    /// Echoed in the answer.
+    /// A number that the client chooses; the answer repeats it.
     pub id: u64,
     /// The operation and its parameters.
     #[serde(flatten)]

@@ -23,9 +23,9 @@ pub enum ProfileKind {
 /// A column of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// Its name, as in pprof.
+    /// The column's name, as in pprof.
     pub name: &'static str,
-    /// The unit, as in pprof: `count`, `nanoseconds`, `bytes`.
+    /// The column's unit, as in pprof: `count`, `nanoseconds`, `bytes`.
     pub unit: &'static str,
 }
 
@@ -33,13 +33,13 @@ pub struct Column {
 pub type Values = [u64; 4];
 
 impl ProfileKind {
-    /// All of them.
+    /// All kinds of profiles.
     pub const ALL: [Self; 4] = [Self::Cpu, Self::Alloc, Self::Faults, Self::Wall];
 
-    /// Their names.
+    /// The names of all kinds.
     pub const NAMES: [&str; 4] = ["cpu", "alloc", "faults", "wall"];
 
-    /// The columns of its values.
+    /// The columns of a sample's values.
     pub fn columns(self) -> &'static [Column] {
         const fn column(name: &'static str, unit: &'static str) -> Column {
             Column { name, unit }
@@ -66,7 +66,7 @@ impl ProfileKind {
         1
     }
 
-    /// Its name, as in options and URLs.
+    /// The kind's name, as in options and URLs.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
@@ -109,7 +109,7 @@ impl WallState {
         Self::ALL.into_iter().find(|state| state.address() == address)
     }
 
-    /// Its name.
+    /// The state's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnCpu => "on CPU",
@@ -161,9 +161,9 @@ pub struct Profile {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProfileGroup {
-    /// Its number in the service; 0 for work in no group.
+    /// The group's number in the service; 0 for work in no group.
     pub id: u32,
-    /// Its name; empty for work in no group.
+    /// The group's name; empty for work in no group.
     pub name: String,
     /// The group's real use, in the unit of the main column, by the account of groups. Except for
     /// rounding, the samples of the group add up to this. `None` if it is unknown; then the samples
@@ -177,7 +177,7 @@ pub struct ProfileGroup {
 pub struct Thread {
     /// The thread id.
     pub tid: u32,
-    /// Its name.
+    /// The thread's name.
     pub name: String,
 }
 
@@ -211,11 +211,11 @@ pub struct Sample {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MappedRange {
-    /// Its first address.
+    /// The first address of the mapping.
     pub start: u64,
-    /// The address after its last.
+    /// The address after the last one of the mapping.
     pub end: u64,
-    /// Its offset in the file.
+    /// The offset of the mapping in its file.
     pub offset: u64,
     /// The file's path as the kernel reports it, or a name such as `[vdso]`.
     pub path: String,
@@ -232,7 +232,7 @@ pub struct Moment {
     pub at_ns: u64,
     /// The index of its row in [`Profile::samples`].
     pub sample: u32,
-    /// Its own weight, in the unit of the main column.
+    /// The sample's own weight, in the unit of the main column.
     pub value: u64,
 }
 
@@ -244,7 +244,7 @@ pub struct ProfileCoverage {
     /// The use of the whole process while the profile was taken, in the unit of the main column; 0
     /// if it is unknown.
     pub total: u64,
-    /// The part of that which was in groups.
+    /// The part of `total` that was in groups.
     pub in_groups: u64,
     /// Number of threads that were seen.
     pub threads: u64,

@@ -11,7 +11,7 @@ use crate::profile::ProfileKind;
 /// Seconds that a profile over HTTP takes.
 const SECONDS: RangeInclusive<u64> = 1..=300;
 
-/// The request of a query, and for how long it samples.
+/// The profile that the query of a URL requests, and for how long it samples.
 ///
 /// ```
 /// use dormouse_protocol::ProfileQuery;
@@ -23,14 +23,14 @@ const SECONDS: RangeInclusive<u64> = 1..=300;
 pub struct ProfileQuery {
     /// The request.
     pub request: ProfileRequest,
-    /// For how long.
+    /// For how long the profile samples.
     pub length: Duration,
-    /// The words that are the server's own, with their values.
+    /// The parameters that the server handles itself, with their values.
     pub own: Vec<(String, String)>,
 }
 
 impl ProfileRequest {
-    /// Samples a second of each thread: what a profile may have.
+    /// The allowed number of samples per second of each thread.
     pub const HZ: RangeInclusive<u32> = 1..=1000;
 }
 
@@ -60,8 +60,8 @@ impl ProfileQuery {
         Ok(query)
     }
 
-    /// Takes in the words of a query; those of `own` are the server's. The error says which word is
-    /// wrong, and why.
+    /// Reads the parameters of a query; those named in `own` belong to the server. The error names
+    /// the wrong parameter and the reason.
     pub fn read<N: AsRef<str>, V: AsRef<str>>(
         mut self,
         words: impl IntoIterator<Item = (N, V)>,
@@ -91,7 +91,7 @@ impl ProfileQuery {
         Ok(self)
     }
 
-    /// The value of a word of the server's own, which is 0 or 1.
+    /// The value of a parameter that belongs to the server, which is 0 or 1.
     pub fn own_flag(&self, name: &str) -> Result<bool, String> {
         let given = self.own.iter().rfind(|(own, _)| own == name);
         given.map_or(Ok(false), |(name, value)| flag(name, value))

@@ -44,7 +44,7 @@ pub(crate) const SHORT_ANSWER: usize = 4 << 20;
 pub struct Memory {
     /// A fixed number of bytes.
     pub bytes: usize,
-    /// The things that add to it, once for each.
+    /// Things of which each one takes more memory.
     pub each: &'static [Each],
 }
 

@@ -61,9 +61,9 @@ pub fn upper_bound_ns(place: usize) -> f64 {
 /// How many durations fell into each bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// The zero bucket, and those after it.
+    /// The counts of the zero bucket and of the buckets after it.
     pub buckets: [u64; BUCKETS],
-    /// Their sum, in nanoseconds.
+    /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
     /// The longest duration, in nanoseconds.
     pub max_ns: u64,

@@ -36,7 +36,7 @@ impl Interval {
         self.low >= -bound && self.high <= bound
     }
 
-    /// Whether `value` lies in it, including the ends.
+    /// Whether `value` lies in the interval, including its ends.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
@@ -48,7 +48,7 @@ impl Interval {
 pub struct Estimate {
     /// The estimate.
     pub value: f64,
-    /// Its interval; `None` if there are too few values for the requested confidence.
+    /// The interval around it; `None` if there are too few values for the requested confidence.
     pub interval: Option<Interval>,
 }
 

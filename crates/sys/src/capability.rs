@@ -17,11 +17,11 @@ pub enum State {
 /// that would change it.
 #[derive(Debug, Clone)]
 pub struct Capability {
-    /// Its name, such as `keys.write`.
+    /// The capability's name, such as `keys.write`.
     pub name: &'static str,
-    /// Whether it is available.
+    /// Whether the capability is available.
     pub state: State,
-    /// The observation.
+    /// The observation, in words.
     pub detail: Cow<'static, str>,
     /// The one setting to change, if there is one.
     pub fix: Option<Cow<'static, str>>,

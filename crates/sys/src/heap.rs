@@ -16,11 +16,11 @@ use std::fmt::Debug;
 /// An allocation in the sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Allocation {
-    /// Its address.
+    /// The address of the allocation.
     pub place: usize,
-    /// Its size in bytes.
+    /// The size of the allocation in bytes.
     pub size: usize,
-    /// The period with which it was picked.
+    /// The sampling period with which the allocation was picked.
     pub period: u64,
     /// The frame pointer of the code that called the allocator; with `stack`, the input of
     /// [`stack::walk`](crate::stack::walk).
@@ -45,8 +45,8 @@ pub struct Listener {
 /// A subscription: a listener is called while this is held.
 pub trait Subscription: Debug + Send + Sync {}
 
-/// An allocator that can report a sample of its allocations. It does nothing extra until it is
-/// asked to.
+/// An allocator that can report a sample of its allocations. It does nothing extra until a listener
+/// is set.
 pub trait Heap: Debug + Sync {
     /// The reason why it cannot report anything: the process does not use it for its allocations.
     fn why_not(&self) -> Option<String>;

@@ -19,12 +19,12 @@ const OF_THE_LIBRARY: u64 = 0b11 << 31;
 /// A thread that blocks a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocking {
-    /// Its id.
+    /// The thread's id.
     pub tid: u32,
-    /// Its name.
+    /// The thread's name.
     pub name: String,
-    /// Whether it blocks the signal only for a moment: inside of the C library, or of a handler of
-    /// ours.
+    /// Whether the thread blocks the signal only for a moment: inside of the C library, or of a
+    /// handler of ours.
     pub for_a_moment: bool,
 }
 

@@ -178,9 +178,9 @@ pub(crate) struct Claimed {
 /// The thread that writes a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RingOwner {
-    /// The thread's id.
+    /// The id of the thread.
     pub tid: u32,
-    /// The thread's start number.
+    /// The start number of the thread.
     pub start: u64,
 }
 

@@ -9,9 +9,9 @@ pub struct PerfTrap {
     pub data: u64,
     /// The address of the thread's next instruction; for a late hit it means nothing.
     pub ip: usize,
-    /// Its frame pointer.
+    /// The frame pointer of the thread.
     pub frame: usize,
-    /// Its stack pointer.
+    /// The stack pointer of the thread.
     pub stack: usize,
     /// 1 if the thread blocked the signal, and took it later, at another place, once for several
     /// hits.

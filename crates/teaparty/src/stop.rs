@@ -13,22 +13,22 @@ use tokio::{
 pub struct Stop(Arc<watch::Sender<bool>>);
 
 impl Stop {
-    /// A cord that has not been pulled.
+    /// A flag that is not set yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Stops everything that waits for it, now or later.
+    /// Sets the flag: stops everything that waits for it, now or later.
     pub fn pull(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it was pulled.
+    /// Whether the flag is set.
     pub fn is_pulled(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns once it was pulled.
+    /// Returns once the flag is set.
     pub async fn pulled(&self) {
         // Fails only when the sender is gone, and we hold it.
         let _ = self.0.subscribe().wait_for(|&pulled| pulled).await;

@@ -87,13 +87,13 @@ impl Pq {
         pq(&self.script, self.session.path(), words)
     }
 
-    /// Its answer to a command.
+    /// The daemon's answer to a command.
     pub fn json(&self, words: &[&str]) -> Value {
         let said = printed(self.command(words).arg("--json").output().unwrap());
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
-    /// Its identifier of the thread with this name.
+    /// The daemon's identifier of the thread with this name.
     pub fn thread(&self, name: &str) -> String {
         let threads = self.json(&["thread", "list"]);
         let named = threads["threads"].as_array().and_then(|it| it.iter().find(|it| it["name"] == name));

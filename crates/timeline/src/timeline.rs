@@ -20,7 +20,7 @@ pub(crate) const NO_RECORD: u32 = u32::MAX;
 pub struct Timeline {
     /// The name of the process.
     pub program: String,
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
     /// The time of the first record by `CLOCK_REALTIME`, in nanoseconds since 1970. All other times
     /// count from here.
@@ -49,11 +49,11 @@ pub struct Timeline {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineProbe {
-    /// Its name.
+    /// The probe's name.
     pub name: String,
-    /// Names of its fields.
+    /// Names of the probe's fields.
     pub fields: Vec<String>,
-    /// `file:line`.
+    /// Where the probe is in the source, as `file:line`.
     pub place: String,
 }
 
@@ -61,13 +61,14 @@ pub struct TimelineProbe {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineThread {
-    /// Its thread id.
+    /// The thread id.
     pub tid: u32,
-    /// Its start number; with `tid` never reused in a process.
+    /// The thread's start number; with `tid` never reused in a process.
     pub start: u64,
-    /// Its name.
+    /// The thread's name.
     pub name: String,
-    /// Its events by begin; of equal begins the longer first.
+    /// The thread's events in order of their begins; of two that begin at once the longer comes
+    /// first.
     pub events: Vec<TimelineEvent>,
 }
 
@@ -75,9 +76,9 @@ pub struct TimelineThread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineEvent {
-    /// Its begin, in nanoseconds.
+    /// The event's begin, in nanoseconds.
     pub begin_ns: u64,
-    /// Its end, in nanoseconds; the timeline's end if none was recorded.
+    /// The event's end, in nanoseconds; the timeline's end if none was recorded.
     pub end_ns: u64,
     /// The number of the task; 0 outside of tasks.
     pub task: u64,
@@ -85,7 +86,7 @@ pub struct TimelineEvent {
     pub group: u32,
     /// The number of the probe.
     pub probe: u32,
-    /// Which of its ends were recorded.
+    /// Which of the event's begin and end were recorded.
     pub edges: Edges,
     pub(crate) record: u32,
 }
@@ -120,22 +121,23 @@ impl Edges {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineTask {
-    /// Its number.
+    /// The task's number.
     pub task: u64,
-    /// The number of its group.
+    /// The number of the task's group.
     pub group: u32,
     /// The number of the task in which it began; 0 if there was none or its begin was not recorded.
     pub parent: u64,
-    /// Whether it came from outside of its group. False if its begin was not recorded.
+    /// Whether the task is a request: it began outside of its group. False if its begin was not
+    /// recorded.
     pub is_request: bool,
     /// The index of the thread on which it began, or, if its begin was not recorded, on which it
     /// ended.
     pub thread: u32,
-    /// Its begin, in nanoseconds; the timeline's begin if none was recorded.
+    /// The task's begin, in nanoseconds; the timeline's begin if none was recorded.
     pub begin_ns: u64,
-    /// Its end, in nanoseconds; the timeline's end if none was recorded.
+    /// The task's end, in nanoseconds; the timeline's end if none was recorded.
     pub end_ns: u64,
-    /// Which of them were recorded.
+    /// Which of the task's begin and end were recorded.
     pub edges: Edges,
     /// The id of the trace to which it belongs, if that was recorded.
     pub trace_id: Option<u128>,

@@ -34,7 +34,7 @@ const ROOM: usize = 1 << 20;
 /// Made once, and leaked: a handler may be reading them at any time.
 static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
 
-/// The unwind tables of libraries.
+/// The unwind tables of the system's libraries in this process.
 #[derive(Debug, Default)]
 pub struct Libraries {
     tables: [Option<RowTable>; MOST],

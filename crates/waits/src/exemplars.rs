@@ -50,11 +50,11 @@ pub struct Exemplar {
     pub bucket: usize,
     /// The number of the request's task.
     pub task: u64,
-    /// Its duration, in nanoseconds.
+    /// The request's duration, in nanoseconds.
     pub duration_ns: u64,
-    /// When it ended, in nanoseconds since 1970.
+    /// When the request ended, in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// Its trace, if that is known and sampled.
+    /// The request's trace, if that is known and sampled.
     pub trace: Option<TraceContext>,
 }
 

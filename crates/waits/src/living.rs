@@ -30,42 +30,42 @@ pub enum TaskState {
 /// The state of a living task a moment ago. Times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivingTask {
-    /// Its number.
+    /// The task's number.
     pub task: u64,
-    /// The number of its group.
+    /// The number of the task's group.
     pub group: u32,
-    /// Its age; `None` if it began before times were taken.
+    /// The task's age; `None` if it began before times were taken.
     pub age_ns: Option<u64>,
-    /// Its present state.
+    /// The task's present state.
     pub state: TaskState,
-    /// For how long it has been in that state.
+    /// For how long the task has been in that state.
     pub for_ns: u64,
-    /// Its time in polls so far.
+    /// The task's time in polls so far.
     pub poll_ns: u64,
-    /// Its time from wakes to polls so far.
+    /// The task's time from wakes to polls so far.
     pub runnable_ns: u64,
-    /// Its time in neither state so far.
+    /// The task's time in neither state so far.
     pub await_ns: u64,
-    /// Its CPU time since this is measured ([`CpuTaking`](crate::CpuTaking)). `None` if it is not,
-    /// or if the present poll began before.
+    /// The task's CPU time since CPU times are measured ([`CpuTaking`](crate::CpuTaking)). `None`
+    /// if it is not, or if the present poll began before.
     pub cpu_ns: Option<u64>,
-    /// Polls that have ended.
+    /// How many polls of the task have ended.
     pub polls: u64,
-    /// Wakes that made it runnable.
+    /// How many wakes made the task runnable.
     pub wakes: u64,
     /// The numbers of the [places](crate::places) where its leaves have taken wakers that still
     /// exist. A runnable task has only the place that has woken it, unless it yields. Empty if the
     /// task is in a poll, or if its leaves have taken their wakers before places were requested.
     pub places: Vec<u32>,
-    /// How many polls ago they were taken; 0 for the last poll. Places of a leaf that keeps its
-    /// waker over a poll may not be where it waits now.
+    /// How many polls ago these wakers were taken; 0 for the last poll. Places of a leaf that keeps
+    /// its waker over a poll may not be where it waits now.
     pub polls_ago: u32,
-    /// Whether leaves have taken wakers at more places than a task has room for.
+    /// Whether the task's leaves have taken wakers at more places than a task has room for.
     pub has_more_places: bool,
-    /// Whether a waker of it exists outside of it. If a task awaits and has none, nothing can wake
-    /// it.
+    /// Whether a waker of the task exists outside of it. If a task awaits and has none, nothing can
+    /// wake it.
     pub has_waker: bool,
-    /// The trace to which it belongs, if that is known.
+    /// The trace to which the task belongs, if that is known.
     pub trace: Option<TraceContext>,
 }
 

@@ -422,9 +422,10 @@ fn mixed(word: u64) -> u64 {
 /// A place where tasks wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its number, which it keeps as long as the process lives.
+    /// The place's number, which it keeps as long as the process lives.
     pub number: u32,
-    /// The stack from the leaf to the poll of its task: each return address, minus one.
+    /// The stack from the leaf (the innermost future) to the poll of its task: each return address,
+    /// minus one.
     pub stack: Vec<u64>,
     /// Whether the outermost frames are missing because there was no room.
     pub is_cut: bool,

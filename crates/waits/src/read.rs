@@ -20,7 +20,7 @@ use crate::waiting::run;
 pub struct GroupWaits {
     /// The number of the group.
     pub group: u32,
-    /// Time in polls, without those of other tasks inside of them; on a CPU or not.
+    /// Time in polls, on a CPU or not, without polls of other tasks inside of them.
     pub poll_ns: u64,
     /// Time from wakes to the polls that followed.
     pub runnable_ns: u64,
@@ -32,7 +32,7 @@ pub struct GroupWaits {
     pub delays: Histogram,
     /// The times from the end of a poll to a wake.
     pub awaits: Histogram,
-    /// The ages of requests at their ends.
+    /// The latencies of requests that have ended.
     pub requests: Histogram,
 }
 

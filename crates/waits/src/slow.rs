@@ -49,13 +49,13 @@ struct Entry {
 /// A request that took long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlowRequest {
-    /// The number of its task.
+    /// The number of the request's task.
     pub task: u64,
-    /// The number of its group.
+    /// The number of the task's group.
     pub group: u32,
-    /// Its age at its end, in nanoseconds.
+    /// The request's latency, in nanoseconds.
     pub age_ns: u64,
-    /// Its trace, if that is known.
+    /// The request's trace, if that is known.
     pub trace: Option<TraceContext>,
 }
 

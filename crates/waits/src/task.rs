@@ -37,9 +37,9 @@ use crate::waker::{self, Lent};
 /// A task, as the account of groups identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who {
-    /// Its number.
+    /// The task's number.
     pub task: u64,
-    /// The number of its group.
+    /// The number of the task's group.
     pub group: u32,
 }
 

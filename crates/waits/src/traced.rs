@@ -37,9 +37,9 @@ pub(crate) enum Origin {
 /// A span that becomes current, or that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActiveSpan {
-    /// Its trace and span id.
+    /// The span's ids: trace and span.
     pub context: TraceContext,
-    /// Whether it is the span of another process, the caller.
+    /// Whether the span belongs to another process, the caller.
     pub is_remote: bool,
 }
 

@@ -44,7 +44,7 @@ pub struct OutsideReport {
     pub counts_only: Option<String>,
     /// Single hits for which the stream had no room.
     pub unstreamed: u64,
-    /// How the target ended; `None` if the watch goes on, or has reached its maximum.
+    /// How the target ended; `None` if the watch goes on, or has reached its maximum of hits.
     pub end: Option<TargetEnd>,
 }
 
@@ -123,9 +123,9 @@ impl Outside {
         Ok(Self { target, lines, watches, rings, events, has_lost: false, end: None })
     }
 
-    /// Reads the records, arms and disarms by rate and maximum, and checks whether the target has
-    /// ended. Call it regularly, for example every 20 ms: a ring has room for several thousand
-    /// hits.
+    /// Reads the records, arms and disarms watches by their rate and their maximum of hits, and
+    /// checks whether the target has ended. Call it regularly, for example every 20 ms: a ring has
+    /// room for several thousand hits.
     ///
     /// # Cost
     ///
@@ -171,9 +171,9 @@ impl Outside {
         self.watches.get_mut(watch).map(|watch| watch.sites.take()).unwrap_or_default()
     }
 
-    /// The copied stacks of places that are new since the last call, with
-    /// [`WatchSite::ip`](crate::WatchSite::ip): that of the first hit of each. For an unwinder that
-    /// needs no frame pointers. Empty if [`OutsideBudget::stack_bytes`] is 0.
+    /// Returns the stacks that were copied at the first hit of each place that is new since the
+    /// last call, with the place's [`WatchSite::ip`](crate::WatchSite::ip). They are for an
+    /// unwinder that needs no frame pointers. Empty if [`OutsideBudget::stack_bytes`] is 0.
     pub fn take_stacks(&mut self, watch: usize) -> Vec<(usize, UserStack)> {
         self.watches.get_mut(watch).map(|watch| watch.sites.take_stacks()).unwrap_or_default()
     }

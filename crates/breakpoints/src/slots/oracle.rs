@@ -15,7 +15,7 @@ use crate::{Cpu, MOST_SLOTS, Registers, SlotRequest, Target, TaskId};
 /// The end of the list.
 const NONE: usize = usize::MAX;
 
-/// The accounting.
+/// The accounts of slots as a plain list: see the module.
 #[derive(Debug)]
 pub struct SlotList {
     registers: Registers,
@@ -48,7 +48,8 @@ impl SlotList {
         Self { registers, cpus, nodes: Vec::new(), first: NONE, last: NONE, free: Vec::new() }
     }
 
-    /// Takes slots. Returns a place for [`SlotList::release`], or `None` if there is no space.
+    /// Takes slots. Returns the place in the list, for [`SlotList::release`], or `None` if there is
+    /// no space.
     pub fn reserve(&mut self, request: SlotRequest) -> Option<usize> {
         let class = self.registers.class(request.kind);
         let busiest = self.cpus_of(request).map(|cpu| self.used_on(request, class, cpu)).max().unwrap_or(0);

@@ -17,7 +17,7 @@ use crate::{Error, HeldSlot};
 
 const _: () = assert!(sched::MOST_SCOPED == MOST_WATCHES);
 
-/// A watch. It ends when this is dropped.
+/// An armed watch. It ends when this is dropped.
 ///
 /// Out of memory: arming and reporting allocate, here and on the keeper. Both return an error if
 /// there is too little memory, but an allocation may still fail in between, and that ends the
@@ -33,7 +33,7 @@ pub struct Watch {
 }
 
 impl WatchSpec {
-    /// Arms it on all present and future threads, or on none.
+    /// Arms the watch on all present and future threads, or on none.
     ///
     /// The host's handler of SIGTRAP, if it has one, still gets the traps that are its own. A
     /// handler that the host installs later must pass others on. If it does not, or if the host
@@ -56,7 +56,7 @@ impl WatchSpec {
         Watch::arm(self, None)
     }
 
-    /// Arms it while tasks of this group run, and nowhere until one does: a task switch that
+    /// Arms the watch while tasks of this group run, and nowhere until one does: a task switch that
     /// supports groups calls [`sched_in`](crate::sched_in) and [`sched_out`](crate::sched_out). It
     /// is pinned, so it takes no turns. A task that runs already is armed at its thread's next
     /// switch, also after a rest; what it does before is missed, and not counted as unarmed.
@@ -98,7 +98,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Its number, unique among the present watches of the process.
+    /// The watch's number, unique among the present watches of the process.
     pub fn number(&self) -> u32 {
         self.claimed.number()
     }
@@ -140,14 +140,14 @@ impl Watch {
         hits
     }
 
-    /// Whether it is disarmed for good. If the keeper was killed, only [`Self::report`] detects
-    /// that.
+    /// Whether the watch is disarmed for good. If the keeper was killed, only [`Self::report`]
+    /// detects that.
     pub fn is_over(&self) -> bool {
         self.claimed.tally.is_over() || !self.is_here()
     }
 
-    /// Disarms it everywhere, and returns the last result. (After a drop, it is disarmed a moment
-    /// later.)
+    /// Disarms the watch everywhere, and returns the last result. (After a drop, it is disarmed a
+    /// moment later.)
     pub fn close(self) -> WatchReport {
         let number = self.number();
         let known = self.is_here().then(|| {
@@ -291,8 +291,9 @@ fn lost_signal() -> Option<Error> {
     Some(Error::Signal(why))
 }
 
-/// Why a watch of this process would be refused before anything is armed: a filter, or SIGTRAP,
-/// which was ours before, has another action now. `None` if no such reason is known.
+/// Why a watch of this process would be refused before anything is armed: there is a filter of
+/// system calls, or another handler has replaced dormouse's for SIGTRAP. `None` if no such reason
+/// is known.
 pub fn refusal() -> Option<Error> {
     if perf::is_filtered() {
         return Some(Error::Filtered);

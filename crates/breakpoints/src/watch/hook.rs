@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 static HOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has `hook` called with the number of [`WatchSpec::event`](crate::WatchSpec::event) at each hit
-/// that passes its filters, on the thread that hit. There is one hook: a second replaces the first.
+/// Sets `hook` to be called with the number of [`WatchSpec::event`](crate::WatchSpec::event) at
+/// each hit that passes its filters, on the thread that hit. There is one hook: a second replaces
+/// the first.
 ///
 /// The hook is part of a signal handler, with all signals blocked but faults: it must not allocate,
 /// lock, unwind, or branch on a static key.
@@ -21,8 +22,8 @@ pub fn on_hit(hook: fn(u32)) {
 
 static STRAY: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has `hook` called with the number of a group's watch when it is hit on a thread that runs no
-/// task of the group: the watch stayed armed there after such a task ended. A hook that calls
+/// Sets `hook` to be called with the number of a group's watch when it is hit on a thread that runs
+/// no task of the group: the watch stayed armed there after such a task ended. A hook that calls
 /// [`sched_out`](crate::sched_out) spares the thread further hits. The rules are those of
 /// [`on_hit`].
 pub fn on_stray(hook: fn(u32)) {

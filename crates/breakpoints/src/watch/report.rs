@@ -17,11 +17,11 @@ pub enum WatchState {
 /// The result of a watch so far.
 #[derive(Debug, Clone)]
 pub struct WatchReport {
-    /// Its name, or its address if it has none.
+    /// The watch's name, or its address if it has none.
     pub name: String,
-    /// The address of its first byte.
+    /// The address of the first watched byte.
     pub addr: usize,
-    /// The number of bytes.
+    /// The number of watched bytes.
     pub len: usize,
     /// The accesses that count as hits.
     pub access: Access,
@@ -38,9 +38,9 @@ pub struct WatchReport {
     pub sites: Vec<WatchSite>,
     /// The number of hits at places for which the table had no room.
     pub other_sites: u64,
-    /// Its state.
+    /// The state of the watch.
     pub state: WatchState,
-    /// Its coverage: the meaning of "no hit".
+    /// How completely the watch could see accesses: the meaning of "no hit".
     pub coverage: Coverage,
 }
 
@@ -54,11 +54,11 @@ pub struct Coverage {
     pub threads_armed: u32,
     /// The number of threads that are alive; 0 if a filter prevents listing them.
     pub threads_alive: u32,
-    /// The time for which it was armed, in nanoseconds.
+    /// The time for which the watch was armed, in nanoseconds.
     pub armed_ns: u64,
-    /// The time since it was first armed, in nanoseconds.
+    /// The time since the watch was first armed, in nanoseconds.
     pub wall_ns: u64,
-    /// How often it was disarmed because of its rate.
+    /// How often the watch was disarmed because of its rate.
     pub rests: u32,
     /// The number of signals that came late because their thread blocked SIGTRAP: their instruction
     /// is unknown.
@@ -71,7 +71,7 @@ pub struct Coverage {
     /// For a watch of a group: how often a task of the group came to a thread that could not be
     /// armed. ([`Self::threads_armed`] then counts threads that have run the group's tasks.)
     pub unarmed: u64,
-    /// The most frequent reason for that.
+    /// The most frequent reason why a thread could not be armed.
     pub unarmed_because: Option<&'static str>,
     /// Whether SIGTRAP now has another action than the library's: the program has replaced it, and
     /// until the watch is disarmed a hit ends the process, or goes to a handler that does not
@@ -82,7 +82,7 @@ pub struct Coverage {
     pub over_because: Option<&'static str>,
 }
 
-/// A place in the code that hit.
+/// A place in the code that accessed the watched memory, with its hits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WatchSite {
     /// The address after the instruction (for a watch of executions, of the instruction itself); 0
@@ -92,22 +92,24 @@ pub struct WatchSite {
     pub group: u32,
     /// The number of hits that passed the filters.
     pub hits: u64,
-    /// The value before the last of them, if it is known: the last value that was seen.
+    /// The value before the last of these hits, if it is known: the value that the watch had seen
+    /// last.
     pub old: Option<u64>,
-    /// The value after the last of them; `None` for executions, and if it could not be read
+    /// The value after the last of these hits; `None` for executions, and if it could not be read
     /// ([`Coverage::unread`]).
     pub new: Option<u64>,
-    /// The id of the thread of the last of them.
+    /// The id of the thread of the last of these hits.
     pub tid: u32,
-    /// The number of the task of the last of them, or 0.
+    /// The number of the task of the last of these hits, or 0.
     pub task: u64,
-    /// The time of the last of them by `CLOCK_MONOTONIC`, in nanoseconds.
+    /// The time of the last of these hits by `CLOCK_MONOTONIC`, in nanoseconds.
     pub mono_ns: u64,
-    /// The stack of the first of them: return addresses by frame pointers, the caller's first.
+    /// The stack of the first of these hits: return addresses by frame pointers, the caller's
+    /// first.
     pub stack: Vec<usize>,
 }
 
-/// One hit.
+/// One access to the watched memory that passed the filters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WatchHit {
     /// See [`WatchSite::ip`].

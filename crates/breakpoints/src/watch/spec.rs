@@ -33,8 +33,8 @@ pub(crate) struct Filter {
 }
 
 impl WatchSpec {
-    /// Accesses to `len` bytes at `addr`. For [`Access::Execute`] the instruction at `addr`; `len`
-    /// does not matter.
+    /// Describes a watch of accesses to `len` bytes at `addr`. With [`Access::Execute`] it watches
+    /// the instruction at `addr`, and `len` does not matter.
     pub fn new(addr: usize, len: usize, access: Access) -> Self {
         Self {
             addr,
@@ -50,7 +50,7 @@ impl WatchSpec {
         }
     }
 
-    /// Gives it a name, of which 128 bytes are kept.
+    /// Gives the watch a name, of which 128 bytes are kept.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         let end = (0..=name.len().min(LONGEST_NAME)).rev().find(|&end| name.is_char_boundary(end));
@@ -58,12 +58,12 @@ impl WatchSpec {
         self
     }
 
-    /// The name.
+    /// The name of the watch.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The accesses.
+    /// The accesses that count as hits.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -119,14 +119,14 @@ impl WatchSpec {
         self
     }
 
-    /// Lets it take turns with other watches in the registers that pinned ones leave.
+    /// Lets the watch take turns with other watches in the registers that pinned ones leave.
     #[must_use]
     pub fn flexible(mut self) -> Self {
         self.flexible = true;
         self
     }
 
-    /// Lets it also take the register that is reserved for debuggers.
+    /// Lets the watch also take the register that is reserved for debuggers.
     #[must_use]
     pub fn all_slots(mut self) -> Self {
         self.all_slots = true;

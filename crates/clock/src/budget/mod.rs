@@ -151,7 +151,7 @@ impl Budget {
         self.watch.target_ns
     }
 
-    /// How it ended, or `None` while it runs.
+    /// How the budget ended, or `None` while it runs.
     pub fn end(&self) -> Option<BudgetEnd> {
         if self.watch.is_parents() { Some(BudgetEnd::Forked) } else { self.watch.end() }
     }

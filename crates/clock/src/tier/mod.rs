@@ -46,7 +46,7 @@ impl Tier {
     /// From the best to the one that always works.
     const LADDER: [Self; 4] = [Self::Rseq, Self::Page, Self::Gap, Self::Syscall];
 
-    /// Its name, as in `DORMOUSE_CLOCK`.
+    /// The tier's name, as in `DORMOUSE_CLOCK`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rseq => "rseq",

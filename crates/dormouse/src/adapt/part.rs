@@ -8,7 +8,7 @@ use dormouse_waits::PartWaits;
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// See [`part`].
+    /// A part of a collection whose waits `dormouse tasks` shows; see [`part`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless you poll them"]
     pub struct Part<F> {

@@ -38,7 +38,7 @@ pub struct Group(pub(crate) &'static Inner);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupStat {
-    /// Its number in records.
+    /// The group's number in records.
     pub id: u32,
     /// The group's name.
     pub name: &'static str,
@@ -100,18 +100,18 @@ impl Group {
         REGISTRY.all().into_iter().map(Self).collect()
     }
 
-    /// An upper bound of the number of groups: a load.
+    /// An upper bound of the number of groups, by one load.
     #[doc(hidden)]
     pub fn most() -> usize {
         REGISTRY.most()
     }
 
-    /// The name.
+    /// The group's name.
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Its number in records; never reused in a process.
+    /// The group's number in records; never reused in a process.
     pub fn id(self) -> u32 {
         self.0.context.id()
     }

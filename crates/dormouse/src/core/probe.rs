@@ -64,13 +64,13 @@ impl Probe {
         Self { size: size_of::<Self>() as u32, id: AtomicU32::new(0), arguments: Text::new(arguments) }
     }
 
-    /// The names of its fields, in the order of a record's values. The name of a C probe's field is
-    /// its expression, or the name given with `DORMOUSE_FIELD`.
+    /// The names of the probe's fields, in the order of a record's values. The name of a C probe's
+    /// field is its expression, or the name given with `DORMOUSE_FIELD`.
     pub fn fields(&self) -> impl Iterator<Item = &'static str> {
         items(self.arguments.as_str()).skip(1).map(field_name)
     }
 
-    /// The number in its records; never reused in a process.
+    /// The number in the probe's records; never reused in a process.
     pub fn id(&self) -> u32 {
         let id = self.id.load(Ordering::Relaxed);
         if id != 0 {
@@ -152,7 +152,7 @@ pub struct ProbedScope {
 }
 
 impl ProbedScope {
-    /// Records the beginning.
+    /// Records the beginning of the function.
     #[cold]
     #[inline(never)]
     pub fn enter(probe: &'static Probe, fill: impl FnOnce(&mut Writer)) -> Self {

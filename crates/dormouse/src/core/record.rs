@@ -17,11 +17,11 @@
 
 use std::fmt::{self, Write as _};
 
-/// The version that this build writes.
+/// The version of the record format that this build writes.
 pub const VERSION: u8 = 1;
-/// Bytes before the values.
+/// The length of a record's header in bytes, which is the offset of its values.
 pub const HEADER: usize = 32;
-/// The longest record. A longer one is cut, with a mark.
+/// The length of the longest record in bytes. A longer one is cut and marked.
 pub const MAX_RECORD: usize = 512;
 
 const CUT: u16 = 1;
@@ -264,7 +264,7 @@ impl fmt::Display for Field<'_> {
 /// A decoded record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record<'a> {
-    /// The event that it marks.
+    /// The event that the record marks.
     pub phase: RecordKind,
     /// The probe's number.
     pub probe: u32,
@@ -284,7 +284,7 @@ pub struct Record<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record at byte {at}: {what}")]
 pub struct Malformed {
-    /// The offset of its beginning.
+    /// The offset at which the invalid record begins.
     pub at: usize,
     /// The fault.
     pub what: &'static str,

@@ -146,7 +146,7 @@ impl Task {
         Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }
     }
 
-    /// Its number in records; never reused in a process.
+    /// The task's number in records; never reused in a process.
     pub fn id(&self) -> u64 {
         self.inner.id()
     }

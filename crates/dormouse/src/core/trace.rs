@@ -56,9 +56,9 @@ struct Subscriber {
 /// The number of lost records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Lost in full or missing rings.
+    /// Records lost in full or missing rings.
     pub rings: u64,
-    /// Lost in this trace's queue, because it was not polled in time.
+    /// Records lost in this trace's queue, because it was not polled in time.
     pub trace: u64,
 }
 

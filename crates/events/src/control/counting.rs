@@ -62,7 +62,8 @@ static CHANGING: Lock = Lock::new();
 // SAFETY: the functions look at statics of their own.
 static FORKS: Stage = unsafe { Stage::custom(Phase::Changes, |_| true, |_, side| after_fork(side)) };
 
-/// Has events counted as long as it lives, for one context or for all present and future contexts.
+/// Keeps events counted as long as it lives, for one context or for all present and future
+/// contexts.
 ///
 /// When it ends, the counts are kept. The next counting adds to them.
 #[derive(Debug)]
@@ -117,12 +118,12 @@ impl Counting {
         std::mem::forget(self);
     }
 
-    /// The events that it counts.
+    /// The events that this value counts.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         events(self.request.events.mask).map(|(_, event)| event)
     }
 
-    /// The keys that it keeps on, each once for each lease.
+    /// The keys that this value keeps on, each once for each lease.
     pub fn keys(&self) -> impl Iterator<Item = &'static Key> {
         let units = events(self.request.events.mask).flat_map(|(_, event)| event.pmu().keys());
         self.awake.iter().flat_map(Lease::keys).copied().chain(units)

@@ -28,13 +28,13 @@ impl ContextPublishing {
         Ok(Self { process: identity::id(), lease: Some(PUBLISH.acquire()?) })
     }
 
-    /// The keys that it keeps on.
+    /// The keys that this value keeps on.
     pub fn keys(&self) -> &[&'static Key] {
         self.lease.as_ref().map_or(&[], Lease::keys)
     }
 
-    /// Sets whether threads may store pointers from now on. A thread in the midst of a task obeys
-    /// at its next event. (Step 1.)
+    /// Sets whether threads may store pointers from now on. A thread in the middle of a task obeys
+    /// at its next event. (Step 1 of the module.)
     pub fn set_on(on: bool) {
         set_on(on);
     }

@@ -90,8 +90,8 @@ impl Context {
         }
     }
 
-    /// Its number, from 1 in the order of creation. A thread's block shows the number while a task
-    /// of the context is current.
+    /// The context's number, from 1 in the order of creation. A thread's block shows the number
+    /// while a task of the context is current.
     pub fn id(&self) -> u32 {
         self.id
     }

@@ -124,12 +124,12 @@ impl Registration {
         self.number
     }
 
-    /// The event that counts its hits.
+    /// The event that counts the breakpoint's hits.
     pub fn event(&self) -> Event {
         Event::new(self.name(), &Breakpoints, self.number)
     }
 
-    /// The event that counts its hits and has it armed where it is counted.
+    /// The event that counts the breakpoint's hits, and arms the breakpoint where it is counted.
     pub fn arming(&self) -> Event {
         Event::new(self.name(), &Arming, self.number)
     }

@@ -136,12 +136,12 @@ impl Event {
         self.name
     }
 
-    /// The unit of its counts.
+    /// The unit of the event's counts.
     pub fn unit(self) -> Unit {
         self.pmu.unit(self.number)
     }
 
-    /// A note on what its counts leave out.
+    /// A note on what the event's counts leave out.
     pub fn note(self) -> Option<&'static str> {
         self.pmu.note(self.number)
     }
@@ -151,7 +151,7 @@ impl Event {
         self.pmu
     }
 
-    /// Its number within its PMU.
+    /// The event's number within its PMU.
     pub fn number(self) -> u32 {
         self.number
     }

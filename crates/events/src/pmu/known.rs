@@ -38,15 +38,15 @@ const OWN: [Event; 5] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Availability {
-    /// Its name.
+    /// The event's name.
     pub name: &'static str,
-    /// The unit of its counts.
+    /// The unit of the event's counts.
     pub unit: Unit,
     /// The PMU that counts it.
     pub pmu: &'static str,
-    /// A note on what its counts leave out.
+    /// A note on what the event's counts leave out.
     pub note: Option<&'static str>,
-    /// Why it is unavailable here, and what would change it.
+    /// Why the event is unavailable here, and what would change that; `None` if it is available.
     pub why_not: Option<String>,
 }
 

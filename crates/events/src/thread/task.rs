@@ -46,12 +46,12 @@ impl Task {
         Self { context, id, own: None }
     }
 
-    /// The context that it is charged to.
+    /// The context that the task is charged to.
     pub fn context(&self) -> &'static Context {
         self.context
     }
 
-    /// Its number.
+    /// The task's number.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -80,7 +80,7 @@ impl Task {
         self.own.as_ref().filter(|own| own.changes.are_some())
     }
 
-    /// Its own counts: since it was customized, or all of them in a context that is
+    /// The task's own counts: since it was customized, or all of them in a context that is
     /// [`TaskExact`](crate::Mode::TaskExact), up to its last switch. Once an event is no longer
     /// counted, the counts since the last switch are left out.
     pub fn counts(&self) -> Vec<(Event, u64)> {

@@ -10,9 +10,9 @@ use crate::span;
 /// Polls that runtimes have announced while anything was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ToldPolls {
-    /// All of them.
+    /// All polls that runtimes have announced.
     pub all: u64,
-    /// Those in which a task was entered, or was current around them.
+    /// Polls in which a task was entered, or around which one was current.
     pub inside: u64,
 }
 

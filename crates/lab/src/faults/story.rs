@@ -39,7 +39,7 @@ pub struct Counts {
     pub processes: u32,
     /// Threads.
     pub threads: u32,
-    /// Mappings that are new.
+    /// New mappings.
     pub mapped: u64,
     /// Mappings that grew.
     pub grown: u64,

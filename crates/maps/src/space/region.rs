@@ -21,11 +21,12 @@ use crate::parse::MapsLine;
 pub struct Region {
     /// The kind of memory.
     pub kind: MappingKind,
-    /// Its permissions.
+    /// The mapping's permissions.
     pub perms: Perms,
-    /// The offset of its first byte in the file; 0 without a file.
+    /// The offset of the mapping's first byte in the file; 0 without a file.
     pub offset: u64,
-    /// The object that it belongs to ([`AddressSpace::object`](crate::AddressSpace::object)).
+    /// The object that the mapping belongs to
+    /// ([`AddressSpace::object`](crate::AddressSpace::object)).
     pub object: ObjectId,
 }
 

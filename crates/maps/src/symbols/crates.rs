@@ -30,9 +30,9 @@ const NUMBERED: &str = "-cgu.";
 /// A crate with code in a program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Crate {
-    /// Its name, as in paths of items.
+    /// The crate's name, as in paths of items.
     pub name: String,
-    /// The path of its root file.
+    /// The path of the crate's root file.
     pub root: String,
 }
 

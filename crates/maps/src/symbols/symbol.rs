@@ -19,11 +19,12 @@ pub struct Symbol {
 /// A function, and the line of the address in its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Its name in source form, not mangled.
+    /// The function's name in source form, not mangled.
     pub function: Arc<str>,
-    /// The distance from its beginning; `None` if it was inlined.
+    /// The distance of the address from the function's beginning; `None` if the function was
+    /// inlined.
     pub offset: Option<u64>,
-    /// The line in the source.
+    /// The line of the address in the source.
     pub source: Option<Source>,
 }
 

@@ -7,22 +7,22 @@ use super::{FigurePart as Part, FigureValue};
 use crate::id::WireId;
 use crate::verbs::{ExemplarRow, HistogramRow};
 
-/// Durations of one kind, as JSON has them.
+/// The distribution of one kind of duration, as `--json` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Durations {
-    /// How many durations there are.
+    /// The number of durations.
     pub count: u64,
-    /// Half of them are no longer. Null where there are none, as the next three.
+    /// The median, in nanoseconds; null if there are no durations.
     pub p50_ns: Option<u64>,
-    /// 90 % of them are no longer.
+    /// The 90th percentile, in nanoseconds; null if there are no durations.
     pub p90_ns: Option<u64>,
-    /// 99 % of them are no longer.
+    /// The 99th percentile, in nanoseconds; null if there are no durations.
     pub p99_ns: Option<u64>,
-    /// The longest.
+    /// The longest duration, in nanoseconds; null if there are none.
     pub max_ns: Option<u64>,
-    /// The task of the longest, where it is known.
+    /// The number of the task with the longest duration, if it is known.
     pub max_task: Option<u64>,
-    /// The trace of that task, likewise.
+    /// The trace of that task, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_trace_id: Option<WireId<16>>,
     /// The exemplars of requests: one of the last requests of each bucket.
@@ -30,15 +30,15 @@ pub struct Durations {
     pub exemplars: Vec<ExemplarRow>,
     /// The scale of the buckets, as OpenTelemetry's data model defines it.
     pub scale: i32,
-    /// The unit of their bounds, in nanoseconds.
+    /// The unit of the buckets' bounds, in nanoseconds.
     pub unit_ns: u64,
-    /// The end of the zero bucket.
+    /// The upper bound of the zero bucket, in nanoseconds.
     pub zero_threshold_ns: u64,
-    /// The durations in the zero bucket.
+    /// The number of durations in the zero bucket.
     pub zero_count: u64,
-    /// Index and count of each other bucket that holds any.
+    /// Index and count of each other bucket that is not empty.
     pub positive: Vec<(i32, u64)>,
-    /// The sum of all. Null where the agent does not know it.
+    /// The sum of all durations, in nanoseconds; null if the agent does not compute it.
     pub sum_ns: Option<u64>,
 }
 

@@ -11,14 +11,15 @@ use super::{
 };
 use crate::verbs::{GroupRow, HistogramRow, WaitsRow};
 
-/// A group over some time. A reader of totals alone, as of metrics, has one row three times.
+/// A group's rows over three spans of time, from which figures are computed. A reader that only has
+/// totals, such as metrics, passes one row three times.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupSpan<'a> {
-    /// Since the service began.
+    /// The totals since the service began.
     pub now: &'a GroupRow,
-    /// Since the reader began.
+    /// The totals since the reader began.
     pub counted: &'a GroupRow,
-    /// In the last interval.
+    /// The totals of the last interval.
     pub recent: &'a GroupRow,
     /// The length of that interval, in nanoseconds.
     pub interval_ns: u64,
@@ -26,7 +27,7 @@ pub struct GroupSpan<'a> {
     pub is_refused: bool,
 }
 
-/// The way to a figure of a group.
+/// How a figure of a group is computed.
 #[derive(Debug, Clone, Copy)]
 pub enum GroupFigure {
     /// A value that each row has.
@@ -367,7 +368,7 @@ const fn histogram(
 }
 
 impl Figure<GroupFigure> {
-    /// Its value for a group.
+    /// The figure's value for a group.
     pub fn value(&self, group: &GroupSpan<'_>) -> FigureValue {
         let waits = group.recent.waits.as_deref();
         match self.of {

@@ -25,21 +25,22 @@ pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};
 /// One figure. `Of` computes it: a function, or for groups a [`GroupFigure`].
 #[derive(Debug, Clone, Copy)]
 pub struct Figure<Of> {
-    /// Its key in JSON.
+    /// The figure's key in JSON.
     pub key: &'static str,
     /// Whether the key is one of the object `waits` of a row, not of the row itself.
     pub in_waits: bool,
     /// One sentence for people. A figure with a metric has the sentence of its family.
     pub help: &'static str,
-    /// Computes it.
+    /// Computes the figure.
     pub of: Of,
-    /// The JSON documents that have it.
+    /// The JSON documents that contain the figure.
     pub json: FigureJson,
-    /// The CPU time that it shows in a row that is a sum of CPU time, such as that of the process.
+    /// The CPU time that the figure shows in rows that are sums of CPU time, such as the row of the
+    /// process.
     pub of_sums: Option<FigureSums>,
-    /// The views in which it is a column.
+    /// The views in which the figure is a column.
     pub columns: &'static [FigureColumn],
-    /// The metric that exports it.
+    /// The metric that exports the figure.
     pub metric: Option<FigureMetric>,
 }
 
@@ -56,7 +57,7 @@ pub enum FigureJson {
     Stat,
 }
 
-/// The figures that sums of CPU time have.
+/// The figures of rows that are sums of CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FigureSums {
     /// CPU time of the interval, in percent of one CPU.
@@ -68,7 +69,7 @@ pub enum FigureSums {
 /// A metric of a figure.
 #[derive(Debug, Clone, Copy)]
 pub struct FigureMetric {
-    /// Its family.
+    /// The family of the metric.
     pub family: &'static MetricFamily,
     /// The label that distinguishes it from other figures of the family: name and value.
     pub label: Option<(&'static str, &'static str)>,
@@ -106,13 +107,14 @@ pub struct FigureColumn {
     pub unit: FigureUnit,
     /// The number that is shown of a figure that is a histogram.
     pub part: FigurePart,
-    /// Where there is no room, columns leave in the order of these numbers; those with 0 stay.
+    /// If there is no room, columns are left out in the order of these numbers; those with 0 stay.
     pub leaves: u8,
-    /// Whether rows stand in the order of this column at first.
+    /// Whether rows are sorted by this column at first.
     pub sorts: bool,
 }
 
-/// Columns of events leave after columns with a lower number, and before those with a higher one.
+/// Columns of events are left out after columns with a lower number, and before those with a higher
+/// one.
 pub const EVENTS_LEAVE: u8 = 100;
 
 /// A number of a histogram.
@@ -208,19 +210,19 @@ impl FigureColumn {
         Self { view, place, title, unit, part: FigurePart::All, leaves: 0, sorts: false }
     }
 
-    /// The column with this number of the histogram.
+    /// Makes the column show this number of the histogram.
     #[must_use]
     pub const fn part(self, part: FigurePart) -> Self {
         Self { part, ..self }
     }
 
-    /// The column that leaves where there is no room ([`FigureColumn::leaves`]).
+    /// Makes the column one that is left out if there is no room ([`FigureColumn::leaves`]).
     #[must_use]
     pub const fn leaves(self, leaves: u8) -> Self {
         Self { leaves, ..self }
     }
 
-    /// The column that rows are sorted by at first.
+    /// Makes the column the one by which rows are sorted at first.
     #[must_use]
     pub const fn sorts(self) -> Self {
         Self { sorts: true, ..self }
@@ -228,7 +230,8 @@ impl FigureColumn {
 }
 
 impl FigureValue {
-    /// The number that a column shows of it.
+    /// The number of a histogram that a column shows. Any other value has only
+    /// [`FigurePart::All`], which is the value itself.
     #[must_use]
     pub fn part(&self, part: FigurePart) -> Self {
         match (self, part) {
@@ -280,12 +283,12 @@ impl<T: Into<Self>> From<Option<T>> for FigureValue {
     }
 }
 
-/// A part of a whole; 0 of nothing.
+/// `part` divided by `whole`; 0 if `whole` is 0.
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// A part of a whole in percent; 0 of nothing.
+/// `part` in percent of `whole`; 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     ratio(part, whole) * 100.0
 }

@@ -11,16 +11,16 @@ use crate::verbs::Stat;
 pub struct ProcessSpan<'a> {
     /// The answer of its agent to `stat`.
     pub stat: &'a Stat,
-    /// When it began, in nanoseconds since 1970.
+    /// When the process began, in nanoseconds since 1970.
     pub start_unix_ns: u64,
 }
 
 /// One figure of a process. A value that is not known has no point.
 #[derive(Debug, Clone)]
 pub struct ProcessFigure {
-    /// Its metric. The kind [`MetricKind::Info`] has the label `version`.
+    /// The metric that exports it. The kind [`MetricKind::Info`] has the label `version`.
     pub family: MetricFamily,
-    /// Computes it.
+    /// Computes the figure.
     pub of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,
 }
 

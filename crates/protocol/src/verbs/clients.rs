@@ -31,19 +31,20 @@ pub struct Clients {
 pub struct ClientRow {
     /// The user of the process at the other end.
     pub uid: u32,
-    /// Its process id as the service sees it; 0: it is in another process namespace.
+    /// The process id of that process, as the service sees it; 0 if it is in another process
+    /// namespace.
     pub pid: u32,
-    /// Its name and version, by its own word.
+    /// The client's name and version, as it reports them.
     pub client: String,
-    /// For how long it has been connected, in milliseconds.
+    /// For how long the client has been connected, in milliseconds.
     pub connected_ms: u64,
-    /// Whether it is the client that asks.
+    /// Whether this is the client that sent the request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
-    /// The agent's work for it until it disconnects, for people: `counts task-clock`.
+    /// The agent's work for the client until it disconnects, in words: `counts task-clock`.
     #[serde(default)]
     pub does: Vec<String>,
-    /// The keys that its leases hold on, each as often as they do.
+    /// The keys that the client's leases keep on, each once for each lease.
     #[serde(default)]
     pub keys: usize,
 }

@@ -48,16 +48,16 @@ pub struct Events {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventInfo {
-    /// Its name, such as `page-faults`.
+    /// The event's name, such as `page-faults`.
     pub name: String,
-    /// The unit of its values: `ns`, `bytes`, or `1` for occurrences.
+    /// The unit of the event's values: `ns`, `bytes`, or `1` for occurrences.
     pub unit: String,
-    /// The unit that counts it: `clock`, `software`, `hardware`, `user`, `alloc`.
+    /// The kind of unit that counts the event: `clock`, `software`, `hardware`, `user`, `alloc`.
     pub pmu: String,
     /// A note on what the count leaves out, if anything.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// Why the service cannot count it here; absent if it can.
+    /// Why the service cannot count the event here; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }

@@ -29,11 +29,11 @@ pub struct Doctor {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
-    /// Its name, such as `keys.write`.
+    /// The check's name, such as `keys.write`.
     pub name: String,
     /// The result.
     pub state: CheckState,
-    /// The observation.
+    /// The observation, in words.
     pub detail: String,
     /// The one setting to change, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -42,9 +42,9 @@ pub struct Hello {
     pub start_ticks: u64,
     /// The process's name.
     pub name: String,
-    /// Path of its executable.
+    /// The path of the process's executable.
     pub exe: String,
-    /// Its effective user id.
+    /// The process's effective user id.
     pub uid: u32,
     /// How many keys are registered.
     pub keys: usize,

@@ -32,39 +32,39 @@ pub struct Keys {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyInfo {
-    /// Its name; need not be unique.
+    /// The key's name; it need not be unique.
     pub name: String,
     /// `key`, `probe` or `tracing`.
     pub kind: String,
-    /// Whether code that branches on it takes the branch now.
+    /// Whether code that branches on the key takes the branch now.
     pub on: bool,
     /// The baseline, which stays when all leases are gone.
     pub baseline: bool,
     /// The baseline at the start of the process.
     #[serde(default)]
     pub initial: bool,
-    /// The number of leases on it.
+    /// The number of leases on the key.
     pub leases: u32,
-    /// The holders of its leases.
+    /// The holders of leases on the key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<KeyHolder>,
-    /// Milliseconds until it goes off, if only time keeps it on.
+    /// Milliseconds until the key goes off, if only time keeps it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_in_ms: Option<u64>,
-    /// The number of places in the code that branch on it.
+    /// The number of places in the code that branch on the key.
     pub sites: usize,
-    /// How many of them have the code of the other state because something else has restored it:
-    /// they do not follow the key until it has changed to that state and back.
+    /// How many of these places have the code of the other state because something else has
+    /// restored it: they do not follow the key until it has changed to that state and back.
     #[serde(default)]
     pub sites_stale: usize,
-    /// How many of them have other code, such as a breakpoint; their effect is unknown.
+    /// How many of these places have other code, such as a breakpoint; their effect is unknown.
     #[serde(default)]
     pub sites_foreign: usize,
-    /// Source file of its definition.
+    /// The source file that defines the key.
     pub file: String,
     /// Line in `file`.
     pub line: u32,
-    /// File name of the linked object that contains it.
+    /// File name of the linked object that contains the key.
     pub object: String,
     /// Names of a probe's fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +75,7 @@ pub struct KeyInfo {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyHolder {
-    /// The number of its leases on the key. Profiles of allocations share one.
+    /// The number of the holder's leases on the key. Profiles of allocations share one.
     pub leases: u32,
     /// The holder.
     #[serde(flatten)]
@@ -96,7 +96,7 @@ pub struct LeaseHolder {
     /// The client's name and version from its `hello`; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub client: String,
-    /// Milliseconds until time ends its leases, if it does.
+    /// Milliseconds until time ends the holder's leases, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
 }

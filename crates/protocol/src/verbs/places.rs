@@ -42,9 +42,10 @@ pub struct PlacesPart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlaceRow {
-    /// Its number.
+    /// The place's number.
     pub number: u32,
-    /// The stack from the leaf to the poll of its task: each return address, minus one.
+    /// The stack from the leaf (the innermost future) to the poll of its task: each return address,
+    /// minus one.
     pub stack: Vec<u64>,
     /// Whether the outermost frames are missing because there was no room.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -40,7 +40,7 @@ pub struct RecordAnswer {
     /// Names of the probes that the glob list matched, if it was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matched: Vec<String>,
-    /// The batch that switched them on.
+    /// The batch that switched these probes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<BatchStat>,
 }
@@ -49,26 +49,26 @@ pub struct RecordAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecorderRow {
-    /// Its number, never reused in a process.
+    /// The recorder's number, never reused in a process.
     pub number: u64,
     /// The glob list that chose its keys.
     pub glob: String,
-    /// The number of keys that it holds.
+    /// The number of keys that the recorder holds.
     pub keys: usize,
-    /// The memory that it may take, in bytes.
+    /// The memory that the recorder may take, in bytes.
     pub memory_bytes: u64,
     /// The memory that records occupy, in bytes.
     pub held_bytes: u64,
-    /// The number of records that it has.
+    /// The number of records that the recorder has.
     pub records: u64,
     /// The number of records that were replaced by newer ones.
     pub aged: u64,
-    /// The number of records lost before they reached it, in full or missing rings.
+    /// The number of records lost before they reached the recorder, in full or missing rings.
     pub dropped: u64,
-    /// The age of its oldest record, in nanoseconds.
+    /// The age of the oldest record, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_ns: Option<u64>,
-    /// Milliseconds until time ends it, if it does.
+    /// Milliseconds until time ends the recorder, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_ms: Option<u64>,
     /// The time between two reads of the rings, in nanoseconds.

@@ -16,8 +16,8 @@ use brief::{Brief, BriefStat};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StatRequest {
-    /// Asks for a short answer, of that part; absent for all of it. A service that does not know
-    /// this answers with all of it.
+    /// Requests a short answer, with this part only; absent for the whole answer. A service that
+    /// does not support this sends the whole answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brief: Option<Brief>,
 }
@@ -58,8 +58,8 @@ pub struct Stat {
     /// CPU time since counting began for this client; absent if nothing is counted for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<CountedCpu>,
-    /// The polls of tasks that runtimes have announced, while anything was counted. Absent if none
-    /// has: that takes a runtime with hooks.
+    /// The polls of tasks that runtimes have announced, while anything was counted. Absent if no
+    /// runtime has announced any, which takes a runtime with hooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls: Option<TaskPolls>,
     /// The number of keys that are on.
@@ -78,7 +78,8 @@ pub struct Stat {
     pub brief: Option<BriefStat>,
 }
 
-/// CPU time since a moment. The share of it that is in groups is the coverage of their figures.
+/// CPU time since counting began. The share of it that is in groups is the coverage of the groups'
+/// figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountedCpu {
@@ -114,11 +115,11 @@ pub struct Clock {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupRow {
-    /// Its number in records.
+    /// The group's number in records.
     pub id: u32,
-    /// Its name.
+    /// The group's name.
     pub name: Cow<'static, str>,
-    /// CPU time while it was counted, exclusive of groups nested in it.
+    /// CPU time of the group's tasks while it was counted, without that of groups nested in them.
     pub cpu_ns: u64,
     /// Polls of its futures and entries of its scopes, while anything was counted.
     pub entries: u64,
@@ -138,8 +139,8 @@ pub struct GroupRow {
     /// Counts of the events that this client has requested, in that order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<CountRow>,
-    /// Where its tasks spend their time, for a client that has sent `waits`. Absent for a group
-    /// whose number is past those that have times of their own.
+    /// Where the group's tasks spend their time, for a client that has sent `waits`. Absent for a
+    /// group whose number is past those that have times of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<WaitsRow>>,
 }
@@ -199,7 +200,8 @@ impl Stat {
         (all > 0).then(|| named as f64 / all as f64 * 100.0)
     }
 
-    /// In how many polls of tasks a group was entered, in percent; `None` where no runtime tells.
+    /// In how many polls of tasks a group was entered, in percent; `None` if no runtime announces
+    /// its polls.
     pub fn poll_coverage_percent(&self) -> Option<f64> {
         let polls = self.polls.filter(|polls| polls.all > 0)?;
         Some(polls.in_groups as f64 / polls.all as f64 * 100.0)
@@ -275,12 +277,12 @@ impl TaskPolls {
 pub struct ThreadStat {
     /// Thread id, in the service's own namespace.
     pub tid: u32,
-    /// Its name.
+    /// The thread's name.
     pub name: String,
     /// CPU time, in nanoseconds.
     pub cpu_ns: u64,
-    /// For how long it was runnable and waited for a CPU, in nanoseconds, without a present wait.
-    /// Absent if the kernel does not report it.
+    /// For how long the thread was runnable and waited for a CPU, in nanoseconds, without a wait
+    /// that has not ended. Absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
 }

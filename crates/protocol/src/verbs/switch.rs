@@ -79,16 +79,16 @@ impl Verb for ResetRequest {
 pub struct Changed {
     /// Names of the keys that the glob list matched.
     pub matched: Vec<String>,
-    /// How many of them changed their state.
+    /// How many of the matched keys changed their state.
     pub changed: usize,
-    /// The names of those that changed.
+    /// The names of the keys that changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<Vec<String>>,
     /// After `on` for a time: milliseconds until this user's leases let the last of the matched
     /// keys go off. If an earlier lease ends later, its end counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_in_ms: Option<u64>,
-    /// The batch that changed them.
+    /// The batch that changed the keys.
     pub batch: BatchStat,
     /// After `off`: how many keys the agent left alone because they start on.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -132,7 +132,7 @@ pub struct BatchStat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldKeys {
-    /// How many of the matched keys it holds.
+    /// How many of the matched keys the holder keeps on.
     pub keys: usize,
     /// The holder.
     #[serde(flatten)]

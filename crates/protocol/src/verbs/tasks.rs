@@ -43,8 +43,8 @@ pub struct TasksPart {
     pub noted_ns: Option<u64>,
     /// The tasks.
     pub tasks: TaskColumns,
-    /// All groups, in the first part as they were before it, and again in the last one, which has
-    /// no tasks.
+    /// All groups and how many tasks each has: in the first part, as they were before it was taken,
+    /// and again in the last part, which has no tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<TaskGroup>,
     /// The `from` of the next part; absent in the last part.
@@ -56,9 +56,9 @@ pub struct TasksPart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TaskGroup {
-    /// Its number in records.
+    /// The group's number in records.
     pub id: u32,
-    /// Its name.
+    /// The group's name.
     pub name: String,
     /// The number of tasks alive now, including those whose times are unknown.
     pub alive: u64,
@@ -70,40 +70,41 @@ pub struct TaskGroup {
 pub struct TaskColumns {
     /// The numbers of the tasks.
     pub task: Vec<u64>,
-    /// The numbers of their groups.
+    /// The numbers of the tasks' groups.
     pub group: Vec<u32>,
-    /// Their ages; null if the task began before times were taken.
+    /// The ages of the tasks; null for a task that began before times were taken.
     pub age_ns: Vec<Option<u64>>,
-    /// Their states.
+    /// The states of the tasks.
     pub state: Vec<WireTaskState>,
-    /// For how long they have been in these states.
+    /// For how long each task has been in its state.
     pub for_ns: Vec<u64>,
-    /// Time in polls so far.
+    /// The time that each task has spent in polls so far.
     pub poll_ns: Vec<u64>,
-    /// Time from wakes to polls so far.
+    /// The time of each task from wakes to the polls that followed.
     pub runnable_ns: Vec<u64>,
-    /// Time in neither state so far.
+    /// The time of each task in neither state.
     pub await_ns: Vec<u64>,
-    /// Polls that have ended.
+    /// How many polls of each task have ended.
     pub polls: Vec<u64>,
-    /// Wakes that made them runnable.
+    /// How many wakes made each task runnable.
     pub wakes: Vec<u64>,
-    /// Whether a waker of the task exists outside of it.
+    /// Whether a waker of each task exists outside of it.
     pub has_waker: Vec<bool>,
-    /// Their CPU times since these are requested, null for a task whose present poll began before;
-    /// empty if they are not requested.
+    /// The CPU time of each task since CPU times are requested; null for a task whose present poll
+    /// began before. Empty if they are not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpu_ns: Vec<Option<u64>>,
-    /// The numbers of the places where they wait; empty if no task has one.
+    /// The numbers of the places where each task waits; empty if no task has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Vec<u32>>,
-    /// How many polls ago they have taken wakers there; empty if that was the last poll for all.
+    /// How many polls ago each task took its wakers there; empty if that was the last poll for all
+    /// tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub polls_ago: Vec<u32>,
-    /// Whether a task has more places than are listed; empty if none has.
+    /// Whether each task has more places than are listed; empty if none has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_places: Vec<bool>,
-    /// The traces to which they belong, as 32 digits; empty if no task's is known.
+    /// The trace to which each task belongs, as 32 digits; empty if no task's is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace_id: Vec<Option<String>>,
 }

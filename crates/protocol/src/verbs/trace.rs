@@ -31,9 +31,9 @@ pub struct Tracing {
     /// The number of those keys; several may have the same name.
     #[serde(default)]
     pub keys: usize,
-    /// The probes among them.
+    /// The probes among those keys.
     pub probes: Vec<ProbeInfo>,
-    /// The batch that switched them on.
+    /// The batch that switched the keys on.
     pub batch: BatchStat,
     /// A conversion point for the time stamps.
     pub clock: ClockPoint,
@@ -43,18 +43,18 @@ pub struct Tracing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeInfo {
-    /// Its number in records; never reused in a process.
+    /// The probe's number in records; never reused in a process.
     pub id: u32,
-    /// Its name.
+    /// The probe's name.
     pub name: String,
-    /// Source file.
+    /// The source file that contains the probe.
     pub file: String,
     /// Line in `file`.
     pub line: u32,
-    /// File name of the linked object that contains it.
+    /// File name of the linked object that contains the probe.
     #[serde(default)]
     pub object: String,
-    /// Names of its fields, in the order of the values in a record.
+    /// Names of the probe's fields, in the order of the values in a record.
     pub fields: Vec<String>,
 }
 

@@ -38,7 +38,7 @@ impl Verb for TriggerAddRequest {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerRemoveRequest {
-    /// Its number.
+    /// The number of the trigger.
     pub number: u64,
 }
 
@@ -85,33 +85,34 @@ pub struct TriggersAnswer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TriggerRow {
-    /// Its number; never reused in a process.
+    /// The trigger's number; never reused in a process.
     pub number: u64,
-    /// Its rule.
+    /// The trigger's rule.
     pub rule: String,
-    /// For how long it has been armed, in nanoseconds.
+    /// For how long the trigger has been armed, in nanoseconds.
     pub armed_for_ns: u64,
-    /// The least time between two of its files, in nanoseconds.
+    /// The least time between two files of the trigger, in nanoseconds.
     pub every_ns: u64,
-    /// How many files were written for it.
+    /// How many files were written for the trigger.
     pub fired: u64,
-    /// The time since it last fired, in nanoseconds.
+    /// The time since the trigger last fired, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_ago_ns: Option<u64>,
-    /// The event that it saw then, in words.
+    /// The event that fired the trigger last, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
-    /// The path of its last file.
+    /// The path of the trigger's last file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// How often its condition held but no file was written, because it was too soon after the last
-    /// one.
+    /// How often the trigger's condition held but no file was written, because it was too soon
+    /// after the last one.
     pub passed_over: u64,
     /// Whether a file is being written, or about to be.
     pub is_writing: bool,
-    /// How close it has come: the highest value since it was armed, and its threshold.
+    /// How close the trigger has come to firing: the highest value since it was armed, and its
+    /// threshold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest: Option<String>,
-    /// Why it has not fired, or does not fire now.
+    /// Why the trigger has not fired, or does not fire now.
     pub why_not: String,
 }

@@ -52,7 +52,7 @@ pub struct WaitsBegun {
 pub struct WaitsRow {
     /// CPU time while it was counted, as in the group's row; absent if it is not counted for this
     /// client. Between two answers, `poll_ns` minus this is the time that the group's tasks were
-    /// stalled in the midst of a poll: preempted, or blocked.
+    /// stalled in the middle of a poll: preempted, or blocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_cpu_ns: Option<u64>,
     /// Time in polls, on a CPU or not, without the polls of other tasks inside of them.

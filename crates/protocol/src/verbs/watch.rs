@@ -38,10 +38,10 @@ pub struct WatchRequest {
     /// Ends the watch after this many hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hits: Option<u64>,
-    /// Hits per second above which it rests for a while; absent for the default.
+    /// Hits per second above which the watch rests for a while; absent for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<u32>,
-    /// Whether it takes turns with others in the registers that are left.
+    /// Whether the watch takes turns with others in the registers that are left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub flexible: bool,
     /// Whether reports contain single hits, too.
@@ -104,11 +104,11 @@ impl Verb for WatchReportRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchRow {
-    /// Its name.
+    /// The watch's name.
     pub name: String,
     /// The address of the first byte that is watched.
     pub addr: u64,
-    /// The number of bytes.
+    /// The number of bytes that are watched.
     pub len: u64,
     /// The kind of access.
     pub access: WireAccess,
@@ -124,7 +124,7 @@ pub struct WatchRow {
     pub lost: u64,
     /// The coverage of the watch.
     pub coverage: CoverageRow,
-    /// Why it was disarmed for good before its time; absent if it was not.
+    /// Why the watch was disarmed for good before its time; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_because: Option<String>,
     /// The places in the code that hit, those with the most hits first.
@@ -158,15 +158,15 @@ pub enum WireState {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoverageRow {
-    /// The number of threads on which it is armed.
+    /// The number of threads on which the watch is armed.
     pub threads_armed: u32,
     /// The number of threads that are alive.
     pub threads_alive: u32,
-    /// How long it was armed, in nanoseconds.
+    /// How long the watch was armed, in nanoseconds.
     pub armed_ns: u64,
-    /// How long it has existed, in nanoseconds.
+    /// How long the watch has existed, in nanoseconds.
     pub wall_ns: u64,
-    /// How often it rested.
+    /// How often the watch rested.
     pub rests: u32,
     /// The number of hits that were delivered late, because their thread blocked the signal.
     #[serde(default)]
@@ -180,14 +180,14 @@ pub struct CoverageRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SiteRow {
-    /// The number of hits.
+    /// The number of hits at this place.
     pub hits: u64,
-    /// The last of them.
+    /// The last of these hits.
     #[serde(flatten)]
     pub last: HitRow,
 }
 
-/// One hit.
+/// One access to the watched memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HitRow {
@@ -208,7 +208,7 @@ pub struct HitRow {
     /// The number of the task; 0 if there was none.
     #[serde(default)]
     pub task: u64,
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    /// The time by `CLOCK_MONOTONIC`, in nanoseconds.
     pub mono_ns: u64,
     /// Return addresses, the innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -245,17 +245,18 @@ pub struct SlotsAnswer {
 pub struct SlotRow {
     /// The number of the watch.
     pub number: u32,
-    /// Its name, or its address if it has none.
+    /// The watch's name, or its address if it has none.
     pub name: String,
-    /// How many registers it takes on each thread.
+    /// How many registers the watch takes on each thread.
     pub registers: u32,
-    /// The group during whose tasks it takes them; absent: always, on all threads.
+    /// The group during whose tasks the watch takes the registers; absent if it takes them always,
+    /// on all threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Whether it takes turns with others.
+    /// Whether the watch takes turns with others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub flexible: bool,
-    /// Its holder.
+    /// The holder of the watch.
     #[serde(flatten)]
     pub holder: SlotOwner,
 }

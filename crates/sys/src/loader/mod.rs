@@ -40,7 +40,7 @@ pub struct Loaded {
     name: CString,
     /// Whether this is the executable, which never leaves.
     is_executable: bool,
-    /// Its mapped parts.
+    /// The object's mapped parts.
     pub segments: Vec<Segment>,
     unwind_index: Option<usize>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Object<'a> {
 /// A mapped part of an object, or its notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Its addresses.
+    /// The addresses of this part.
     pub range: Range<usize>,
     /// The header's flags: `PF_R`, `PF_W`, `PF_X`.
     pub flags: u32,
@@ -69,9 +69,9 @@ pub struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{object} cannot be kept loaded: {reason}")]
 pub struct PinError {
-    /// Its file name.
+    /// The file name of the object.
     pub object: String,
-    /// The loader's answer.
+    /// The reason that the loader reports.
     pub reason: String,
 }
 
@@ -118,12 +118,12 @@ impl Loaded {
         self.is_executable
     }
 
-    /// The address of the index of its unwind tables (`.eh_frame_hdr`).
+    /// The address of the index of the object's unwind tables (`.eh_frame_hdr`).
     pub fn unwind_index(&self) -> Option<usize> {
         self.unwind_index
     }
 
-    /// The name of its file, without the path.
+    /// The name of the object's file, without the path.
     pub fn file_name(&self) -> String {
         let path = match self.name.to_bytes() {
             [] => std::env::current_exe().unwrap_or_default(),
@@ -249,7 +249,9 @@ pub fn mapped() -> Result<Vec<Range<usize>>, TryReserveError> {
 /// parts. (They are not one range: other objects may lie between its segments.) `None` if the
 /// address lies in no object.
 ///
-/// If the object is being unloaded while this is called.
+/// # Errors
+///
+/// The object is being unloaded, or the loader refuses to keep it.
 pub fn pin(address: usize) -> Result<Option<Vec<Segment>>, PinError> {
     let Some(object) = find(address) else { return Ok(None) };
     if object.is_executable {

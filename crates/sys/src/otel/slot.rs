@@ -125,7 +125,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Finds it; `None` if there is none.
+    /// Finds the pointer; `None` if there is none.
     ///
     /// # Async-signal-safety
     ///
@@ -138,7 +138,7 @@ impl Slot {
         Some(Self { pointer, not_send: PhantomData })
     }
 
-    /// Shows `context`, or nothing for `None`.
+    /// Makes the pointer lead to `context`, or to nothing for `None`.
     #[inline]
     pub fn show(self, context: Option<&'static ThreadContext>) {
         let context = context.map_or(ptr::null_mut(), |context| ptr::from_ref(context).cast_mut());

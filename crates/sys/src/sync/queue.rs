@@ -85,7 +85,7 @@ impl<T: Copy> Queue<T> {
         self.capacity
     }
 
-    /// Records that found it full.
+    /// The number of records that found the queue full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -101,8 +101,8 @@ impl<T: Copy> Queue<T> {
         position / self.capacity * 2
     }
 
-    /// Asks for the memory of the next cell, which its reader has read last, while there is other
-    /// work: a record of usual depth.
+    /// Prefetches the memory of the next cell, as much as a record of usual depth takes, while the
+    /// caller does other work: the reader's processor used that memory last.
     #[inline]
     pub fn prefetch(&self) {
         const LINE: usize = 64;

@@ -133,8 +133,8 @@ impl ThreadBlock {
         }
     }
 
-    /// Its index in the table, below [`MAX_THREADS`]; the next thread that uses the block has the
-    /// same.
+    /// The block's index in the table, below [`MAX_THREADS`]; the next thread that uses the block
+    /// has the same.
     #[inline]
     pub fn index(&self) -> usize {
         (std::ptr::from_ref(self) as usize - BLOCKS.as_ptr() as usize) / size_of::<Self>()

@@ -21,7 +21,7 @@ static THREADS: Reset = Reset::new(Phase::Threads, block::begin_in_child);
 /// Functions to call at each thread's end. They stay.
 static AT_EXIT: [AtomicPtr<()>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
 
-/// Has `hook` called at the end of every thread that has a block, on that thread, after the
+/// Sets `hook` to be called at the end of every thread that has a block, on that thread, after the
 /// destructors of its Rust thread-locals. [`current`] no longer finds the block then, but the block
 /// is not given back yet, so a hook may still write to it. Hooks run in the order in which they
 /// were added. Returns false if the table of hooks is full.
@@ -39,8 +39,8 @@ pub fn on_thread_exit(hook: fn()) -> bool {
 /// The function to call when a thread has claimed a block. It stays.
 static AT_CLAIM: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has `hook` called on each thread that has claimed a block. The thread may be anywhere, in a
-/// signal handler too, so the hook must be async-signal-safe. There is one hook: a second one
+/// Sets `hook` to be called on each thread that has claimed a block. The thread may be anywhere, in
+/// a signal handler too, so the hook must be async-signal-safe. There is one hook: a second one
 /// replaces the first.
 pub fn on_claim(hook: fn(&'static ThreadBlock)) {
     // Pairs with the load in `claim`.

@@ -22,7 +22,7 @@ pub struct Report {
     /// Requested requests per second. If far fewer were served the house was full, and latencies
     /// show how long the queue got.
     pub asked_per_s: u32,
-    /// Latencies of all that were served.
+    /// Latencies of all requests that were served.
     pub latency: Latency,
     /// The results of each route.
     pub routes: Vec<RouteReport>,
@@ -31,13 +31,13 @@ pub struct Report {
 /// The results of one route.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteReport {
-    /// Its name, which is its group's.
+    /// The route's name, which is also the name of its group.
     pub route: Cow<'static, str>,
     /// Number of requests answered with success.
     pub served: u64,
     /// Number of requests refused, failed or not answered.
     pub errors: u64,
-    /// Latencies of those served.
+    /// Latencies of the requests that were served.
     pub latency: Latency,
 }
 

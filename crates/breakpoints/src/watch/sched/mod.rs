@@ -323,8 +323,8 @@ pub(super) fn registers_held(tid: u32) -> u32 {
 ///
 /// # Cost
 ///
-/// One system call for each register, or none if the watch is in still; two more if the thread
-/// opens its descriptor.
+/// One system call for each register, or none if the watch is still armed on the thread; two more
+/// if the thread opens its descriptor.
 ///
 /// # Async-signal-safety
 ///

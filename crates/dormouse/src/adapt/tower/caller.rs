@@ -7,11 +7,11 @@ use crate::core::trace_context::TraceContext;
 /// The header, as W3C's Trace Context names it.
 const TRACEPARENT: &str = "traceparent";
 
-/// Headers are not read for a trace.
+/// A layer with this reads no header for the trace of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Untraced;
 
-/// The `traceparent` header is trusted; see
+/// A layer with this trusts the `traceparent` header; see
 /// [`GroupLayer::with_trace_context`](super::GroupLayer::with_trace_context).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traceparent;

@@ -23,11 +23,11 @@ const NANOSECONDS: u128 = 1_000_000_000;
 pub struct Origin {
     /// The process's name.
     pub name: String,
-    /// Its process id in the reader's namespace.
+    /// The process id in the reader's namespace.
     pub pid: u32,
     /// The version of dormouse in it.
     pub version: String,
-    /// Its start, when its counters were zero, in nanoseconds since 1970.
+    /// When the process started, and its counters were zero, in nanoseconds since 1970.
     pub start_unix_ns: u64,
     /// An id that is unique among all processes, also of other hosts and times.
     pub instance: String,

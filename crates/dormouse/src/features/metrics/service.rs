@@ -43,7 +43,7 @@ pub struct MetricsSpec {
 }
 
 impl MetricsSpec {
-    /// CPU time, requests, polls and tasks.
+    /// A choice of CPU time, requests, polls and tasks.
     pub fn new() -> Self {
         Self::default()
     }

@@ -122,7 +122,7 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// Begins to publish. A thread in the midst of a poll publishes from its next poll on.
+    /// Begins to publish. A thread in the middle of a poll publishes from its next poll on.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Publishing {
         Ok(Self { process: identity::id(), awake })
     }
 
-    /// The keys that it keeps on.
+    /// The keys that this value keeps on.
     pub fn keys(&self) -> &[&'static Key] {
         self.awake.keys()
     }

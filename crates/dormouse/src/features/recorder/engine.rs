@@ -77,26 +77,26 @@ struct Held {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecorderStat {
-    /// Its number, never reused in a process.
+    /// The recorder's number, never reused in a process.
     pub number: u64,
     /// The glob list that chose its keys.
     pub glob: String,
-    /// The number of keys that it holds.
+    /// The number of keys that the recorder holds.
     pub keys: usize,
-    /// The memory that it may take, in bytes.
+    /// The memory that the recorder may take, in bytes.
     pub memory: usize,
     /// The memory that records occupy, in bytes.
     pub held: usize,
-    /// The number of records that it has.
+    /// The number of records that the recorder has.
     pub records: u64,
     /// The number of records that were replaced by newer ones.
     pub aged: u64,
-    /// The number of records lost before they reached it: the oldest of full rings, and those that
-    /// found no ring.
+    /// The number of records lost before they reached the recorder: the oldest of full rings, and
+    /// those that found no ring.
     pub dropped: u64,
-    /// The age of its oldest record.
+    /// The age of the oldest record.
     pub kept: Option<Duration>,
-    /// The time until it ends by itself, if it does.
+    /// The time until the recorder ends by itself; `None` if it does not.
     pub left: Option<Duration>,
     /// The time between two reads of the rings.
     pub tick: Duration,

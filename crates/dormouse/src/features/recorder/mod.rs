@@ -84,12 +84,12 @@ pub fn stat() -> Option<RecorderStat> {
 }
 
 impl Recorder {
-    /// Leaves it running until the command or the end of the process ends it.
+    /// Leaves the recorder running until the command or the end of the process ends it.
     pub fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// Its state; `None` if it was ended.
+    /// The recorder's state; `None` if it was ended.
     pub fn stat(&self) -> Option<RecorderStat> {
         engine::stat().filter(|stat| self.is_here() && stat.number == self.number)
     }
@@ -103,7 +103,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// If it has ended, or there is no memory for the copy.
+    /// If the recorder has ended, or there is no memory for the copy.
     pub fn each(
         &self,
         mut each: impl FnMut(&'static Key, RingOwner, Record<'_>),

@@ -252,8 +252,8 @@ impl Watch {
         Ok(Self { counting: Some(counting), armed, registration: Some(registration) })
     }
 
-    /// Its result so far: where the variable was accessed, how often, and what the watch covers.
-    /// [`Group::by_id`] returns the group of a [`WatchSite`](crate::WatchSite).
+    /// The watch's result so far: where the variable was accessed, how often, and what the watch
+    /// covers. [`Group::by_id`] returns the group of a [`WatchSite`](crate::WatchSite).
     ///
     /// # Cost
     ///
@@ -273,19 +273,20 @@ impl Watch {
         self.armed.number()
     }
 
-    /// Whether it is disarmed for good: it has had its [`WatchSpec::max_hits`].
+    /// Whether the watch is disarmed for good: it has had its [`WatchSpec::max_hits`].
     pub fn is_over(&self) -> bool {
         self.armed.is_over()
     }
 
-    /// Ends it, and returns its last result.
+    /// Ends the watch, and returns its last result.
     pub fn close(self) -> WatchReport {
         drop(self.counting);
         self.armed.close()
     }
 
-    /// The event of its hits, `watch:NAME:w` (`rw`, `x`), which groups count as any other; `None`
-    /// if 16 other watches have events. [`Event::by_name`] finds it while the watch exists.
+    /// The event that counts the watch's hits, `watch:NAME:w` (`rw`, `x`), which groups count as
+    /// any other; `None` if 16 other watches have events. [`Event::by_name`] finds it while the
+    /// watch exists.
     pub fn event(&self) -> Option<Event> {
         self.registration.as_ref().map(Registration::event)
     }

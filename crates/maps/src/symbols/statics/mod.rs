@@ -55,15 +55,15 @@ pub use error::StaticError;
 /// A static variable of a process, a part of one, or a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticPlace {
-    /// Its full name, with a compiler's suffix and the steps: `tea::HOUSE.rooms[2]`.
+    /// The full name, with a compiler's suffix and the steps: `tea::HOUSE.rooms[2]`.
     pub name: String,
-    /// Its address in the process.
+    /// The address in the process.
     pub addr: u64,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub len: u64,
-    /// The name of its type, if debug information contains it.
+    /// The name of the type, if debug information contains it.
     pub type_name: Option<String>,
-    /// The file name of the object that it belongs to.
+    /// The file name of the object that contains the variable or function.
     pub object: Arc<str>,
 }
 

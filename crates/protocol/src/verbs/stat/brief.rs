@@ -88,7 +88,7 @@ impl Stat {
         self.brief.as_ref().map_or(self.threads.len() as u64, |brief| brief.threads)
     }
 
-    /// Takes the groups out of a short form.
+    /// Restores the rows of groups from the short form.
     pub fn expand(&mut self) {
         if let Some(brief) = &mut self.brief {
             self.groups = std::mem::take(&mut brief.groups).into_iter().map(GroupRow::from).collect();

@@ -31,7 +31,8 @@ pub extern "C" fn plugin_trace() -> *const c_char {
     CString::new(said).unwrap().into_raw()
 }
 
-/// Begins to trace, and later says how many cups were seen since.
+/// Begins to trace at the first call. Later calls return the number of cups that were recorded
+/// since the last one.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_count() -> u64 {
     static TRACE: Mutex<Option<Trace>> = Mutex::new(None);

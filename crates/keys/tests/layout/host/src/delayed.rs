@@ -26,8 +26,8 @@ unsafe extern "C" fn dl_iterate_phdr(see: Option<See>, data: *mut c_void) -> c_i
     }
 }
 
-/// Runs `before`, then `delayed` in a thread of its own, and `meanwhile`, with what `before` gave,
-/// when that thread first asks the loader.
+/// Runs `before`, then starts `delayed` in a thread of its own. When that thread first calls the
+/// loader, runs `meanwhile` with the result of `before`.
 pub fn while_the_loader_is_asked<T: Send, O>(
     delayed: impl FnOnce() -> T + Send,
     before: impl FnOnce() -> O,

@@ -14,7 +14,7 @@ macro_rules! sites {
     };
 }
 
-/// The answer of `sites!` when its keys are as they were assembled, and when they are inverted.
+/// The result of `sites!` while its keys are as they were assembled, and while they are inverted.
 pub const INITIAL: u8 = 0b1100;
 pub const INVERTED: u8 = 0b0011;
 

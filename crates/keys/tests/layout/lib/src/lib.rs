@@ -14,7 +14,7 @@ static_key! {
     pub static PUBLIC: "lib.public" = false;
 }
 
-/// The first function of the unit, and nobody calls it.
+/// The first function of the unit, which nothing calls.
 #[inline(never)]
 pub fn dead() -> u32 {
     if unlikely!(DEAD) { 1 } else { 2 }

@@ -16,7 +16,7 @@ pub extern "C" fn plugin_sites() -> u8 {
     sites!(PLUGIN_OFF, PLUGIN_ON)
 }
 
-/// Sets a key of whatever object by its name; false if there is none or it is refused.
+/// Sets a key of any object by its name; false if there is none or it is refused.
 ///
 /// # Safety
 ///
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn plugin_set(name: *const c_char, on: bool, int3: bool) -
     keys.iter().any(|k| k.key.name() == name) && batch.apply().is_ok()
 }
 
-/// Sets the plugin's own keys, without asking for any.
+/// Sets the plugin's own keys, without a look-up by name.
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_invert(invert: bool) -> bool {
     let batch = Batch::new();
