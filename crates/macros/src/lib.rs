@@ -55,7 +55,7 @@ impl Parse for Arguments {
 #[proc_macro_attribute]
 pub fn probed(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let Arguments { name, fields } = parse_macro_input!(arguments as Arguments);
-    let ItemFn { attrs, vis, sig, block } = parse_macro_input!(item as ItemFn);
+    let ItemFn { attrs, vis, sig, block, .. } = parse_macro_input!(item as ItemFn);
     if let Some(constness) = sig.constness {
         return syn::Error::new(constness.span(), "a const fn cannot be probed: it may run at compile time")
             .to_compile_error()

@@ -1,14 +1,13 @@
 //! Choosing keys by name: a list of globs, some of them negated.
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
+mod glob;
+
+use glob::GlobSet;
 
 use crate::Error;
 use crate::key::Key;
 use crate::list::try_list;
 use crate::registry::{self, KeyUse};
-
-/// How deep braces may be nested: globs are parsed and compiled recursively, and come from outside.
-const MAX_NESTING: usize = 8;
 
 /// How the names of the library's own keys begin.
 const OWN: &str = "dormouse.";
@@ -54,12 +53,6 @@ pub enum SelectorError {
         /// The whole list.
         list: String,
     },
-    /// Braces inside braces inside braces.
-    #[error("braces are nested deeper than {MAX_NESTING} in `{glob}`")]
-    Nested {
-        /// The glob.
-        glob: String,
-    },
     /// A glob that does not parse.
     #[error("malformed glob `{glob}`: {reason}")]
     Malformed {
@@ -73,15 +66,12 @@ pub enum SelectorError {
 impl Selector {
     /// Parses a list of globs.
     pub fn parse(list: &str) -> Result<Self, SelectorError> {
-        let [mut plain, mut own, mut negated] = std::array::from_fn(|_| GlobSetBuilder::new());
+        let [mut plain, mut own, mut negated] = std::array::from_fn(|_| GlobSet::default());
         let (mut places, mut only_negated) = (Vec::new(), true);
         for item in split(list) {
             let item = item.trim();
             let (glob, is_plain) = item.strip_prefix('!').map_or((item, true), |glob| (glob.trim(), false));
             only_negated &= !is_plain;
-            if nesting(glob) > MAX_NESTING {
-                return Err(SelectorError::Nested { glob: glob.chars().take(64).collect() });
-            }
             if glob.is_empty() {
                 return Err(SelectorError::Empty { list: list.to_owned() });
             }
@@ -90,14 +80,12 @@ impl Selector {
                 true if glob.starts_with(OWN) => &mut own,
                 true => &mut plain,
             };
-            set.add(Glob::new(glob).map_err(|e| malformed(glob, &e))?);
+            set.add(glob).map_err(|why| malformed(glob, why))?;
             places.extend(Place::parse(glob).map(|place| (place, is_plain)));
         }
         if only_negated {
-            plain.add(Glob::new("*").map_err(|e| malformed("*", &e))?);
+            plain.add("*").map_err(|why| malformed("*", why))?;
         }
-        let build = |set: GlobSetBuilder| set.build().map_err(|e| malformed(list, &e));
-        let (plain, own, negated) = (build(plain)?, build(own)?, build(negated)?);
         Ok(Self { plain, own, negated, places, text: list.to_owned() })
     }
 
@@ -123,11 +111,11 @@ impl Selector {
     /// Whether a name is selected, with the word of the places on its key.
     fn takes(&self, name: &str, told: Option<bool>) -> bool {
         let by_glob = if name.starts_with(OWN) {
-            self.own.is_match(name)
+            self.own.matches(name)
         } else {
-            told == Some(true) || self.plain.is_match(name)
+            told == Some(true) || self.plain.matches(name)
         };
-        by_glob && told != Some(false) && !self.negated.is_match(name)
+        by_glob && told != Some(false) && !self.negated.matches(name)
     }
 
     /// The selected keys. Calls [`Selector::try_keys`]; empty where that fails.
@@ -166,8 +154,8 @@ impl Place {
     }
 }
 
-fn malformed(glob: &str, error: &globset::Error) -> SelectorError {
-    SelectorError::Malformed { glob: glob.to_owned(), reason: error.kind().to_string() }
+fn malformed(glob: &str, reason: String) -> SelectorError {
+    SelectorError::Malformed { glob: glob.chars().take(64).collect(), reason }
 }
 
 /// Splits at commas outside of braces, brackets and escapes.
@@ -189,20 +177,6 @@ fn split(list: &str) -> Vec<&str> {
     }
     parts.push(&list[from..]);
     parts
-}
-
-/// How deep the braces of a glob go, at most.
-fn nesting(glob: &str) -> usize {
-    let deeper = |depth: &mut usize, c| {
-        match c {
-            '{' => *depth += 1,
-            // One that closes nothing is the parser's to refuse.
-            '}' => *depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        Some(*depth)
-    };
-    glob.chars().scan(0, deeper).max().unwrap_or(0)
 }
 
 /// Names of keys that resemble a list of globs that matched nothing, the nearest first.
@@ -300,6 +274,6 @@ mod tests {
         let deep = format!("{}a{}", "{".repeat(8000), "}".repeat(8000));
         let small_stack = std::thread::Builder::new().stack_size(128 * 1024);
         let parsed = small_stack.spawn(move || Selector::parse(&deep).map(|_| ())).unwrap().join().unwrap();
-        assert!(matches!(parsed, Err(SelectorError::Nested { .. })));
+        assert!(matches!(parsed, Err(SelectorError::Malformed { .. })));
     }
 }
