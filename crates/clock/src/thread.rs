@@ -59,7 +59,7 @@ pub struct CpuTime {
     /// the last resync (it stands still until the kernel has caught up). `u64::MAX` where a seccomp
     /// filter refuses the call.
     pub error_bound_ns: u64,
-    /// The tier by which it was read.
+    /// The tier by which the clock was read.
     pub tier: Tier,
 }
 

@@ -53,7 +53,7 @@ pub enum Holder {
 pub struct Hold {
     /// The key.
     pub key: &'static Key,
-    /// The user on whose behalf it is held.
+    /// The user on whose behalf the key is held.
     pub holder: Holder,
     /// How much longer the key is held. Zero if its end was refused; that is tried again every
     /// second.

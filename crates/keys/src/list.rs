@@ -14,7 +14,7 @@ use crate::room::collect;
 pub struct Listed<'a> {
     /// The key.
     pub key: &'a Key,
-    /// How many sites branch on it.
+    /// How many sites branch on the key.
     pub sites: usize,
     /// File name of the linked object that contains the key, or empty if it is unknown.
     pub object: &'a str,

@@ -45,7 +45,7 @@ impl MappingKind {
         }
     }
 
-    /// Whether there is a file behind it.
+    /// Whether mappings of this kind have a file behind them.
     pub fn has_file(self) -> bool {
         matches!(self, Self::File | Self::Deleted | Self::Memfd)
     }
@@ -86,11 +86,11 @@ const LETTERS: [(Perms, u8, u8); 4] = [
 ];
 
 impl Perms {
-    /// It may be read.
+    /// The memory may be read.
     pub const READ: Self = Self(1);
-    /// It may be written.
+    /// The memory may be written.
     pub const WRITE: Self = Self(2);
-    /// It may be executed.
+    /// The memory may be executed.
     pub const EXECUTE: Self = Self(4);
     /// Writes are visible to other processes.
     pub const SHARED: Self = Self(8);

@@ -1,15 +1,15 @@
 //! Families: points with one name, unit and kind.
 
-/// A family of points: what they have in common.
+/// A family of points: the name, the unit and the kind that its points share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricFamily {
     /// The name, with dots and without the unit.
     pub name: &'static str,
     /// One sentence of help.
     pub help: &'static str,
-    /// The unit of its values.
+    /// The unit of the family's values.
     pub unit: MetricUnit,
-    /// The kind of its values.
+    /// The kind of the family's values.
     pub kind: MetricKind,
 }
 
@@ -80,7 +80,7 @@ impl MetricFamily {
         base
     }
 
-    /// The name of its samples, as Prometheus has it.
+    /// The name of the family's samples, as Prometheus has it.
     pub fn prometheus_name(&self) -> String {
         let suffix = match self.kind {
             MetricKind::Counter => "_total",

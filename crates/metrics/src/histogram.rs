@@ -33,9 +33,9 @@ impl ExponentialHistogram {
         self.positive.iter().fold(self.zero_count, |count, (_, n)| count.saturating_add(*n))
     }
 
-    /// Whether it is valid: scale and indices are in range, indices increase, and the count is not
-    /// larger than a `double` can represent exactly. Prometheus refuses a whole scrape for an
-    /// invalid one.
+    /// Whether the histogram is valid: scale and indices are in range, indices increase, and the
+    /// count is not larger than a `double` can represent exactly. Prometheus refuses a whole scrape
+    /// for an invalid one.
     pub fn is_valid(&self) -> bool {
         let is_in_order = self.positive.is_sorted_by(|(a, _), (b, _)| a < b);
         let ends = self.positive.first().into_iter().chain(self.positive.last());
@@ -106,7 +106,7 @@ pub struct MetricExemplar {
     pub task: u64,
     /// The ids of trace and span, if the work has any.
     pub trace: Option<([u8; 16], [u8; 8])>,
-    /// When it was measured, in nanoseconds since 1970, if that is known.
+    /// When the value was measured, in nanoseconds since 1970, if that is known.
     pub unix_ns: Option<u64>,
 }
 

@@ -42,13 +42,13 @@ const LEAST_NOTED: u64 = 20;
 /// A function at an address. With inlining there are several at one address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceFrame {
-    /// Its name, demangled.
+    /// The function's name, demangled.
     pub function: String,
-    /// The file of its source; empty if unknown.
+    /// The file of the function's source; empty if unknown.
     pub file: String,
     /// The line in the file; 0 if unknown.
     pub line: u32,
-    /// Whether it is inlined into the one that follows.
+    /// Whether the function is inlined into the one that follows.
     pub inlined: bool,
 }
 

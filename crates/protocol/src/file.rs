@@ -80,13 +80,13 @@ pub struct FileHead {
     /// The span of the request, or of its caller, as 16 digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span_id: Option<String>,
-    /// When it was seen, in nanoseconds since 1970.
+    /// When the event was seen, in nanoseconds since 1970.
     pub real_ns: u64,
     /// `CLOCK_MONOTONIC` at that time, in nanoseconds.
     pub mono_ns: u64,
     /// The process id.
     pub pid: u32,
-    /// The path of its executable.
+    /// The path of the process's executable.
     pub program: String,
 }
 
@@ -94,7 +94,7 @@ pub struct FileHead {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileMappings {
-    /// In order of their addresses.
+    /// The mappings, in order of their addresses.
     pub mappings: Vec<MappedRange>,
 }
 

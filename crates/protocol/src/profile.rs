@@ -131,14 +131,14 @@ pub struct Profile {
     pub kind: ProfileKind,
     /// When the profile began, in nanoseconds since 1970.
     pub unix_ns: u64,
-    /// How long it took, in nanoseconds.
+    /// How long the profile took, in nanoseconds.
     pub duration_ns: u64,
     /// The average distance between two samples in the unit of the main column: nanoseconds of a
     /// thread's CPU time, bytes, or faults.
     pub period: u64,
     /// The process id.
     pub pid: u32,
-    /// The path of its executable.
+    /// The path of the process's executable.
     pub program: String,
     /// Groups; the first one stands for work in no group.
     pub groups: Vec<ProfileGroup>,
@@ -230,7 +230,7 @@ pub struct MappedRange {
 pub struct Moment {
     /// Nanoseconds since the profile began.
     pub at_ns: u64,
-    /// The index of its row in [`Profile::samples`].
+    /// The index of the sample's row in [`Profile::samples`].
     pub sample: u32,
     /// The sample's own weight, in the unit of the main column.
     pub value: u64,

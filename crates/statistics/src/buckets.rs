@@ -80,7 +80,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Removes all durations, in place, because it is too large to be moved in a loop.
+    /// Removes all durations, in place: a histogram is too large to be moved in a loop.
     pub fn clear(&mut self) {
         self.buckets.fill(0);
         self.tasks.fill(0);

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::distributions::student_t_quantile;
 use crate::summary::{Statistics, middle, sorted};
 
-/// An interval, and the quantity that it is for.
+/// A confidence interval, and the quantity that it is for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// The quantity that it is for.
+    /// The quantity that lies in the interval.
     pub of: String,
-    /// The method by which it was computed.
+    /// The method by which the interval was computed.
     pub method: String,
 }
 

@@ -37,7 +37,7 @@ pub struct Allocation {
 pub struct Listener {
     /// Called for an allocation in the sample, before the allocator returns its address.
     pub allocated: fn(&Allocation),
-    /// Called before memory is freed, whether it is in the sample or not. Only while
+    /// Called before memory is freed, whether that is in the sample or not. Only while
     /// [`Heap::watch_frees`] is held.
     pub freed: fn(usize),
 }

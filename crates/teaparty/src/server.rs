@@ -93,7 +93,7 @@ impl Server {
         Self { tax_percent, ..self }
     }
 
-    /// The address on which it listens.
+    /// The address on which the server listens.
     pub fn addr(&self) -> Loopback {
         self.addr
     }

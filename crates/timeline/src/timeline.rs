@@ -14,7 +14,7 @@ pub const TRACE_CONTEXT: &str = "dormouse.trace_context";
 /// No record is kept for an event: it has no values.
 pub(crate) const NO_RECORD: u32 = u32::MAX;
 
-/// The events of a process, from its first record to its last.
+/// The events of a process, from the first record to the last.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Timeline {
@@ -117,7 +117,7 @@ impl Edges {
     }
 }
 
-/// A task, from its begin to its end.
+/// A task, from begin to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimelineTask {

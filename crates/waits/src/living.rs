@@ -53,9 +53,10 @@ pub struct LivingTask {
     pub polls: u64,
     /// How many wakes made the task runnable.
     pub wakes: u64,
-    /// The numbers of the [places](crate::places) where its leaves have taken wakers that still
-    /// exist. A runnable task has only the place that has woken it, unless it yields. Empty if the
-    /// task is in a poll, or if its leaves have taken their wakers before places were requested.
+    /// The numbers of the [places](crate::places) where the task's leaves (innermost futures) have
+    /// taken wakers that still exist. A runnable task has only the place that has woken it, unless
+    /// it yields. Empty if the task is in a poll, or if its leaves have taken their wakers before
+    /// places were requested.
     pub places: Vec<u32>,
     /// How many polls ago these wakers were taken; 0 for the last poll. Places of a leaf that keeps
     /// its waker over a poll may not be where it waits now.
@@ -111,7 +112,7 @@ pub struct PolledTask {
     pub block: usize,
     /// The task's number.
     pub task: u64,
-    /// The number of its group.
+    /// The number of the task's group.
     pub group: u32,
     /// When the poll began, as a stamp: together with the task's number it identifies the poll.
     pub begun: u64,

@@ -25,8 +25,8 @@ const MOST_NAMED: usize = 4;
 
 /// List who holds the debug registers of a process: watches, their holders, and what is free
 ///
-/// A thread has four registers. Watches leave one of them to debuggers. For the time of a glance
-/// the free ones of a thread are taken.
+/// A thread has four registers. Watches leave one of them to debuggers. To count the free registers
+/// of a thread, the command takes them for a moment.
 #[derive(Debug, clap::Args, Deserialize)]
 pub(crate) struct Request {}
 

@@ -64,7 +64,7 @@ impl Builder {
         Self(self.0.name(name))
     }
 
-    /// Sets the size of its stack in bytes.
+    /// Sets the size of the thread's stack in bytes.
     pub fn stack_size(self, size: usize) -> Self {
         Self(self.0.stack_size(size))
     }

@@ -42,13 +42,14 @@ pub struct GroupStat {
     pub id: u32,
     /// The group's name.
     pub name: &'static str,
-    /// CPU time of its tasks while task-clock was counted, without that of groups nested in them.
-    /// Tasks that are running now are included.
+    /// CPU time of the group's tasks while task-clock was counted, without that of groups nested in
+    /// them. Tasks that are running now are included.
     pub cpu: Duration,
-    /// Polls of its futures and entries of its scopes and threads, while anything was counted.
+    /// Polls of the group's futures and entries of its scopes and threads, while anything was
+    /// counted.
     pub entries: u64,
-    /// Polls of its futures, and switches to its tasks ([`Task::switch_to`](crate::Task)), while
-    /// anything was counted.
+    /// Polls of the group's futures, and switches to its tasks ([`Task::switch_to`](crate::Task)),
+    /// while anything was counted.
     pub polls: u64,
     /// Tasks that ended and were not part of another: those that began where the group was not
     /// current. Work that a request hands on (`spawn_blocking`, `JoinSet`, threads,

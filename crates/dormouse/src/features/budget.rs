@@ -198,7 +198,7 @@ impl<A: Deref<Target = Account>> Drop for Timed<A> {
     }
 }
 
-/// Counts what its thread does; see [`TaskBudget::enter`].
+/// Counts the CPU time of the thread that made it, until it is dropped; see [`TaskBudget::enter`].
 #[derive(Debug)]
 #[must_use = "the thread's time is counted as long as the guard lives"]
 pub struct BudgetScope {
@@ -230,7 +230,7 @@ pin_project! {
 }
 
 impl<F> Budgeted<F> {
-    /// The budget in which its polls are counted.
+    /// The budget in which the future's polls are counted.
     pub fn budget(&self) -> &TaskBudget {
         &self.budget
     }

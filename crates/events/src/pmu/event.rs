@@ -146,7 +146,7 @@ impl Event {
         self.pmu.note(self.number)
     }
 
-    /// The unit that counts it.
+    /// The unit that counts the event.
     pub fn pmu(self) -> &'static dyn Pmu {
         self.pmu
     }

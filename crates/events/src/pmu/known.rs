@@ -42,7 +42,7 @@ pub struct Availability {
     pub name: &'static str,
     /// The unit of the event's counts.
     pub unit: Unit,
-    /// The PMU that counts it.
+    /// The PMU that counts the event.
     pub pmu: &'static str,
     /// A note on what the event's counts leave out.
     pub note: Option<&'static str>,

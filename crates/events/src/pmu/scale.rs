@@ -11,7 +11,7 @@
 pub struct Times {
     /// How long the event was enabled.
     pub enabled_ns: u64,
-    /// The part of `enabled_ns` in which it was counted.
+    /// The part of `enabled_ns` in which the event was counted.
     pub running_ns: u64,
 }
 

@@ -47,8 +47,8 @@ impl Task {
         ptr::eq(self.context(), other.context()) && set(self).is_some() && set(self) == set(other)
     }
 
-    /// Keeps its counts apart: from now on every switch from or to the task reads the counters and
-    /// adds to counts of its own, too.
+    /// Keeps the task's counts apart: from now on every switch from or to the task reads the
+    /// counters, and also adds to the task's own counts.
     pub fn pin(&mut self) {
         self.change(|own| own.pinned.store(true, Ordering::Relaxed));
     }

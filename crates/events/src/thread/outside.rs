@@ -94,7 +94,7 @@ impl PollLooker {
         thread::live().filter_map(|block| self.of(block))
     }
 
-    /// The same poll as it is now, or `None` if it is over.
+    /// The same poll as it is now, or `None` if the poll is over.
     pub fn again(&self, seen: &SeenPoll) -> Option<SeenPoll> {
         self.of(seen.block).filter(|now| now.is_same(seen))
     }

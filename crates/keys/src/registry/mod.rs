@@ -56,7 +56,7 @@ pub(crate) use pin::{lock_pinned, select};
 pub struct KeyUse {
     /// The key.
     pub key: &'static Key,
-    /// How many sites branch on it.
+    /// How many sites branch on the key.
     pub sites: usize,
     /// File name of the linked object that contains the key, or empty if it is unknown.
     pub object: Arc<str>,

@@ -51,8 +51,8 @@ pub(super) fn mapped(
     })
 }
 
-/// The id of the file at a path as this process sees it, if it is the one that a process had
-/// mapped: the build id is the same, or, if none is known, the file has not changed since then.
+/// The id of the file that is at `path` now, if it is the file that a process had mapped: it has
+/// the same build id or, if the build id is not known, it has not changed since then.
 pub fn file_that_was(path: &Path, id: Option<&[u8]>, mapped: SystemTime) -> Option<FileId> {
     let file = regular(path).ok()?;
     let data = file.metadata().ok()?;

@@ -8,7 +8,7 @@ use crate::exposition::Exposition;
 use crate::format::MetricsFormat;
 
 impl Exposition {
-    /// Encodes it in a format for scrapers.
+    /// Encodes the exposition in a format for scrapers.
     pub fn encode(&self, format: MetricsFormat) -> Vec<u8> {
         match format {
             MetricsFormat::OpenMetrics => text::openmetrics(self),
@@ -17,8 +17,8 @@ impl Exposition {
         }
     }
 
-    /// Encodes it as OpenTelemetry's `ExportMetricsServiceRequest`: one resource for each process.
-    /// These attributes are added to each, and override the process's own.
+    /// Encodes the exposition as OpenTelemetry's `ExportMetricsServiceRequest`: one resource for
+    /// each process. These attributes are added to each, and override the process's own.
     pub fn otlp(&self, attributes: &[(String, String)]) -> Vec<u8> {
         otlp::encode(self, attributes)
     }

@@ -191,7 +191,7 @@ impl<Of> Figure<Of> {
         Self { key, in_waits: false, help: "", of, json, of_sums: None, columns, metric: None }
     }
 
-    /// One sentence about it.
+    /// One sentence about the figure.
     pub fn sentence(&self) -> &'static str {
         self.metric.map_or(self.help, |metric| metric.family.help)
     }

@@ -9,7 +9,7 @@ use crate::verbs::Stat;
 /// A process at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessSpan<'a> {
-    /// The answer of its agent to `stat`.
+    /// The answer of the process's agent to `stat`.
     pub stat: &'a Stat,
     /// When the process began, in nanoseconds since 1970.
     pub start_unix_ns: u64,
@@ -18,7 +18,7 @@ pub struct ProcessSpan<'a> {
 /// One figure of a process. A value that is not known has no point.
 #[derive(Debug, Clone)]
 pub struct ProcessFigure {
-    /// The metric that exports it. The kind [`MetricKind::Info`] has the label `version`.
+    /// The metric that exports the figure. The kind [`MetricKind::Info`] has the label `version`.
     pub family: MetricFamily,
     /// Computes the figure.
     pub of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,

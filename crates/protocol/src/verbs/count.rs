@@ -17,8 +17,8 @@ impl Verb for EventsRequest {
     type Answer = Events;
 }
 
-/// Has groups count these events as long as the connection lasts, in place of those of its earlier
-/// request; the answer is [`CountAnswer`]. The agent counts CPU time as well, because
+/// Makes groups count these events as long as the connection lasts. It replaces an earlier request
+/// of the connection; the answer is [`CountAnswer`]. The agent counts CPU time as well, because
 /// [`Stat`](crate::Stat) always contains it; without names it counts nothing. If one name is
 /// unknown, the whole request is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub struct EventInfo {
 pub struct CountAnswer {
     /// The events that the service counts from now on, in the order of the request.
     pub counted: Vec<EventInfo>,
-    /// Events that it cannot count, each with its reason.
+    /// Events that the service cannot count, each with its reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<EventInfo>,
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::verb::{Memory, Verb};
 
-/// Reports long polls as long as the connection lasts, in place of its earlier request; the answer
-/// is [`LongPollsBegun`].
+/// Reports long polls as long as the connection lasts. It replaces an earlier request of the
+/// connection; the answer is [`LongPollsBegun`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollsRequest {
@@ -71,7 +71,7 @@ pub struct LongPollRow {
     pub thread: String,
     /// The number of the task that is charged.
     pub task: u64,
-    /// The name of its group; empty if it has none.
+    /// The name of that task's group; empty if it has none.
     pub group: String,
     /// For how long the poll has lasted, in nanoseconds.
     pub lasted_ns: u64,

@@ -13,7 +13,7 @@ pub struct RecordRequest {
     /// A glob list: starts the recorder with these probes. It outlives the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<String>,
-    /// Memory for its records, in bytes; 8 MiB if absent.
+    /// Memory for the recorder's records, in bytes; 8 MiB if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Ends the recorder after this time, in milliseconds.
@@ -51,7 +51,7 @@ pub struct RecordAnswer {
 pub struct RecorderRow {
     /// The recorder's number, never reused in a process.
     pub number: u64,
-    /// The glob list that chose its keys.
+    /// The glob list that chose the recorder's keys.
     pub glob: String,
     /// The number of keys that the recorder holds.
     pub keys: usize,

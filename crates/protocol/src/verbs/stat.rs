@@ -85,7 +85,7 @@ pub struct Stat {
 pub struct CountedCpu {
     /// CPU time of the process, in nanoseconds.
     pub process_ns: u64,
-    /// CPU time of its groups, in nanoseconds.
+    /// CPU time of the process's groups, in nanoseconds.
     pub groups_ns: u64,
 }
 
@@ -121,7 +121,7 @@ pub struct GroupRow {
     pub name: Cow<'static, str>,
     /// CPU time of the group's tasks while it was counted, without that of groups nested in them.
     pub cpu_ns: u64,
-    /// Polls of its futures and entries of its scopes, while anything was counted.
+    /// Polls of the group's futures and entries of its scopes, while anything was counted.
     pub entries: u64,
     /// The number of tasks alive now.
     pub alive: u64,
@@ -133,7 +133,7 @@ pub struct GroupRow {
     /// the group is a route.
     #[serde(default)]
     pub requests: u64,
-    /// Polls of its futures, without entries of its scopes, while anything was counted.
+    /// Polls of the group's futures, without entries of its scopes, while anything was counted.
     #[serde(default)]
     pub polls: u64,
     /// Counts of the events that this client has requested, in that order.
@@ -155,8 +155,8 @@ pub struct CountRow {
     pub value: u64,
     /// How long the event was enabled, in nanoseconds.
     pub enabled_ns: u64,
-    /// How long of that it was really counted, in nanoseconds. If this is less, `value` is an
-    /// estimate.
+    /// The part of `enabled_ns` in which the event was really counted, in nanoseconds. If this is
+    /// less, `value` is an estimate.
     pub running_ns: u64,
 }
 

@@ -125,9 +125,9 @@ pub enum Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ended {
-    /// How many keys it has lost.
+    /// How many keys the client has lost.
     pub keys: usize,
-    /// How many keys it still holds.
+    /// How many keys the client still holds.
     pub left: usize,
     /// The user id of the client that ended them.
     pub uid: u32,

@@ -74,7 +74,7 @@ pub struct TriggersAnswer {
     /// The bytes that our files take there; absent if the directory cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// The bytes that they may take.
+    /// The bytes that these files may take.
     pub budget_bytes: u64,
     /// Why no file can be written; absent if files can be.
     #[serde(default, skip_serializing_if = "Option::is_none")]

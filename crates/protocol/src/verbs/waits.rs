@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::id::{WireId, known};
 use crate::verb::{Memory, SHORT_ANSWER, Verb};
 
-/// Takes times of tasks as long as the connection lasts, in place of its earlier request; the
-/// answer is [`WaitsBegun`], and [`Stat`](crate::Stat) contains the times from now on. Refused if
-/// the static key for this cannot be switched.
+/// Takes times of tasks as long as the connection lasts. It replaces an earlier request of the
+/// connection; the answer is [`WaitsBegun`], and [`Stat`](crate::Stat) contains the times from now
+/// on. Refused if the static key for this cannot be switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsRequest {
@@ -50,9 +50,9 @@ pub struct WaitsBegun {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitsRow {
-    /// CPU time while it was counted, as in the group's row; absent if it is not counted for this
-    /// client. Between two answers, `poll_ns` minus this is the time that the group's tasks were
-    /// stalled in the middle of a poll: preempted, or blocked.
+    /// CPU time of the group while it was counted, as in the group's row; absent if it is not
+    /// counted for this client. Between two answers, `poll_ns` minus this is the time that the
+    /// group's tasks were stalled in the middle of a poll: preempted, or blocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_cpu_ns: Option<u64>,
     /// Time in polls, on a CPU or not, without the polls of other tasks inside of them.
@@ -116,11 +116,11 @@ pub struct ExemplarRow {
     pub index: i32,
     /// The task of the request.
     pub task: u64,
-    /// Its latency, in nanoseconds.
+    /// The latency of the request, in nanoseconds.
     pub duration_ns: u64,
-    /// When it ended, in nanoseconds since 1970; always the same number for one request.
+    /// When the request ended, in nanoseconds since 1970; always the same number for one request.
     pub unix_ns: u64,
-    /// The trace to which it belongs, if that is known and sampled.
+    /// The trace to which the request belongs, if that is known and sampled.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<WireId<16>>,
     /// The span of the request, or of its caller.

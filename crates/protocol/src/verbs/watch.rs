@@ -118,7 +118,7 @@ pub struct WatchRow {
     pub hits: u64,
     /// The number of hits that were examined one by one.
     pub delivered: u64,
-    /// The number of these that passed the filters.
+    /// The number of examined hits that passed the filters.
     pub passed: u64,
     /// The number of hits that were counted but not examined.
     pub lost: u64,
@@ -233,7 +233,8 @@ impl Verb for SlotsRequest {
 pub struct SlotsAnswer {
     /// The number of debug registers of a thread.
     pub registers: u32,
-    /// How many of them are reserved for debuggers: only a watch that asks for all takes them.
+    /// How many of these registers are reserved for debuggers: only a watch that asks for all takes
+    /// them.
     pub spare: u32,
     /// The watches, and the registers that each takes.
     pub held: Vec<SlotRow>,

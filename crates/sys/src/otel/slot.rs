@@ -116,7 +116,7 @@ mod arch {
     pub(super) const EXISTS: bool = false;
 }
 
-/// The calling thread's pointer.
+/// The thread-local pointer of the calling thread, by which profilers find its context.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
     pointer: &'static AtomicPtr<ThreadContext>,

@@ -140,7 +140,8 @@ impl Attr {
         self.with(REMOVE_ON_EXEC)
     }
 
-    /// Threads that inherit the event keep their own (Linux 6.13; older kernels return `EINVAL`).
+    /// Threads that inherit the event keep events of their own (Linux 6.13; older kernels return
+    /// `EINVAL`).
     ///
     /// Without it the kernel, when it switches between two threads that have inherited the same
     /// events, exchanges these instead of reading them. The sum of counts stays right, but each

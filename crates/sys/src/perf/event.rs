@@ -34,8 +34,8 @@ pub struct Reading {
     pub value: u64,
     /// How long the event was enabled, in nanoseconds, summed over all threads.
     pub enabled_ns: u64,
-    /// The part of that in which it was counted. It is shorter where more events are enabled than
-    /// the processor's unit has counters.
+    /// The part of `enabled_ns` in which the event was counted. It is shorter where more events are
+    /// enabled than the processor's unit has counters.
     pub running_ns: u64,
 }
 
@@ -170,7 +170,7 @@ impl OpenEvent {
         }
     }
 
-    /// Whether it does not count while the kernel runs.
+    /// Whether the event does not count while the kernel runs.
     pub fn is_user_only(&self) -> bool {
         self.user_only
     }

@@ -36,12 +36,12 @@ const HARDWARE_CACHE: u32 = 3;
 const MISS: u64 = 1 << 16;
 
 impl KernelEvent {
-    /// Its name, as perf spells it.
+    /// The event's name, as perf spells it.
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// Whether the processor counts it, in a unit that a virtual machine may not have.
+    /// Whether the processor counts the event, in a unit that a virtual machine may not have.
     pub const fn is_hardware(self) -> bool {
         self.row().1 != SOFTWARE
     }

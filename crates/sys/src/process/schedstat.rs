@@ -18,10 +18,10 @@ use std::io::Read as _;
 /// The kernel's counts of a thread since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedstat {
-    /// Nanoseconds for which it ran.
+    /// Nanoseconds for which the thread ran.
     pub run_ns: u64,
-    /// Nanoseconds for which it was runnable and did not run. `None` where the kernel counts none
-    /// (no `CONFIG_SCHEDSTATS`, and no `delayacct` on its command line).
+    /// Nanoseconds for which the thread was runnable and did not run. `None` where the kernel
+    /// counts none (no `CONFIG_SCHEDSTATS`, and no `delayacct` on its command line).
     pub runnable_ns: Option<u64>,
 }
 

@@ -33,14 +33,14 @@ use trial::{End, Trial};
 
 /// Find out how much the code behind a key costs each request, on the live service
 ///
-/// The keys are switched on and off at random times; what requests use is compared between the two
-/// states, by group. The keys go off with the command, however it ends. CHANGE is how much more a
-/// request uses with the keys on, and lies between AT LEAST and AT MOST; `~` means that no change
-/// was found; the number in brackets is the size that would have been found. It is the change of
-/// usual requests: a large cost that falls on few of them shows only in OFF and ON. `(average)` is
-/// that of the groups' changes, each weighted by how steady it is: a small cost of all requests
-/// shows there first, and a large one of one group does, too. With several keys it is the cost of
-/// all together. One experiment runs on a process at a time.
+/// The keys are switched on and off at random times, and the use of requests is compared between
+/// the two states, by group. The keys go off with the command, however it ends. CHANGE is how much
+/// more a request uses with the keys on; it lies between AT LEAST and AT MOST. `~` means that no
+/// change was found; the number in brackets is the size of a change that would have been found.
+/// CHANGE is that of usual requests: a large cost of a few requests shows only in OFF and ON.
+/// `(average)` is the average of the groups' changes, in which steadier groups count more: a small
+/// cost of all requests shows there first, and so does a large cost of one group. With several keys
+/// the cost is that of all together. A process can have one experiment at a time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(help = help::TARGET)]

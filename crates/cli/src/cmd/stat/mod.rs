@@ -40,12 +40,12 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Sampling may take one part in this many of one processor.
 const SHARE: u32 = 50;
 
-/// Count what a process, its groups and its threads use, or a command
+/// Count what a process, its groups and its threads use, or what a command uses
 ///
-/// A process is watched until Ctrl-C, --for or its own end. Groups are those of a service with
-/// dormouse in it; of any other process there are threads. A command is run to its end, and its
-/// exit code is passed through (128 and the signal's number after a signal, 127 or 126 where it
-/// cannot be run); the figures follow its own output.
+/// A process is watched until Ctrl-C, --for or its own end. A process without dormouse in it has
+/// threads, but no groups. A command is run to its end, and its exit code is passed through (128
+/// and the signal's number after a signal, 127 or 126 where it cannot be run); the figures follow
+/// its own output.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["target", "pid", "command"])))]
 pub(crate) struct Args {

@@ -52,10 +52,10 @@ const BEFORE_WAKE: &str =
 ///
 /// A task is in a poll, runnable (woken, and not polled yet) or awaiting. FOR is the time in this
 /// state, BUSY the time in polls so far. A task is listed if it has begun or been polled since
-/// times are taken, which is as long as this command is connected, or since the start of a service
-/// that has `DORMOUSE_WAITS=1`; the others are counted by group. A task that has only yielded
-/// counts as runnable, if the names of its place show that. If a task began before that, only a
-/// lower bound of its age is known (>). Exits with code 1 if no task is listed.
+/// times are taken: since this command has connected, or since the start of a service with
+/// `DORMOUSE_WAITS=1`. If it began before that, only a lower bound of its age is known (>). The
+/// other tasks are counted by group. A task that has only yielded counts as runnable, if the names
+/// of its place show that. Exits with code 1 if no task is listed.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
@@ -84,7 +84,7 @@ pub(crate) struct Request {
     /// List at most this many tasks
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
-    /// Wake each task once whose wait began before places were taken: it is polled once more, as
+    /// Wake each task whose wait began before places were taken, once: it is polled once more, as
     /// any runtime may do, and then its place is known
     #[arg(long)]
     #[serde(skip)]
@@ -96,9 +96,9 @@ pub(crate) struct Request {
     /// Show how many tasks wait at which place instead, by group
     #[arg(long)]
     tree: bool,
-    /// Report polls that last this long or longer instead, while they last, with the stack of their
-    /// thread, until Ctrl-C: one report then, one each time that the length has doubled, and one at
-    /// the end
+    /// Report polls that last this long or longer, in place of the list, with the stack of their
+    /// thread, until Ctrl-C: one report when a poll has lasted this long, one each time that its
+    /// length has doubled, and one when it has ended
     #[arg(long, value_name = "DURATION")]
     long_poll: Option<Length>,
 }

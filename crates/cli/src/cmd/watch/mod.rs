@@ -46,11 +46,11 @@ const PAGE: Duration = Duration::from_millis(500);
 
 /// Show who writes a variable of a process: function, line, group, thread, old and new value
 ///
-/// No thread is stopped: a debug register of each traps the access, for some ten microseconds. A
-/// process with dormouse watches itself; any other is watched from outside, for which the command
-/// needs root or `CAP_PERFMON`. NAME is a static as in the source, `NAME+offset`, or `NAME.field`;
-/// with `-a x` a function. The lines below the table show what share of the accesses was seen.
-/// Exits with code 1 if there was no hit.
+/// No thread is stopped: a debug register of each thread traps the access, which costs the thread
+/// some ten microseconds. A process with dormouse watches itself; any other is watched from
+/// outside, for which the command needs root or `CAP_PERFMON`. NAME is a static as in the source,
+/// `NAME+offset`, or `NAME.field`; with `-a x` a function. The lines below the table show what
+/// share of the accesses was seen. Exits with code 1 if there was no hit.
 #[derive(Debug, clap::Args, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Request {

@@ -51,9 +51,9 @@ pub struct LongPoll {
     pub number: u64,
     /// When the report was made.
     pub at: SystemTime,
-    /// The id of its thread.
+    /// The id of the thread that polls.
     pub tid: u32,
-    /// The name of its thread.
+    /// The name of that thread.
     pub thread: String,
     /// The number of the task that is charged now: the polled one, or one that was entered inside.
     pub task: u64,
@@ -65,7 +65,7 @@ pub struct LongPoll {
     /// is the time between the first and the last scan that saw the poll, which may have begun and
     /// ended up to one scan interval, at most 10 ms, before and after.
     pub is_exact: bool,
-    /// The stack of its thread; `None` if the poll is over.
+    /// The stack of that thread; `None` if the poll is over.
     pub stack: Option<ThreadStack>,
     /// Why there is no stack.
     pub no_stack: Option<NoStack>,

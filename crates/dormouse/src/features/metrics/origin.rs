@@ -25,7 +25,7 @@ pub struct Origin {
     pub name: String,
     /// The process id in the reader's namespace.
     pub pid: u32,
-    /// The version of dormouse in it.
+    /// The version of dormouse in the process.
     pub version: String,
     /// When the process started, and its counters were zero, in nanoseconds since 1970.
     pub start_unix_ns: u64,

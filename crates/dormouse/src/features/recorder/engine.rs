@@ -79,7 +79,7 @@ struct Held {
 pub struct RecorderStat {
     /// The recorder's number, never reused in a process.
     pub number: u64,
-    /// The glob list that chose its keys.
+    /// The glob list that chose the recorder's keys.
     pub glob: String,
     /// The number of keys that the recorder holds.
     pub keys: usize,

@@ -94,8 +94,8 @@ impl Recorder {
         engine::stat().filter(|stat| self.is_here() && stat.number == self.number)
     }
 
-    /// Calls `each` for a copy of its records, with probe, thread and record. The records of one
-    /// thread come in order.
+    /// Calls `each` for a copy of the recorder's records, with probe, thread and record. The
+    /// records of one thread come in order.
     ///
     /// # Cost
     ///
