@@ -1,10 +1,14 @@
-//! Services in the style of other people's: `dormouse-others NAME`.
+//! Services in the style of other people's: `others NAME`.
 //!
 //! Each is written as somebody would embed dormouse who has only read its README and guides. It
 //! also writes down by itself what it uses ([`known`]), so that a test can compare the two.
 
+mod actix;
+mod batch;
+mod grpc;
 mod known;
 mod tcp;
+mod web;
 
 use std::io;
 use std::process::ExitCode;
@@ -13,13 +17,14 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
-const SERVICES: [(&str, fn() -> io::Result<()>); 1] = [("tcp", tcp::run)];
+const SERVICES: [(&str, fn() -> io::Result<()>); 5] =
+    [("actix", actix::run), ("batch", batch::run), ("grpc", grpc::run), ("tcp", tcp::run), ("web", web::run)];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
     let Some((_, run)) = SERVICES.iter().find(|(known, _)| *known == name) else {
         let names = SERVICES.map(|(name, _)| name).join(" or ");
-        eprintln!("usage: dormouse-others {names}");
+        eprintln!("usage: others {names}");
         return ExitCode::from(2);
     };
     if let Err(why) = dormouse::init() {

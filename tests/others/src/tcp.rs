@@ -85,7 +85,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
 }
 
 async fn get(shared: &Shared, key: &str) -> String {
-    known::burn("get", Duration::from_millis(4));
+    known::burn("get", Duration::from_millis(10));
     shared.store.lock().expect("nobody panics with it").get(key).cloned().unwrap_or_default()
 }
 
@@ -93,8 +93,8 @@ async fn get(shared: &Shared, key: &str) -> String {
 async fn set(shared: &Shared, key: &str, value: &str) -> String {
     let asked = Instant::now();
     let mut store = shared.store.lock().expect("nobody panics with it");
-    known::note("stalled", "set", asked.elapsed());
-    known::burn("set", Duration::from_millis(5));
+    known::note("stalled", "set", asked.elapsed().as_nanos() as u64);
+    known::burn("set", Duration::from_millis(10));
     store.insert(key.to_owned(), value.to_owned());
     "ok".to_owned()
 }
@@ -102,12 +102,12 @@ async fn set(shared: &Shared, key: &str, value: &str) -> String {
 async fn wait(ms: &str) -> String {
     let begun = Instant::now();
     tokio::time::sleep(Duration::from_millis(ms.parse().unwrap_or(0))).await;
-    known::note("awaited", "wait", begun.elapsed());
+    known::note("waited", "wait", begun.elapsed().as_nanos() as u64);
     "waited".to_owned()
 }
 
 async fn publish(shared: &Shared, message: &str) -> String {
-    known::burn("publish", Duration::from_millis(1));
+    known::burn("publish", Duration::from_millis(20));
     // An error is that nobody has subscribed.
     shared.published.send(message.to_owned()).unwrap_or(0).to_string()
 }
@@ -121,7 +121,7 @@ async fn subscribe(mut stream: BufReader<TcpStream>, shared: &Shared) -> io::Res
         tokio::select! {
             message = published.recv() => match message {
                 Ok(message) => {
-                    known::burn("subscribe", Duration::from_millis(3));
+                    known::burn("subscribe", Duration::from_millis(20));
                     stream.write_all(format!("{message}\n").as_bytes()).await?;
                 }
                 Err(RecvError::Lagged(_)) => {}

@@ -1,5 +1,10 @@
 //! Dormouse's figures of services in the style of other people's, compared with what those have
 //! used and with what their clients have seen.
 
+mod actix;
+mod batch;
+mod grpc;
+mod lines;
 mod support;
 mod tcp;
+mod web;

@@ -1,59 +1,68 @@
 //! The store with its own accept loop.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::thread;
 
-use dormouse_testkit::HANG;
-
-use crate::support::{Service, assert_charged, row};
-
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    fn open(address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).expect("a service that accepts");
-        stream.set_nodelay(true).expect("an option");
-        stream.set_read_timeout(Some(HANG)).expect("a timeout");
-        Client(BufReader::new(stream))
-    }
-
-    fn send(&mut self, command: &str) {
-        self.0.get_mut().write_all(format!("{command}\n").as_bytes()).expect("a service that reads");
-    }
-
-    /// Empty once the service has hung up.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("a line");
-        line.trim_end().to_owned()
-    }
-
-    fn ask(&mut self, command: &str) -> String {
-        self.send(command);
-        self.line()
-    }
-}
+use crate::lines::Lines;
+use crate::support::{Service, row};
 
 #[test]
 fn commands_have_their_time() {
-    let mut service = Service::start("tcp");
+    let mut service = Service::start("tcp", &[]);
     let address = service.address;
     let clients: Vec<_> = (0..4)
         .map(|n| {
             thread::spawn(move || {
-                let mut client = Client::open(address);
-                for _ in 0..25 {
+                let mut client = Lines::open(address);
+                for _ in 0..8 {
                     assert_eq!(client.ask(&format!("set key{n} value")), "ok");
                     assert_eq!(client.ask(&format!("get key{n}")), "value");
+                    assert_eq!(client.ask("wait 1"), "waited");
                 }
             })
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().expect("a client"));
     service.await_alive("connections", 0);
-    service.assert_awaiting(0);
-    let (known, shown) = (service.known(), service.shown());
-    assert_charged(&shown, &known);
-    assert_eq!((row(&shown, "get").requests, row(&shown, "set").requests), (100, 100));
+    let (shown, known) = service.charged();
+    for command in ["get", "set", "wait"] {
+        assert_eq!(row(&shown, command).requests, 32, "{command}");
+    }
+    let waits = |group| row(&shown, group).waits.as_ref().expect("times");
+    // A thread that waits for the lock is in a poll, and not on a CPU.
+    let set = waits("set");
+    let stalled = set.poll_ns - set.on_cpu_ns.expect("CPU time");
+    assert!(stalled as f64 >= known.of("stalled", "set") as f64 * 0.98, "{stalled} ns: {set:?}");
+    let (wait, waited) = (waits("wait"), known.of("waited", "wait"));
+    let shown = wait.await_ns + wait.runnable_ns + wait.poll_ns;
+    assert!((shown as f64 / waited as f64 - 1.0).abs() < 0.05, "{shown} of {waited} ns: {wait:?}");
+}
+
+#[test]
+fn hang_ups_and_panics_are_requests() {
+    let mut service = Service::start("tcp", &[]);
+    for number in 0..5 {
+        let mut subscriber = Lines::open(service.address);
+        assert_eq!(subscriber.ask("subscribe"), "subscribed");
+        let mut client = Lines::open(service.address);
+        assert_eq!(client.ask(&format!("publish {number}")), "1");
+        assert_eq!(subscriber.line(), number.to_string());
+        drop(subscriber);
+        service.await_alive("subscribe", 0);
+        assert_eq!(client.ask("fail"), "", "a connection that has panicked");
+        service.await_alive("connections", 0);
+    }
+    let (shown, _) = service.charged();
+    for command in ["subscribe", "publish", "fail"] {
+        let row = row(&shown, command);
+        assert_eq!((row.requests, row.started, row.alive), (5, 5, 0), "{command}");
+    }
+}
+
+#[test]
+fn idle_connections_await_their_clients() {
+    let mut service = Service::start("tcp", &[]);
+    let mut clients = [Lines::open(service.address), Lines::open(service.address)];
+    assert_eq!(clients[0].ask("get nothing"), "");
+    assert_eq!(clients[1].ask("subscribe"), "subscribed");
+    service.assert_awaiting(&["connections", "connections", "subscribe"]);
 }

@@ -1,0 +1,39 @@
+//! The web service on actix-web.
+
+use crate::lines::Lines;
+use crate::support::{Service, row};
+
+#[test]
+fn routes_have_their_time() {
+    let mut service = Service::start("actix", &[]);
+    let url = |path: &str| format!("http://{}{path}", service.address);
+    let agent = ureq::agent();
+    for _ in 0..8 {
+        let answer = agent.get(url("/compute")).call().and_then(|mut it| it.body_mut().read_to_string());
+        assert_eq!(answer.expect("an answer"), "computed");
+        let missing = agent.get(url("/missing")).call();
+        assert!(matches!(missing, Err(ureq::Error::StatusCode(404))), "{missing:?}");
+    }
+    let (shown, _) = service.charged();
+    for (route, requests) in [("/compute", 8), ("unmatched", 8)] {
+        let row = row(&shown, route);
+        assert_eq!((row.requests, row.alive), (requests, 0), "{route}");
+    }
+}
+
+#[test]
+fn hang_ups_and_panics_are_requests() {
+    let mut service = Service::start("actix", &[]);
+    for _ in 0..3 {
+        let hangs = Lines::get(service.address, "/never");
+        service.await_alive("/never", 1);
+        drop(hangs);
+        service.await_alive("/never", 0);
+        assert_eq!(Lines::get(service.address, "/fail").line(), "");
+    }
+    let shown = service.shown();
+    for route in ["/never", "/fail"] {
+        let row = row(&shown, route);
+        assert_eq!((row.requests, row.alive), (3, 0), "{route}");
+    }
+}

@@ -1,0 +1,96 @@
+//! The gRPC service.
+
+use http::uri::PathAndQuery;
+use tokio_stream::{StreamExt as _, iter};
+use tonic::Request;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use crate::support::{Service, row};
+
+type Codec = ProstCodec<u32, u32>;
+
+async fn client(service: &Service) -> Grpc<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", service.address)).expect("an address");
+    Grpc::new(endpoint.connect().await.expect("a service that accepts"))
+}
+
+async fn ready(client: &mut Grpc<Channel>) -> &mut Grpc<Channel> {
+    client.ready().await.expect("a connection");
+    client
+}
+
+fn path(method: &str) -> PathAndQuery {
+    format!("/others.Numbers/{method}").parse().expect("a path")
+}
+
+/// Calls of each kind, of which several are under way at once.
+async fn call_all(client: &mut Grpc<Channel>) {
+    let square = ready(client).await.unary(Request::new(5_u32), path("Square"), Codec::new()).await;
+    assert_eq!(square.expect("a square").into_inner(), 25_u32);
+    let count = ready(client).await.server_streaming(Request::new(3_u32), path("Count"), Codec::new()).await;
+    let count = count.expect("a stream").into_inner();
+    let sum =
+        ready(client).await.client_streaming(Request::new(iter(1..4_u32)), path("Sum"), Codec::new()).await;
+    assert_eq!(sum.expect("a sum").into_inner(), 6_u32);
+    let echo = ready(client).await.streaming(Request::new(iter(1..4_u32)), path("Echo"), Codec::new()).await;
+    let echo = echo.expect("a stream").into_inner();
+    let numbers: Result<Vec<u32>, _> = count.merge(echo).collect().await;
+    assert_eq!(numbers.expect("numbers").len(), 6);
+}
+
+fn run<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(future)
+}
+
+#[test]
+fn calls_of_all_kinds_have_their_time() {
+    let mut service = Service::start("grpc", &[]);
+    run(async {
+        let clients = (0..3).map(|_| async {
+            let mut client = client(&service).await;
+            for _ in 0..2 {
+                call_all(&mut client).await;
+            }
+        });
+        futures_util::future::join_all(clients).await;
+    });
+    service.await_noted("ended", "/others.Numbers/Count", 6);
+    let (shown, _) = service.charged();
+    for method in ["Square", "Count", "Sum", "Echo"] {
+        let row = row(&shown, &format!("/others.Numbers/{method}"));
+        assert_eq!((row.requests, row.alive), (6, 0), "{method}");
+    }
+}
+
+#[test]
+fn cancelled_streams_and_panics_are_requests() {
+    let mut service = Service::start("grpc", &[]);
+    run(async {
+        let mut client = client(&service).await;
+        for _ in 0..3 {
+            let count = ready(&mut client).await.server_streaming(
+                Request::new(1_000_000_u32),
+                path("Count"),
+                Codec::new(),
+            );
+            let mut count = count.await.expect("a stream").into_inner();
+            assert_eq!(count.message().await.expect("a number"), Some(0_u32));
+            drop(count);
+            let numbers = Request::new(iter([1, 13_u32]));
+            let echo = ready(&mut client).await.streaming(numbers, path("Echo"), Codec::new()).await;
+            let mut echo = echo.expect("a stream").into_inner();
+            while let Ok(Some(1_u32)) = echo.message().await {}
+        }
+    });
+    service.await_noted("ended", "/others.Numbers/Count", 3);
+    for method in ["Count", "Echo"] {
+        service.await_alive(&format!("/others.Numbers/{method}"), 0);
+    }
+    let (shown, _) = service.charged();
+    for method in ["Count", "Echo"] {
+        assert_eq!(row(&shown, &format!("/others.Numbers/{method}")).requests, 3, "{method}");
+    }
+}
