@@ -131,7 +131,7 @@ fn await_end(pidfd: &OwnedFd, began: Instant, limit: Duration, tick: &mut impl F
 fn kill_marked(mark: &str) {
     let mark = format!("{MARK}={mark}");
     let kill = |pid: Pid| {
-        // Opened before it is looked at: the number may be another process's later.
+        // Opened before it is checked: the number may be another process's later.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         // A process that has ended has no environment, so this comes to an end.
         let environ = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).ok()?;

@@ -103,7 +103,7 @@ pub enum Error {
         /// The process's id.
         pid: u32,
     },
-    /// A process cannot be looked at.
+    /// A process cannot be examined.
     #[error("process {pid} cannot be looked at: {source}")]
     Process {
         /// The process's id.

@@ -196,7 +196,7 @@ fn constants() -> Vec<(&'static str, u32)> {
     .collect()
 }
 
-/// The compiler's complaint about the assertions.
+/// Compiles the assertions; the error is the compiler's message.
 fn compile(assertions: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layout.c");

@@ -101,7 +101,7 @@ unsafe extern "C" fn dormouse_metrics_read(
     // SAFETY: promise 4 for the metrics, 1 for the places, 3 for the error.
     unsafe {
         answer(error, || {
-            let told = metrics.as_mut().ok_or(Refusal::Invalid("no metrics: the pointer is NULL"))?;
+            let held = metrics.as_mut().ok_or(Refusal::Invalid("no metrics: the pointer is NULL"))?;
             let (Some(bytes), Some(length)) = (NonNull::new(bytes), NonNull::new(length)) else {
                 let none = "no place for the bytes or their number: a pointer is NULL";
                 return Err(Refusal::Invalid(none));
@@ -109,9 +109,9 @@ unsafe extern "C" fn dormouse_metrics_read(
             let none = Refusal::Invalid("the format is none of enum dormouse_metrics_format");
             let (_, format, _) = format(wanted).ok_or(none)?;
             memory()?;
-            told.rendered = told.metrics.exposition().encode(*format);
-            bytes.write(told.rendered.as_ptr().cast());
-            length.write(told.rendered.len());
+            held.rendered = held.metrics.exposition().encode(*format);
+            bytes.write(held.rendered.as_ptr().cast());
+            length.write(held.rendered.len());
             Ok(())
         })
     }

@@ -81,7 +81,7 @@ impl Context {
     /// The streams of this process.
     pub(crate) fn new(json: bool, color: Color, patience: Duration) -> Context {
         match color {
-            // anstream takes CI for a wish for colour, also on a terminal that has none.
+            // anstream takes CI for a request for colour, also on a terminal that has none.
             Color::Auto if is_dumb() && std::env::var_os("CLICOLOR_FORCE").is_none() => ColorChoice::Never,
             Color::Auto => ColorChoice::Auto,
             Color::Always => ColorChoice::Always,

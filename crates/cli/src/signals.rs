@@ -23,7 +23,7 @@ use signal_hook::flag;
 
 use crate::exit::{Failure, Outcome};
 
-/// Signals that arrived and were not yet looked at.
+/// Signals that arrived and were not handled yet.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: UnixStream,

@@ -32,7 +32,7 @@ pub fn process_cpu_ns() -> u64 {
     ns
 }
 
-/// `CLOCK_MONOTONIC` at the last tick, in nanoseconds, without a look at the counter; 0 where a
+/// `CLOCK_MONOTONIC` at the last tick, in nanoseconds, without a read of the counter; 0 where a
 /// filter refuses it.
 pub(crate) fn tick_ns() -> u64 {
     ask_library(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0)

@@ -363,7 +363,7 @@ mod tests {
             let there = reference.get().unwrap();
             // As if the counter had been 10 ms ahead then.
             reference.set(Pair { tsc: there.tsc.wrapping_add(((10 * FIRST) << 32) / rate()), ..there });
-            // An interruption in the middle of a look excuses it.
+            // An interruption in the middle of a check excuses it.
             assert!((0..1000).any(|_| !holds(&reference)));
         });
     }

@@ -48,7 +48,7 @@ pub(crate) trait Engine: Any + Debug {
 #[derive(Debug, Default)]
 pub(crate) struct Engines(Vec<Box<dyn Engine>>);
 
-/// A thing that an engine looks at, by its number there.
+/// A thing that an engine watches, by its number there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watched {
     engine: TypeId,

@@ -29,7 +29,7 @@ pub(crate) fn take_over<T: Copy + PartialEq>(look: impl Fn() -> T, take: impl Fn
     }
 }
 
-/// The caller has moved the word that [`take_over`] looks at, and writes to all contexts that are
+/// The caller has moved the word that [`take_over`] reads, and writes to all contexts that are
 /// shown next.
 pub(crate) fn changed() {
     // Pairs with that in `take_over`.

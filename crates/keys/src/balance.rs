@@ -97,7 +97,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A hold: until when, and when it is looked at.
+/// A hold: until when, and when it is checked.
 type Term = (Instant, Instant);
 
 /// The truth, slowly.

@@ -161,8 +161,8 @@ impl Holds {
     pub(crate) fn postpone(&mut self, now: Instant, at: Instant, is_refused: impl Fn(&Key) -> bool) {
         let is_due = |hold: &KeyHold| hold.end_at <= now;
         for (key, holds) in self.by_key.values_mut() {
-            // Other keys are not looked at: the memory of one may be gone, and once its end was
-            // refused for that it is no longer due.
+            // Other keys are not read: the memory of one may be gone, and once its end was refused
+            // for that it is no longer due.
             if holds.iter().any(is_due) && is_refused(key) {
                 holds.iter_mut().filter(|hold| is_due(hold)).for_each(|hold| hold.end_at = at);
             }

@@ -107,7 +107,7 @@ impl Slots {
     #[inline]
     pub(crate) fn claim(self, address: *mut ()) -> Result<Claim, NoSlot> {
         let hint = HINT.with(Cell::get);
-        // A slot of another table, where there are several, would not be looked at.
+        // A slot of another table, where there are several, would not be found.
         #[cfg(test)]
         let hint = hint.filter(|&hint| self.table().slots.as_ptr_range().contains(&&raw const *hint));
         match hint.and_then(|hint| hint.fill(address)) {
@@ -173,7 +173,7 @@ impl Claim {
     ///
     /// This store and that of [`Slot::fill`], and before it that of `used`, come before the light
     /// barrier, and after it the reader looks again at the published address. A writer publishes
-    /// before its heavy barrier, and looks at the slots after it ([`Slots::holds`]). So the reader
+    /// before its heavy barrier, and reads the slots after it ([`Slots::holds`]). So the reader
     /// sees the new publication or the writer sees the slot.
     #[inline]
     pub(crate) fn renew(&self, address: *mut ()) {

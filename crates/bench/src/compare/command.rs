@@ -83,10 +83,10 @@ pub(crate) fn compare(args: &CompareArgs, out: &mut dyn Write) -> anyhow::Result
         comparison.text()
     };
     writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()).context("cannot print the comparison")?;
-    let Some(complaint) = comparison.complaint().filter(|_| args.fail_on_regression) else { return Ok(()) };
+    let Some(reason) = comparison.gate_failure().filter(|_| args.fail_on_regression) else { return Ok(()) };
     match comparison.processes_needed {
-        Some(needed) => bail!("compare: {complaint}; --runs {needed} has processes enough"),
-        None => bail!("compare: {complaint}"),
+        Some(needed) => bail!("compare: {reason}; --runs {needed} has processes enough"),
+        None => bail!("compare: {reason}"),
     }
 }
 

@@ -138,17 +138,17 @@ impl Comparison {
     /// Why a gate should fail, in a few words: something got worse, is lost or wrong, or is
     /// undecided. `None` if it should pass.
     #[must_use]
-    pub(crate) fn complaint(&self) -> Option<String> {
+    pub(crate) fn gate_failure(&self) -> Option<String> {
         let number = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));
         let changes = self.workloads.iter().flat_map(|it| &it.rows).flat_map(|row| &row.changes);
-        let complaints = [
+        let reasons = [
             number(self.worse, "worse"),
             number(self.lost.len(), "lost"),
             number(self.wrong.len(), "wrong"),
             number(self.undecided, "undecided for want of processes"),
         ];
-        let complaints: Vec<String> = complaints.into_iter().flatten().collect();
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         let none = (changes.flatten().count() == 0).then(|| "no row could be compared".to_owned());
-        if complaints.is_empty() { none } else { Some(complaints.join(", ")) }
+        if reasons.is_empty() { none } else { Some(reasons.join(", ")) }
     }
 }

@@ -141,7 +141,7 @@ fn rows_of_one_side_are_named() {
     assert_eq!(reasons, [Some("in \"us\" there"), Some("no <clock>"), Some("no such row")]);
     assert!(rows.iter().all(|row| row.changes[0].is_none()));
     assert_eq!(comparison.lost.len(), 3, "{:?}", comparison.lost);
-    assert_eq!(comparison.complaint().as_deref(), Some("3 lost"));
+    assert_eq!(comparison.gate_failure().as_deref(), Some("3 lost"));
     let html = comparison.html();
     assert!(html.contains("no &lt;clock&gt;") && !html.contains("<clock>"), "{html}");
 }
@@ -151,12 +151,12 @@ fn what_a_side_lost_is_a_complaint() {
     let of = |bench: &str, rows: Vec<Row>| Found { report: report(bench, rows), place: String::new() };
     let calm = || about(100.0).map(|value| vec![row("k/a", "ns", &[value])]);
     let whole = |name: &str| side(name, calm().collect());
-    assert_eq!(compare(&[whole("a"), whole("b")]).complaint(), None);
+    assert_eq!(compare(&[whole("a"), whole("b")]).gate_failure(), None);
     let mut a = whole("a");
     a.reports.push(of("poll", vec![row("p/a", "ns", &[1.0])]));
     let comparison = compare(&[a, whole("b")]);
     assert_eq!(comparison.lost, ["poll, all of it, in B"]);
-    assert_eq!(comparison.complaint().as_deref(), Some("1 lost"));
+    assert_eq!(comparison.gate_failure().as_deref(), Some("1 lost"));
 
     // A row that one process alone could measure is lost, and not undecided.
     let b = side("b", calm().enumerate().map(|(n, rows)| if n == 0 { rows } else { Vec::new() }).collect());
@@ -166,9 +166,9 @@ fn what_a_side_lost_is_a_complaint() {
 
     let mut b = whole("b");
     b.reports[3].report.notes.push("WRONG ANSWER: 55 of 56".to_owned());
-    assert_eq!(compare(&[whole("a"), b]).complaint().as_deref(), Some("1 wrong"));
+    assert_eq!(compare(&[whole("a"), b]).gate_failure().as_deref(), Some("1 wrong"));
     let beyond = [f64::MAX, f64::MIN].map(|value| one("x/y", "ns", [value; 3]));
-    assert_eq!(compare(&beyond).complaint().as_deref(), Some("no row could be compared"));
+    assert_eq!(compare(&beyond).gate_failure().as_deref(), Some("no row could be compared"));
 }
 
 /// Files of reports, and the messages about them.

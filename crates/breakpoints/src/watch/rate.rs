@@ -31,7 +31,7 @@ pub(crate) const LONGEST_REST_NS: u64 = 4_000_000_000;
 
 const SECOND_NS: u128 = 1_000_000_000;
 
-/// The answer to a look.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowance {
     /// Armed: check again when there were more hits than this in all.

@@ -27,7 +27,7 @@ pub(crate) use lines::Lines;
 pub(crate) use timed::Timed;
 
 /// How long records are held so that those of several threads come out in order: more than the
-/// agent lets pass between two looks at a thread's ring.
+/// agent lets pass between two reads of a thread's ring.
 const HOLD: Duration = Duration::from_millis(100);
 
 /// When a trace ends by itself.

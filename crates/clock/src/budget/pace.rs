@@ -4,10 +4,10 @@
 //! before `remaining / processors` has passed. A meter nearly always moves more slowly, and looks
 //! at exactly those times would take ever smaller steps towards the target. So the wait is longer
 //! where the rate at the last look leaves time, bounded by the cost of a wrong guess: [`MOVING`],
-//! or an eighth of the budget. A meter that stood still is looked at ever more rarely: the budget
-//! may end late by twice the time for which it stood still, up to [`STILL`]. Meters at that limit
-//! are looked at together, so that a thousand of them wake the timer hardly more often than one. A
-//! measured thread may end, so no wait is longer than [`LONGEST`].
+//! or an eighth of the budget. A meter that stood still is read ever more rarely: the budget may
+//! end late by twice the time for which it stood still, up to [`STILL`]. Meters at that limit are
+//! read together, so that a thousand of them wake the timer hardly more often than one. A measured
+//! thread may end, so no wait is longer than [`LONGEST`].
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Simulates looks at a meter that moves at the rate `rate` (nanoseconds per nanosecond, by
+    /// Simulates readings of a meter that moves at the rate `rate` (nanoseconds per nanosecond, by
     /// time) until its target is reached. Returns the number of looks, and how far past the target
     /// the meter is then.
     fn looks(processors: u64, budget_ns: u64, rate: impl Fn(u64) -> f64) -> (u32, u64) {

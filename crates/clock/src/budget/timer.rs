@@ -314,7 +314,7 @@ impl Queue {
     }
 }
 
-/// The result of a look.
+/// The result of a reading of all meters.
 enum Look {
     Again { seen_ns: u64, seen_at: u64, due: u64 },
     End(BudgetEnd),

@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A flag that is down when it is looked at for these times.
+    /// A flag that is down when it is read for these times.
     struct Flag {
         down: Range<u32>,
         looks: Cell<u32>,

@@ -4,8 +4,8 @@
 //!
 //! `axum::serve` spawns a task for each connection itself, by plain `tokio::spawn`. A program can
 //! choose only the stream below the task. So this listener charges to the group what its streams
-//! read and write, and their close; `alive` of the group is the number of open connections. They are
-//! no requests ([`Group::connection`]).
+//! read and write, and their close; `alive` of the group is the number of open connections, which
+//! are no requests ([`Group::connection`]).
 //!
 //! With small answers that is two thirds of the cost of a connection's task. The rest, hyper's own
 //! work on the bytes, stays in no group, unless the program is built with `--cfg tokio_unstable`

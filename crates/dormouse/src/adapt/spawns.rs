@@ -34,7 +34,7 @@ const BOUND: usize = 256;
 /// Places of which there is something to remember. Further ones have no group.
 const PLACES: usize = 1024;
 
-/// How many of them are looked at for one.
+/// How many of them are compared for one.
 const WAY: usize = 64;
 
 /// The value of a place whose tasks bring their own groups.

@@ -158,7 +158,7 @@ impl Sockets {
     }
 
     /// Waits until a descriptor is ready, or until `timeout` is over. (A number that has become the
-    /// host's is only looked at.)
+    /// host's is only polled.)
     pub(super) fn poll(&self, polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<(), Errno> {
         let timeout = timeout.map(|timeout| libc::timespec {
             tv_sec: timeout.as_secs().cast_signed(),

@@ -126,7 +126,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        // SAFETY: the door's thread alone looks at it.
+                        // SAFETY: the door's thread alone reads it.
                         door.ask(|| unsafe { *shared.load(std::sync::atomic::Ordering::Relaxed) += 1 });
                     }
                 });

@@ -17,7 +17,7 @@ use crate::agent::{Answered, Asked};
 use crate::core::group::Group;
 use crate::core::rows::task_row;
 
-/// Places of tasks that one part looks at.
+/// Places of tasks that one part reads.
 const PLACES: usize = 4096;
 
 impl Answered for TasksRequest {

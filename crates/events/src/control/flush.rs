@@ -36,7 +36,7 @@ pub(super) fn flush_remote_all(generation: Generation) {
     }
 }
 
-/// Flushes the span of one thread, if it is of an older generation; false if it has to be looked at
+/// Flushes the span of one thread, if it is of an older generation; false if it has to be read
 /// again.
 fn flush_remote(block: &ThreadBlock, span: &Span, generation: Generation) -> bool {
     let Some(seen) = span.try_snapshot() else { return false };

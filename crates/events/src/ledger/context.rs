@@ -177,7 +177,7 @@ impl Context {
     /// Charges the pending counts of a thread.
     #[inline]
     pub(crate) fn charge_pending(&self, start: u64, pending: &Pending) {
-        // Scopes come first, and `charged` looks at them last: no reader takes a scope for a poll.
+        // Scopes come first, and `charged` reads them last: no reader takes a scope for a poll.
         self.charge(start, SCOPES, pending.scopes);
         self.charge(start, ENTRIES, pending.entries);
         self.charge(start, CLOCK, pending.ns);

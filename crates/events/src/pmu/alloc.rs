@@ -45,7 +45,7 @@ use super::{cells, sampling};
 use crate::error::Error;
 
 static_key! {
-    /// One of the others is on: the only one that is looked at asleep.
+    /// One of the others is on: the only one that is tested asleep.
     static AWAKE: "dormouse.alloc" = false;
 }
 

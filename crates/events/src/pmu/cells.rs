@@ -152,7 +152,7 @@ pub(super) fn of<R>(thread: &ThreadBlock, look: impl FnOnce(&Cells) -> R) -> Opt
     let cells = row.cells.load(Ordering::SeqCst);
     // SAFETY: null, or the cells of a thread that waits for us before it ends (invariant 2).
     let result = unsafe { cells.as_ref() }.map(look);
-    // Pairs with the load in `take_back`: the cells are looked at before they go.
+    // Pairs with the load in `take_back`: the cells are read before they go.
     row.readers.fetch_sub(1, Ordering::Release);
     result
 }

@@ -25,7 +25,7 @@ use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 use super::stack::{Frame, Stack};
 use super::token::{MAX_DEPTH, Token};
 
-/// How often a look at a thread begins again that goes from task to task meanwhile.
+/// How often the reading of a thread that goes from task to task meanwhile begins again.
 const PATIENCE: usize = 4;
 
 const FRAME: usize = size_of::<Frame>();

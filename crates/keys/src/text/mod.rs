@@ -99,7 +99,7 @@ fn change(
     length: usize,
     store: impl FnOnce(&Access, &[Patch]) -> Result<(usize, u64), Error>,
 ) -> Result<BatchReport, Error> {
-    // 1. Every site's text is looked at before the first page changes.
+    // 1. Every site's text is read before the first page changes.
     let (mut pages, mut first) = (Pages::default(), None);
     patches.retain(|patch| match patch.look(&mut pages) {
         Ok(bytes) => bytes == Bytes::Old,

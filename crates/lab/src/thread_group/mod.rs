@@ -37,7 +37,7 @@ mod record;
 
 pub use self::membership::Refresh;
 
-/// Places that one walk of a reader looks at, at most, for each member that it may ask.
+/// Places that one walk of a reader visits, at most, for each member that it may ask.
 const LOOKED_AT: usize = 2;
 
 /// CPU time of a group, with a bound on what is missing.
@@ -278,7 +278,7 @@ impl Shared {
     }
 
     /// Brings records that are older than `tolerance` up to date, [`Refresh::most`] of them, and
-    /// looks at `places` for that: those behind the last walk's first. How many.
+    /// visits `places` for that: those behind the last walk's first. How many.
     fn walk(&self, now: u64, tolerance: u64, places: usize) -> usize {
         let length = self.records.len();
         let tolerance = i64::try_from(tolerance).unwrap_or(i64::MAX);

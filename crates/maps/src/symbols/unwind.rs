@@ -128,7 +128,7 @@ impl StackUnwinder {
     pub fn unwind(&mut self, registers: [u64; 4], stack: &[u8], into: &mut Vec<u64>) -> UnwindEnd {
         let Self { reader, rules, .. } = self;
         let Some(tables) = reader else { return UnwindEnd::Lost };
-        // No stack is there, and the reader looks at the word below a frame.
+        // No stack is there, and the reader reads the word below a frame.
         if registers[1] < 8 {
             return UnwindEnd::Lost;
         }

@@ -68,8 +68,8 @@ impl Server {
     /// Has the agent take a profile, at this rate, until the answer is dropped.
     pub(super) fn profile(&self, runtime_dir: &Path, hz: u32) -> anyhow::Result<Profiled> {
         let mut agent = greet(runtime_dir, self.pid())?;
-        let wish = ProfileRequest { hz: Some(hz), ..ProfileRequest::default() };
-        let ProfileBegun { number } = ask(&mut agent, 3, wish)?;
+        let request = ProfileRequest { hz: Some(hz), ..ProfileRequest::default() };
+        let ProfileBegun { number } = ask(&mut agent, 3, request)?;
         Ok(Profiled { agent, number })
     }
 

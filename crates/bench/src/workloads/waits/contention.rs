@@ -19,7 +19,7 @@ use crate::runner::Failure;
 pub(super) const LOOK: &str = "threads/look";
 pub(super) const APART: &str = "threads/apart";
 
-/// Threads that are looked at.
+/// Threads that are checked.
 const MANY: usize = 256;
 /// Threads that share a processor.
 const SPINNERS: usize = 3;

@@ -17,7 +17,7 @@ use crate::runner::Failure;
 /// The threshold, and how long each poll lasts.
 const THRESHOLD: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_millis(50);
-/// How long an idle process is looked at.
+/// How long an idle process is measured.
 const IDLE: Duration = Duration::from_millis(500);
 /// The longest wait for a report.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -52,7 +52,7 @@ pub(super) struct TeaHouse {
     pub(super) url: String,
     /// Lines of its standard output, to its end.
     lines: Receiver<String>,
-    complaints: Arc<Mutex<VecDeque<String>>>,
+    errors: Arc<Mutex<VecDeque<String>>>,
 }
 
 /// Says where the service listens, from inside it.
@@ -83,15 +83,15 @@ impl TeaHouse {
             .spawn()
             .map_err(io_fails)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let complaints = Arc::new(Mutex::new(VecDeque::new()));
+        let errors = Arc::new(Mutex::new(VecDeque::new()));
         let (sender, lines) = channel();
         // Into its place first: from here on every way out ends the child.
-        let mut house = TeaHouse { child, url: String::new(), lines, complaints: Arc::clone(&complaints) };
+        let mut house = TeaHouse { child, url: String::new(), lines, errors: Arc::clone(&errors) };
         let kept = move |line| {
-            let mut complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
-            complaints.push_back(line);
-            if complaints.len() > KEPT {
-                complaints.pop_front();
+            let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+            errors.push_back(line);
+            if errors.len() > KEPT {
+                errors.pop_front();
             }
         };
         read_lines("tea-stderr", stderr, kept).map_err(io_fails)?;
@@ -120,18 +120,18 @@ impl TeaHouse {
     /// The failure, unless the service's own end or complaint is the reason for it.
     pub(super) fn explain(&mut self, failure: Failure) -> Failure {
         let Failure::Said(report) = &failure else { return failure };
-        let complaints = self.complaints();
+        let errors = self.errors();
         if report.exit == Exit::Failed {
             // Its streams end a moment before the process does.
             self.await_end(Instant::now() + ENDING);
         }
         let ended = match self.child.try_wait() {
             Ok(Some(status)) => format!("the demo's service ended: {status}"),
-            _ if complaints.is_empty() => return failure,
+            _ if errors.is_empty() => return failure,
             _ => report.message.clone(),
         };
         let ended = Failure::failed(ended);
-        if complaints.is_empty() { ended } else { ended.hint(format!("it said: {complaints}")) }
+        if errors.is_empty() { ended } else { ended.hint(format!("it said: {errors}")) }
     }
 
     /// The next line of the service.
@@ -157,9 +157,9 @@ impl TeaHouse {
         }
     }
 
-    fn complaints(&self) -> String {
-        let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-        complaints.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
+    fn errors(&self) -> String {
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
     }
 }
 

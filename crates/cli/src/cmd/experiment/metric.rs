@@ -56,7 +56,7 @@ impl Metric {
         }
     }
 
-    /// The use of the time between two looks at the process whose first thread is `main`.
+    /// The use of the time between two readings of the process whose first thread is `main`.
     pub(super) fn between(&self, before: &Stat, now: &Stat, main: u32) -> Turn {
         let since = now.since(before);
         let used = |row: &GroupRow| (row.id, Use { alive: row.alive, ..self.used(row) });

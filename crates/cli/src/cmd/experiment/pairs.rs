@@ -18,7 +18,7 @@ use super::metric::{Turn, Use};
 const LEAST: u64 = 8;
 /// The fewest requests for a 99th percentile: two are beyond it.
 const LEAST_P99: u64 = 200;
-/// Blocks that a group must have to be looked at: fewer cannot show anything at the level of an
+/// Blocks that a group must have to be judged: fewer cannot show anything at the level of an
 /// experiment.
 const FEWEST_BLOCKS: usize = 16;
 

@@ -40,7 +40,7 @@ use crate::sample::totals::Usage;
 use crate::target::{Finder, Found, Target};
 use crate::text::{clean, count};
 
-/// How often a command is looked at while it runs; a shorter one is not seen from inside.
+/// How often a command is read while it runs; a shorter one is not seen from inside.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The use of one run.
@@ -211,7 +211,7 @@ fn once(
     Ok(Run { used, status, inside })
 }
 
-/// A command that runs, looked at from inside.
+/// A command that runs, read from inside.
 struct View {
     child: Pid,
     start_mono_ns: u64,

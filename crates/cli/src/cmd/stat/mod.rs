@@ -35,7 +35,7 @@ use account::{Account, Kind};
 const SHORTEST_MS: u64 = 10;
 /// How long a client elsewhere has counted that does not say: nobody presses Ctrl-C there.
 const REMOTE: Duration = Duration::from_secs(1);
-/// How often a process is looked at in between.
+/// How often a process is read in between.
 const LOOK: Duration = Duration::from_millis(250);
 /// Sampling may take one part in this many of one processor.
 const SHARE: u32 = 50;

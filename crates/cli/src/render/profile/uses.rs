@@ -18,7 +18,7 @@ use crate::duration::short;
 
 /// Work in no group.
 pub(crate) const UNATTRIBUTED: &str = "(unattributed)";
-/// Frames of a stack that are looked at: more than a sampler takes.
+/// Frames of a stack that are read: more than a sampler takes.
 const MOST_FRAMES: usize = 4096;
 /// The parts of paths that only sources of a language's own library have: those of Rust as they are
 /// built in, as they are installed, and their dependencies; those of C++.

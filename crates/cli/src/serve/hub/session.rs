@@ -117,8 +117,8 @@ impl ServiceSession {
             // The first snapshot is taken without a request.
             wanted: Mutex::new(Some(Wanted { since: Instant::now(), brief: Some(Brief::All) })),
         });
-        let told = Cell::new(false);
-        let talk = Talk { session: Arc::downgrade(&session), found, events, waits, received, told };
+        let has_warned = Cell::new(false);
+        let talk = Talk { session: Arc::downgrade(&session), found, events, waits, received, has_warned };
         thread::Builder::new().name("serve-session".into()).stack_size(STACK).spawn(move || talk.run())?;
         Ok(session)
     }
@@ -273,8 +273,8 @@ struct Talk {
     events: EventRequest,
     waits: bool,
     received: Receiver<Errand>,
-    /// Whether it was told that the service does not know an event.
-    told: Cell<bool>,
+    /// Whether a message has said that the service does not know an event.
+    has_warned: Cell<bool>,
 }
 
 impl Talk {
@@ -323,7 +323,7 @@ impl Talk {
         counted.or_else(|failure| match failure {
             // It does not know one of them.
             Failure::Said(report) if report.exit == Exit::Usage => {
-                if !self.told.replace(true) {
+                if !self.has_warned.replace(true) {
                     let who = describe(&self.found.process);
                     say(format_args!(
                         "{FAIR}warning:{FAIR:#} {who} counts CPU time alone: {}",

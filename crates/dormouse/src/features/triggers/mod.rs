@@ -77,7 +77,7 @@ pub enum TriggerError {
         /// The number that was given.
         number: u64,
     },
-    /// The process has not what the trigger looks at, or can write no file.
+    /// The process does not have what the trigger watches, or cannot write files.
     #[error("`{rule}` cannot be armed: {why}")]
     Unavailable {
         /// The rule.

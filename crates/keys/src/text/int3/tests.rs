@@ -211,7 +211,7 @@ fn switch(on: bool) {
     assert_eq!(unlikely!(LIVE), on);
 }
 
-/// Handlers over a look-up that do not come back.
+/// Handlers that interrupt a look-up and do not return.
 static PARKED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn park(_: libc::c_int) {

@@ -40,7 +40,7 @@ const MOST_UNITS: usize = 1 << 20;
 const LONGEST_UNIT: u64 = 256 << 20;
 const MOST_KEPT: u64 = 512 << 20;
 const MOST_ABBREVIATIONS: u64 = 128 << 20;
-/// Attributes that are looked at, and bytes of abbreviations. A unit of 100 MB has some 40 million.
+/// Attributes that are read, and bytes of abbreviations. A unit of 100 MB has some 40 million.
 const MOST_WORK: u64 = 1 << 26;
 /// Members of a type.
 const MOST_CHILDREN: usize = 1 << 16;

@@ -115,7 +115,7 @@ struct Check<'a> {
     bases: &'a BaseAddresses,
     /// The steps that a table of this length may take.
     left: usize,
-    /// The common entry that was looked at last.
+    /// The common entry that was read last.
     common: Option<usize>,
 }
 

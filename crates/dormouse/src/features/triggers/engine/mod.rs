@@ -60,7 +60,7 @@ const APART: Duration = Duration::from_secs(1);
 /// The most triggers.
 const MOST: usize = 64;
 
-/// The most requests over a threshold of their groups that are looked at in one step.
+/// The most requests over a threshold of their groups that are read in one step.
 const SLOW: usize = 1024;
 
 /// A trigger.
@@ -114,9 +114,9 @@ pub(crate) struct Triggers {
     firing: Vec<Firing>,
     /// When the last file was begun.
     begun: Option<Instant>,
-    /// When living tasks are looked at next.
+    /// When living tasks are read next.
     living: Option<Instant>,
-    /// When CPU time was looked at last, and what that was then.
+    /// When CPU time was read last, and its value then.
     second: Option<(Instant, CpuLook)>,
     /// Whether a panic has its file at once.
     is_ready: bool,
@@ -314,7 +314,7 @@ impl Triggers {
 
     /// Writes the next part of a file.
     fn write(&mut self, mut firing: Firing, recording: &mut Recording) {
-        // One in a step: the lookout looks at everything else in between.
+        // One in a step: the lookout does its other duties in between.
         match firing.step(recording) {
             Ok(None) => self.firing.push(firing),
             Ok(Some(path)) => self.written(firing.number, Ok(path.display().to_string())),

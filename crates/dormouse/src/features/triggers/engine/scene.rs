@@ -56,7 +56,7 @@ pub(crate) struct CpuLook {
 }
 
 impl CpuLook {
-    /// The CPU time between two looks at all of it so far.
+    /// The CPU time between two readings of it so far.
     pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
         let used = self.used.since(&before.used);
         let of_process = self.used.process_cpu_ns.saturating_sub(before.begun_ns);
@@ -89,5 +89,5 @@ impl fmt::Display for Span {
 /// The moments at which triggers have to look by themselves.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// How often CPU time is looked at.
+/// How often CPU time is read.
 pub(crate) const SECOND: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ const REPORTS: usize = 64;
 /// How many names of groups a sentence has.
 const NAMED: usize = 5;
 
-/// The groups that a rule looks at.
+/// The groups that a rule watches.
 #[derive(Debug)]
 pub(crate) struct Groups(pub(crate) Option<Selector>);
 
@@ -62,7 +62,7 @@ pub(crate) struct Leases {
     pub(crate) _counting: Option<Counting>,
 }
 
-/// A thing that a trigger looks at.
+/// A thing that a trigger watches.
 #[derive(Debug)]
 pub(crate) enum Sight {
     Request(RequestSight),

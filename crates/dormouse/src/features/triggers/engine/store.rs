@@ -44,7 +44,7 @@ const PART: &str = ".dormouse.part";
 /// From this age on a part is taken to be left behind: writing a file takes some seconds.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
-/// The most entries of the directory that are looked at.
+/// The most entries of the directory that are read.
 const ENTRIES: usize = 64 * 1024;
 
 /// The settings of the directory and its room, and the fault in them.

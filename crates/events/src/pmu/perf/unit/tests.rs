@@ -59,7 +59,7 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// How often a page was looked at, and how often the kernel was asked.
+    /// How often a page was read, and how often the kernel was.
     fn asked(&self) -> (u32, u32) {
         let state = self.state();
         (state.looks, state.reads)
