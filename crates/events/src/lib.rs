@@ -67,6 +67,6 @@ pub use {
     thread::{
         Kind, MAX_DEPTH, Mark, PollLooker, SeenPoll, Switched, Task, TaskCounts, TaskGuard, TaskNesting,
         ToldPolls, current_context, current_task, enter, is_lazy, leave, nesting, overflows, park,
-        poll_begins, poll_ends, set_lazy, switch, told_polls,
+        poll_begins, poll_ends, set_lazy, switch, told_polls, without_tasks,
     },
 };

@@ -1,9 +1,10 @@
 //! The stack of the tasks that a thread runs, and the switch from one to the next.
 //!
 //! Each file calls only those before it, from the bottom up: `token`, `changes`, `task`, `state`;
-//! `stack`; `outside`, `shown`, `told`; `charge`; `switch`; `life`; `fast` and `customize`; `api`.
+//! `stack`; `outside`, `shown`, `told`; `charge`; `switch`; `aside`; `life`; `fast` and `customize`; `api`.
 
 mod api;
+mod aside;
 #[cfg(feature = "origin")]
 mod changes;
 #[cfg(not(feature = "origin"))]
@@ -29,6 +30,7 @@ pub use self::api::{
     Mark, TaskGuard, TaskNesting, current_context, current_task, enter, is_lazy, leave, nesting, overflows,
     park, poll_begins, poll_ends, set_lazy, switch,
 };
+pub use self::aside::without_tasks;
 pub use self::charge::Switched;
 pub(crate) use self::life::{charge_others, own_pending};
 pub use self::outside::{PollLooker, SeenPoll};

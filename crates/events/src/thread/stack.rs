@@ -64,7 +64,7 @@ pub(super) struct Stack {
     /// The topmost frame.
     pub(super) top: Cell<Token>,
     /// The number of the last frame that was not the lowest.
-    numbers: Cell<u64>,
+    pub(super) numbers: Cell<u64>,
     /// `None` before the thread arrives, where it found no block, and past its end.
     pub(super) here: Cell<Option<Here>>,
     pub(super) state: StateCell,
@@ -110,14 +110,7 @@ thread_local! {
             scheduled: Cell::new(None),
             told: Cell::new(None),
             slot: Cell::new(None),
-            frames: [const {
-                Frame {
-                    context: Cell::new(None),
-                    own: Cell::new(ptr::null()),
-                    task: Cell::new(0),
-                    token: Cell::new(Token::NONE),
-                }
-            }; MAX_DEPTH],
+            frames: [const { Frame::NONE }; MAX_DEPTH],
         }
     };
 }
@@ -135,6 +128,26 @@ pub(super) fn with<R>(look: impl FnOnce(&Stack) -> R) -> R {
 }
 
 impl Frame {
+    pub(super) const NONE: Self = Self {
+        context: Cell::new(None),
+        own: Cell::new(ptr::null()),
+        task: Cell::new(0),
+        token: Cell::new(Token::NONE),
+    };
+
+    /// Becomes a frame of the same task as `from`, with a count of its own.
+    pub(super) fn copy(&self, from: &Self) {
+        let own = from.own.get();
+        if !own.is_null() {
+            // SAFETY: invariant 3; `from` keeps its count.
+            unsafe { Arc::increment_strong_count(own) };
+        }
+        give_back(self.own.replace(own));
+        self.context.set(from.context.get());
+        self.task.set(from.task.get());
+        self.token.set(from.token.get());
+    }
+
     pub(super) fn set_own(&self, own: Option<&Arc<Customization>>) {
         let own = own.map_or(ptr::null(), |own| Arc::into_raw(Arc::clone(own)));
         give_back(self.own.replace(own));

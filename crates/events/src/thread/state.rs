@@ -21,6 +21,8 @@
 //! | a task inside another one is left | 1, for the outer one | 1 | 1 |
 //! | `switch` to a task | 7 | 7 | 7 |
 //! | `switch` to none, `park`, `set_lazy` | 2, not (b) | 2, not (b) | 2, not (b) |
+//! | the tasks are set aside (`aside`) | 2, not (b) | 2, not (b) | 2, not (b) |
+//! | the tasks are current again | 1 | 1 | 1 |
 //! | a handler enters or leaves, between edits of the span | as the thread itself: 1, 2 | 1 to 4 | 1, 2, 5, 6 |
 //! | a handler enters or leaves, in an edit of the span | 8 | 8 | 8 |
 //! | what is counted changes | 9 | 9 | 9 |

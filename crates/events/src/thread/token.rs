@@ -48,6 +48,12 @@ impl Token {
         Self(number.wrapping_mul(NUMBER) | (kind as u64) << DEPTH_BITS | depth as u64)
     }
 
+    /// The token at depth 0 of a stack that begins while other frames are set aside: the first of
+    /// 2^32 lowest frames, whose numbers are of this `section` alone (up to 2^24 of them).
+    pub(super) fn apart(section: u64) -> Self {
+        Self((section << 32).wrapping_mul(NUMBER))
+    }
+
     /// The next lowest frame, after this token at depth 0.
     #[inline]
     pub(super) fn next(self, kind: Kind) -> Self {
