@@ -27,6 +27,7 @@
 //!   `DORMOUSE_COUNT`);
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`],
 //!   [`inherit_fn`], [`carry`]: keep work that is handed on in its group;
+//! - `dormouse::rayon` (feature `rayon`): parallel iterators and rayon's functions in groups;
 //! - `dormouse::axum` and `dormouse::hyper` (features `axum`, `hyper`): a group for connections;
 //! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, with a
 //!   function that is called when it is used up;
@@ -84,6 +85,8 @@ pub use self::core::value::Value;
 pub use adapt::axum;
 #[cfg(feature = "hyper")]
 pub use adapt::hyper;
+#[cfg(feature = "rayon")]
+pub use adapt::rayon;
 #[cfg(feature = "tokio")]
 pub use adapt::tokio;
 #[cfg(feature = "tower")]
@@ -130,7 +133,7 @@ struct Readme;
 struct Start;
 
 /// So do those of the page on groups.
-#[cfg(all(doctest, feature = "axum", feature = "hyper", feature = "tokio", feature = "tower"))]
+#[cfg(all(doctest, feature = "axum", feature = "hyper", feature = "rayon", feature = "tower"))]
 #[doc = include_str!("../guide/attribution.md")]
 struct Attribution;
 

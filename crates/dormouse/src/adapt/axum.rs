@@ -20,6 +20,10 @@
 //! # }
 //! ```
 //!
+//! # WebSockets
+//!
+//! [`WebSocketUpgrade`] takes the place of axum's extractor (feature `axum-ws`).
+//!
 //! # Profiles
 //!
 //! ```no_run
@@ -42,6 +46,9 @@
 //! # Ok::<(), dormouse::metrics::MetricsError>(())
 //! ```
 
+#[cfg(feature = "axum-ws")]
+mod ws;
+
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -60,6 +67,9 @@ use crate::core::task::Task;
 use crate::features::metrics::Metrics;
 use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
+
+#[cfg(feature = "axum-ws")]
+pub use self::ws::WebSocketUpgrade;
 
 /// A listener whose connections are in a group; the result of [`listener`]. Through axum's own
 /// wrapper around it, handlers get `ConnectInfo` of the address as before.

@@ -24,10 +24,11 @@ use std::task::{Context, Poll};
 
 use ::tokio::runtime::{Builder, Handle, RuntimeFlavor, TaskMeta};
 use ::tokio::task::{Id, try_id};
-use dormouse_events::{is_lazy, park, poll_begins, poll_ends, set_lazy};
+use dormouse_events::{is_lazy, poll_begins, poll_ends, set_lazy};
 use pin_project_lite::pin_project;
 
 use super::inherit::{Inherited, inherit};
+use super::lazy::thread_parks;
 
 /// The number of places in the table, in bits. A task that loses its place to another is eager
 /// until it has it back.
@@ -74,7 +75,7 @@ pub fn poll_hooks(builder: &mut Builder) -> &mut Builder {
             poll_begins();
         }
     };
-    builder.on_thread_park(park).on_before_task_poll(before).on_after_task_poll(|_| poll_ends())
+    builder.on_thread_park(thread_parks).on_before_task_poll(before).on_after_task_poll(|_| poll_ends())
 }
 
 /// Call this when a worker of a multi-thread runtime is about to poll `task`.

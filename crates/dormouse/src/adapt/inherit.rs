@@ -6,6 +6,8 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 use crate::core::group::Group;
+#[cfg(feature = "rayon")]
+use crate::core::task::Entered;
 use crate::core::task::{Task, poll_to_its_end};
 
 pin_project! {
@@ -45,7 +47,16 @@ pin_project! {
 /// assert_eq!(runtime.block_on(work), "orders");
 /// ```
 pub fn inherit<F: Future>(future: F) -> Inherited<F> {
-    Inherited { future: Some(future), task: Group::current().map(Group::task) }
+    Inherited { future: Some(future), task: here().map(Group::task) }
+}
+
+/// The group that work inherits which is handed on here.
+fn here() -> Option<Group> {
+    #[cfg(feature = "tokio")]
+    if super::blocking::is_current() {
+        return None;
+    }
+    Group::current()
 }
 
 impl<F> Inherited<F> {
@@ -77,13 +88,11 @@ impl<F: Future> Future for Inherited<F> {
 /// ```
 /// use dormouse::{Group, inherit_fn};
 ///
-/// let who = || Group::current().map(Group::name);
-/// let (here, there) = Group::new("report").scope(|| rayon::join(who, inherit_fn(who)));
-/// assert_eq!(there, Some("report"));
-/// # let _ = here;
+/// let work = Group::new("report").scope(|| inherit_fn(|| Group::current().map(Group::name)));
+/// assert_eq!(std::thread::spawn(work).join().unwrap(), Some("report"));
 /// ```
 pub fn inherit_fn<F: FnOnce() -> T, T>(f: F) -> impl FnOnce() -> T {
-    let work = Work { f: Some(f), task: Group::current().map(Group::task) };
+    let work = Work { f: Some(f), task: here().map(Group::task) };
     move || work.run()
 }
 
@@ -133,16 +142,15 @@ pub struct Carried(Option<Group>);
 ///
 /// ```
 /// use dormouse::Group;
-/// use rayon::prelude::*;
 ///
-/// let sum: u64 = Group::new("report").scope(|| {
+/// let on_page = Group::new("report").scope(|| {
 ///     let carried = dormouse::carry();
-///     (0..100_u64).into_par_iter().map(|n| carried.run(|| n * n)).sum()
+///     move |page: u32| carried.run(|| (page, Group::current().unwrap().name()))
 /// });
-/// # assert_eq!(sum, 328_350);
+/// assert_eq!(on_page(7), (7, "report")); // wherever it is called
 /// ```
 pub fn carry() -> Carried {
-    Carried(Group::current())
+    Carried(here())
 }
 
 impl Carried {
@@ -155,6 +163,40 @@ impl Carried {
         // A lazy thread may still charge the group before.
         dormouse_events::park();
         f()
+    }
+
+    /// A callback that is called once, by a library, and returns a future: both are one task of the
+    /// group, wherever they run. For the handlers of upgraded connections:
+    ///
+    /// ```
+    /// use dormouse::{Group, carry};
+    /// # fn on_upgrade<F: Future>(callback: impl FnOnce(u32) -> F) -> F { callback(7) }
+    ///
+    /// let chat = async |socket: u32| (socket, Group::current());
+    /// // Within the handler, of whichever framework:
+    /// let upgraded = Group::new("GET /chat").scope(|| on_upgrade(carry().callback(chat)));
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// # assert_eq!(runtime.block_on(upgraded), (7, Some(Group::new("GET /chat"))));
+    /// ```
+    pub fn callback<A, F, T>(self, f: F) -> impl FnOnce(A) -> Inherited<T>
+    where
+        F: FnOnce(A) -> T,
+        T: Future,
+    {
+        let mut task = self.0.map(Task::part_of);
+        move |argument| {
+            let future = match &mut task {
+                Some(task) => task.run(|| f(argument)),
+                None => f(argument),
+            };
+            Inherited { future: Some(future), task }
+        }
+    }
+
+    /// Makes the thread a part of the group until the guard is dropped.
+    #[cfg(feature = "rayon")]
+    pub(crate) fn enter(self) -> Option<Entered> {
+        self.0.map(|group| Task::part_of(group).into_entered())
     }
 
     /// The group, or `None`.

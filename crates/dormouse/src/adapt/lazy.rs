@@ -12,6 +12,7 @@
 use ::tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use dormouse_events::{park, set_lazy};
 
+use super::blocking::thread_stops;
 use super::inherit::inherit;
 
 /// Declares that all work on the runtime is instrumented; see the [module](crate::tokio).
@@ -31,7 +32,9 @@ pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
     builder.on_thread_park(thread_parks).on_thread_unpark(thread_unparks)
 }
 
-/// Call this when a thread of an [all-instrumented](all_instrumented) runtime is about to park.
+/// Call this when a thread of a runtime is about to park that is
+/// [all-instrumented](all_instrumented), or groups its
+/// [blocking work](super::blocking::group_blocking).
 ///
 /// ```
 /// use dormouse::tokio::{thread_parks, thread_unparks};
@@ -47,6 +50,8 @@ pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
 /// });
 /// ```
 pub fn thread_parks() {
+    // A thread that parks is a worker.
+    thread_stops();
     park();
 }
 

@@ -7,6 +7,10 @@
 
 #[cfg(feature = "axum")]
 pub mod axum;
+#[cfg(feature = "tokio")]
+mod blocking;
+#[cfg(feature = "tokio")]
+pub mod fs;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod hooks;
 /// Without tokio's hooks tasks cannot be distinguished.
@@ -26,6 +30,8 @@ mod join_set;
 #[cfg(feature = "tokio")]
 mod lazy;
 pub(crate) mod part;
+#[cfg(feature = "rayon")]
+pub mod rayon;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod spawns;
 pub mod thread;

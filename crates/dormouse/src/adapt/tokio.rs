@@ -25,6 +25,9 @@
 //! assert_eq!(runtime.block_on(order), Some(Group::new("POST /orders")));
 //! ```
 //!
+//! `tokio::fs` and the blocking work of libraries run on tokio's own threads, in no group:
+//! [`mod@fs`] has the functions of a path, and [`group_blocking`] gives the rest a name.
+//!
 //! # Runtimes on which all is instrumented
 //!
 //! At the end of a poll counters are read, because the thread may do anything next. A program that
@@ -77,6 +80,8 @@ use ::tokio::task::{JoinHandle, LocalSet};
 use super::hooks::ours;
 use super::inherit::{inherit, inherit_fn};
 
+pub use super::blocking::{group_blocking, thread_starts, thread_stops};
+pub use super::fs;
 #[cfg(tokio_unstable)]
 pub use super::hooks::{poll_hooks, task_begins};
 pub use super::join_set::JoinSet;

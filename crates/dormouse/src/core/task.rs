@@ -30,9 +30,7 @@ impl Group {
     ///
     /// The guard must not live across an `.await`: use [`Group::instrument`] there.
     pub fn enter(self) -> Entered {
-        let mut task = self.task();
-        let inside = task.enter(Kind::Scope);
-        Entered { _unwound: UnwoundGuard::begin(), _inside: inside, _task: task }
+        self.task().into_entered()
     }
 
     /// Starts a thread that is charged to this group from its beginning to its end, named after the
@@ -137,6 +135,12 @@ impl Task {
     /// A task that goes on with the work of another one of the group, wherever that is.
     pub(crate) fn part_of(group: Group) -> Self {
         Self::begun(group, group.begin_task(true))
+    }
+
+    /// The thread is in the task from now on, which ends with the guard.
+    pub(crate) fn into_entered(mut self) -> Entered {
+        let inside = self.enter(Kind::Scope);
+        Entered { _unwound: UnwoundGuard::begin(), _inside: inside, _task: self }
     }
 
     fn begun(group: Group, number: u64) -> Self {

@@ -1,6 +1,7 @@
 //! The facade and its agent, inside of a service. Each module runs in a process of its own.
 
 mod all_instrumented;
+mod blocking;
 mod budgets;
 mod connections;
 mod copies;
@@ -26,6 +27,7 @@ mod probes;
 mod profile_agent;
 mod profiles;
 mod published;
+mod rayon;
 mod recorded_files;
 mod recorder;
 mod spawns;
@@ -37,5 +39,6 @@ mod waits;
 mod wall_profile;
 mod watched_runtimes;
 mod watches;
+mod web_sockets;
 
 dormouse_testkit::isolate_modules!();

@@ -1,0 +1,86 @@
+//! WebSockets of axum: what a socket does is charged to its route, as a part of its request.
+#![cfg(feature = "axum-ws")]
+
+use crate::happenings;
+
+use axum::Router;
+use axum::extract::ws::{Message, WebSocket};
+use axum::http::HeaderValue;
+use axum::response::Response;
+use axum::routing::{any, get};
+use dormouse::Group;
+use dormouse::axum::WebSocketUpgrade;
+use dormouse::tower::GroupLayer;
+use dormouse_testkit::eventually;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use happenings::{counted, happen, value};
+
+async fn echo(mut socket: WebSocket) {
+    while let Some(Ok(Message::Text(text))) = socket.recv().await {
+        happen(1);
+        let here = Group::current().map_or("none", Group::name);
+        let _ = socket.send(format!("{text} {here}").into()).await;
+    }
+}
+
+async fn talk(upgrade: WebSocketUpgrade) -> Response {
+    let mut upgrade = upgrade
+        .read_buffer_size(4096)
+        .write_buffer_size(0)
+        .max_write_buffer_size(1 << 20)
+        .max_message_size(100)
+        .max_frame_size(100)
+        .accept_unmasked_frames(true)
+        .protocols(["milk", "tea"]);
+    assert_eq!(upgrade.requested_protocols().collect::<Vec<_>>(), ["milk", "tea"]);
+    assert_eq!(upgrade.selected_protocol(), Some(&HeaderValue::from_static("milk")));
+    upgrade.set_selected_protocol(HeaderValue::from_static("tea"));
+    upgrade.on_failed_upgrade(|error| panic!("{error}")).on_upgrade(echo)
+}
+
+async fn guest(address: std::net::SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "GET /talk HTTP/1.1\r\nHost: tea\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+        Sec-WebSocket-Protocol: tea, milk\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(stream.read_u8().await.unwrap());
+    }
+    let answer = String::from_utf8(answer).unwrap().to_lowercase();
+    assert!(answer.starts_with("http/1.1 101"), "{answer}");
+    assert!(answer.contains("sec-websocket-protocol: tea\r\n"), "{answer}");
+    stream
+}
+
+#[test]
+fn a_socket_is_a_part_of_its_route() {
+    let (group, _counting) = counted("a socket");
+    let app = Router::<()>::new().route("/talk", any(talk)).route("/", get(async || "tea"));
+    let app = app.layer(GroupLayer::new(|_: &axum::extract::Request| "a socket".into()));
+    tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(axum::serve(listener, app).into_future());
+        let mut guests = Vec::new();
+        for _ in 0..3 {
+            guests.push(guest(address).await);
+        }
+        for guest in &mut guests {
+            for _ in 0..10 {
+                guest.write_all(b"\x81\x02hi").await.unwrap();
+                let mut answer = [0; 13];
+                guest.read_exact(&mut answer).await.unwrap();
+                assert_eq!(answer, *b"\x81\x0bhi a socket");
+            }
+        }
+        let stat = group.read();
+        assert_eq!((value(group), stat.requests, stat.alive), (30, 3, 3));
+        drop(guests);
+        tokio::task::spawn_blocking(move || eventually(|| group.read().alive == 0)).await.unwrap();
+        assert_eq!(group.read().requests, 3);
+    });
+}
