@@ -5,9 +5,9 @@ use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
 
 use crate::agent::{Answered, Asked};
-use crate::core::panics;
+use crate::core::{panics, ungrouped};
 use crate::environment;
-use crate::features::{publish, watch};
+use crate::features::{publish, stat, watch};
 
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
@@ -90,6 +90,8 @@ impl Answered for DoctorRequest {
             .chain(dormouse_waits::capability())
             .chain([publish::capability()])
             .chain(panics::capability())
+            .chain(ungrouped::capability())
+            .chain(stat::outliving_check())
             .chain(proc_check())
             .chain(asked.place.check());
         Ok(Doctor { checks: checks.map(check).collect() })

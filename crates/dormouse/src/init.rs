@@ -3,7 +3,7 @@
 use crate::agent::{self, Agent, Companion, InitError};
 use crate::core::panics;
 use crate::environment;
-use crate::features::publish;
+use crate::features::{publish, stat};
 
 /// The features that come with a key.
 static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
@@ -64,5 +64,5 @@ impl Agent {
 pub fn init() -> Result<Agent, InitError> {
     environment::begin();
     panics::put_first();
-    agent::start(&COMPANIONS)
+    agent::start(&COMPANIONS, stat::remember)
 }

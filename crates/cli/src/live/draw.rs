@@ -8,11 +8,14 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
 use super::fit::{Fit, cut, fit, width};
 use super::screen::{HELP, Mode, Pane, Screen, leaving};
+use crate::render::view::View;
 
 /// Lines below the groups: what no group's row shows.
 const SUMS: u16 = 3;
 /// Lines of the groups' table beside its rows: a border, the head, the sums.
 const GROUPS_FRAME: u16 = 2 + SUMS;
+/// Notices about groups, one a line.
+const NOTICES: usize = 3;
 /// Lines of the threads' table beside its rows.
 const THREADS_FRAME: u16 = 2;
 
@@ -26,15 +29,18 @@ const ALERT: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD)
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let groups = screen.rows(Pane::Groups);
     let threads = screen.rows(Pane::Threads);
-    let room = frame.area().height.saturating_sub(2);
+    let notices = screen.view.as_ref().map_or(&[][..], View::outlived);
+    let notices = &notices[..notices.len().min(NOTICES)];
+    let room = frame.area().height.saturating_sub(2 + notices.len() as u16);
     // Groups are the main content: they get the lines that they need, threads the rest, but at
     // least some.
     let wanted = lines(&groups).saturating_add(GROUPS_FRAME);
     let least = lines(&threads).saturating_add(THREADS_FRAME).min(room / 3);
-    let [head, upper, lower, foot] = Layout::vertical([
+    let [head, upper, lower, beneath, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(wanted.min(room.saturating_sub(least))),
         Constraint::Fill(1),
+        Constraint::Length(notices.len() as u16),
         Constraint::Length(1),
     ])
     .areas(frame.area());
@@ -57,6 +63,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
         frame.render_widget(Table::new(rows, constraints(fit)).column_spacing(1).style(FAINT), sums_area);
     }
     table(frame, screen, Pane::Threads, &threads, threads_fit.as_ref(), lower);
+    let notices = notices.iter().map(|notice| Line::styled(cut(notice, room), ALERT));
+    frame.render_widget(Paragraph::new(Text::from_iter(notices)), beneath);
     let focused = if screen.focus == Pane::Groups { groups_fit } else { threads_fit };
     frame.render_widget(Paragraph::new(status(screen, focused.as_ref())), foot);
     if screen.mode == Mode::Help {
@@ -184,7 +192,6 @@ fn help(frame: &mut Frame<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::view::View;
     use crate::render::view::tests::pair;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;

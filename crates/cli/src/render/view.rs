@@ -49,6 +49,7 @@ pub(crate) struct Inside {
     /// Why there is no CPU time of groups.
     cpu_refused: Option<String>,
     pub(crate) groups: Vec<Row>,
+    outlived: Vec<String>,
     pub(crate) keys_on: usize,
     dropped: u64,
 }
@@ -73,6 +74,7 @@ impl View {
                 cpu_refused: now.cpu_refused.clone().map(Into::into),
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns, is_refused),
                 groups: sorted(parts.map(row).collect()),
+                outlived: now.outlived().map(|notice| clean(&notice)).collect(),
                 keys_on: now.keys_on,
                 dropped: now.dropped,
             }
@@ -167,7 +169,15 @@ impl View {
             let events: Vec<String> = self.of_groups.iter().map(|event| clean(event)).collect();
             let _ = writeln!(text, "{DIM}{}: {OF_GROUPS}{DIM:#}", events.join(", "));
         }
+        for notice in self.outlived() {
+            let _ = writeln!(text, "{DIM}{notice}{DIM:#}");
+        }
         text
+    }
+
+    /// A sentence about each group that pays for what its requests have left behind.
+    pub(crate) fn outlived(&self) -> &[String] {
+        self.inside.as_ref().map_or(&[], |inside| &inside.outlived)
     }
 
     /// As JSON.

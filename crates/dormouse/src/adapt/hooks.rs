@@ -27,7 +27,7 @@ use ::tokio::task::{Id, try_id};
 use dormouse_events::{is_lazy, poll_begins, poll_ends, set_lazy};
 use pin_project_lite::pin_project;
 
-use super::inherit::{Inherited, inherit};
+use super::inherit::Inherited;
 use super::lazy::thread_parks;
 
 /// The number of places in the table, in bits. A task that loses its place to another is eager
@@ -124,9 +124,8 @@ pin_project! {
     }
 }
 
-/// A task in the current group, which is spawned as long as the other value lives.
-pub(super) fn ours<F: Future>(future: F) -> (Whole<F>, Spawning) {
-    let future = inherit(future);
+/// A task, which is spawned as long as the other value lives.
+pub(super) fn ours<F: Future>(future: Inherited<F>) -> (Whole<F>, Spawning) {
     let before = SPAWNING.replace(future.group().is_some());
     (Whole { future: Some(future) }, Spawning { before })
 }

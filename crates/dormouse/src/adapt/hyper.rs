@@ -1,11 +1,11 @@
 //! hyper's own spawns, in groups.
 
-use super::tokio::spawn;
+use super::tokio::{spawn, spawn_as};
+use crate::core::group::Group;
 
-/// An executor for hyper: what it spawns stays in the group that is current there.
+/// An executor for hyper: it decides which group pays for the tasks that hyper spawns.
 ///
-/// A server of hyper's spawns a task for each request of HTTP/2, and a program that accepts by
-/// itself spawns the connection. So one line each puts both into a group:
+/// A server takes [`Executor::server`], a client with a pool of connections [`Executor::group`].
 ///
 /// ```
 /// use dormouse::{Group, hyper::Executor};
@@ -17,20 +17,55 @@ use super::tokio::spawn;
 ///     let (stream, _) = listener.accept().await?;
 ///     let service = TowerToHyperService::new(app.clone());
 ///     tokio::spawn(connections.connection().instrument(async move {
-///         let builder = Builder::new(Executor);
+///         let builder = Builder::new(Executor::server());
 ///         builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await
 ///     }));
 /// }
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Executor;
+#[derive(Debug, Clone, Copy)]
+pub struct Executor(Payer);
+
+#[derive(Debug, Clone, Copy)]
+enum Payer {
+    /// The group that is current at the spawn.
+    Current,
+    Group(Group),
+}
+
+impl Executor {
+    /// The tasks stay in the group that is current at their spawn: a server's tasks for the streams
+    /// of HTTP/2 are in the group of their connection. Do not give it to a client: its connections
+    /// would stay, for all their life, in the group of the request that has opened them.
+    pub const fn server() -> Self {
+        Self(Payer::Current)
+    }
+
+    /// The tasks are in `group`, as [connections](Group::connection): for a client, whose
+    /// connections serve the requests of other groups, too.
+    ///
+    /// ```
+    /// use dormouse::{Group, hyper::Executor};
+    /// use hyper_util::client::legacy::Client;
+    ///
+    /// let upstream = Executor::group(Group::new("upstream"));
+    /// let client = Client::builder(upstream).build_http::<axum::body::Body>();
+    /// # let _ = client;
+    /// ```
+    pub const fn group(group: Group) -> Self {
+        Self(Payer::Group(group))
+    }
+}
 
 impl<F> ::hyper::rt::Executor<F> for Executor
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
+    #[track_caller]
     fn execute(&self, future: F) {
-        drop(spawn(future));
+        drop(match self.0 {
+            Payer::Current => spawn(future),
+            Payer::Group(group) => spawn_as(group.connection(), future),
+        });
     }
 }

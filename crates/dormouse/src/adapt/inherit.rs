@@ -1,5 +1,6 @@
 //! Taking the current group along with work.
 
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,6 +10,7 @@ use crate::core::group::Group;
 #[cfg(feature = "rayon")]
 use crate::core::task::Entered;
 use crate::core::task::{Task, poll_to_its_end};
+use crate::core::ungrouped;
 
 pin_project! {
     /// A future that is charged to the group in which it was made; see [`inherit()`].
@@ -33,7 +35,8 @@ pin_project! {
 }
 
 /// Charges the future to the group that is current now, wherever it is polled and dropped, as a
-/// task of its own. Outside of any group the future is not charged.
+/// task of its own. Outside of any group the future is not charged, and `dormouse doctor` reports
+/// the call.
 ///
 /// For futures that leave the task they were made in. Futures that are polled inside it (`join!`,
 /// `select!`, `FuturesUnordered`) are charged to its group anyway; [`part`](crate::part()) shows
@@ -46,20 +49,30 @@ pin_project! {
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
 /// assert_eq!(runtime.block_on(work), "orders");
 /// ```
+#[track_caller]
 pub fn inherit<F: Future>(future: F) -> Inherited<F> {
     Inherited { future: Some(future), task: here().map(Group::task) }
 }
 
-/// The group that work inherits which is handed on here.
+/// The group that work inherits which is handed on here. A call that finds none is counted.
+#[track_caller]
 fn here() -> Option<Group> {
+    let group = Group::current();
     #[cfg(feature = "tokio")]
-    if super::blocking::is_current() {
-        return None;
+    let group = group.filter(|_| !super::blocking::is_current());
+    if group.is_none() {
+        ungrouped::count(Location::caller());
     }
-    Group::current()
+    group
 }
 
 impl<F> Inherited<F> {
+    /// A future that is this task, whichever group is current here.
+    #[cfg(feature = "tokio")]
+    pub(super) fn of(task: Task, future: F) -> Self {
+        Self { future: Some(future), task: Some(task) }
+    }
+
     /// The group that is charged, or `None`.
     pub fn group(&self) -> Option<Group> {
         self.task.as_ref().map(Task::group)
@@ -83,7 +96,7 @@ impl<F: Future> Future for Inherited<F> {
 
 /// Charges the closure to the group that is current now, on whichever thread it runs, as a task of
 /// its own, which also pays for the destructors of the captured values. Outside of any group the
-/// closure is not charged.
+/// closure is not charged, and `dormouse doctor` reports the call.
 ///
 /// ```
 /// use dormouse::{Group, inherit_fn};
@@ -91,6 +104,7 @@ impl<F: Future> Future for Inherited<F> {
 /// let work = Group::new("report").scope(|| inherit_fn(|| Group::current().map(Group::name)));
 /// assert_eq!(std::thread::spawn(work).join().unwrap(), Some("report"));
 /// ```
+#[track_caller]
 pub fn inherit_fn<F: FnOnce() -> T, T>(f: F) -> impl FnOnce() -> T {
     let work = Work { f: Some(f), task: here().map(Group::task) };
     move || work.run()
@@ -138,7 +152,8 @@ impl<F> Drop for Work<F> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carried(Option<Group>);
 
-/// Carries the current group into closures of any shape.
+/// Carries the current group into closures of any shape. Where no group is current, there is none
+/// to carry, and `dormouse doctor` reports the call.
 ///
 /// ```
 /// use dormouse::Group;
@@ -149,6 +164,7 @@ pub struct Carried(Option<Group>);
 /// });
 /// assert_eq!(on_page(7), (7, "report")); // wherever it is called
 /// ```
+#[track_caller]
 pub fn carry() -> Carried {
     Carried(here())
 }
@@ -183,7 +199,7 @@ impl Carried {
         F: FnOnce(A) -> T,
         T: Future,
     {
-        let mut task = self.0.map(Task::part_of);
+        let mut task = self.0.map(Group::connection);
         move |argument| {
             let future = match &mut task {
                 Some(task) => task.run(|| f(argument)),

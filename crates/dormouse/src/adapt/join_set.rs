@@ -62,7 +62,7 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        let (future, _spawning) = ours(future);
+        let (future, _spawning) = ours(inherit(future));
         self.0.spawn(future)
     }
 
@@ -73,7 +73,7 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        let (future, _spawning) = ours(future);
+        let (future, _spawning) = ours(inherit(future));
         self.0.spawn_on(future, runtime)
     }
 

@@ -16,10 +16,10 @@ mod hooks;
 /// Without tokio's hooks tasks cannot be distinguished.
 #[cfg(all(feature = "tokio", not(tokio_unstable)))]
 mod hooks {
-    use super::inherit::{Inherited, inherit};
+    use super::inherit::Inherited;
 
-    pub(super) fn ours<F: Future>(future: F) -> (Inherited<F>, ()) {
-        (inherit(future), ())
+    pub(super) fn ours<F: Future>(future: Inherited<F>) -> (Inherited<F>, ()) {
+        (future, ())
     }
 }
 #[cfg(feature = "hyper")]

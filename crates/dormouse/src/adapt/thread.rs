@@ -31,6 +31,7 @@ use super::inherit::inherit_fn;
 /// # Panics
 ///
 /// Panics as std's does, if the system has no more threads.
+#[track_caller]
 pub fn spawn<F, T>(f: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -74,6 +75,7 @@ impl Builder {
     /// # Errors
     ///
     /// The error of std's function, if the system has no more threads.
+    #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -87,6 +89,7 @@ impl Builder {
     /// # Errors
     ///
     /// See [`Builder::spawn`].
+    #[track_caller]
     pub fn spawn_scoped<'scope, 'env, F, T>(
         self,
         scope: Scope<'scope, 'env>,
@@ -124,6 +127,7 @@ impl<'scope> Scope<'scope, '_> {
     /// # Panics
     ///
     /// Panics as std's does, if the system has no more threads.
+    #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> ScopedJoinHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,

@@ -50,12 +50,12 @@
 //!
 //! ```
 //! use dormouse::Group;
-//! use dormouse::tokio::{all_instrumented, block_on, spawn};
+//! use dormouse::tokio::{all_instrumented, block_on, spawn, spawn_in};
 //!
 //! let runtime = all_instrumented(&mut tokio::runtime::Builder::new_multi_thread()).build()?;
 //! let consumers = Group::new("consumers");
 //! block_on(&runtime, async {
-//!     let consumer = consumers.scope(|| spawn(async { /* … */ }));
+//!     let consumer = spawn_in(consumers, async { /* … */ });
 //!     let stranger = spawn(async { /* Outside any group nobody pays. */ });
 //!     consumer.await?;
 //!     stranger.await
@@ -67,8 +67,8 @@
 //!
 //! In a program where not all work is instrumented, and which is built with `--cfg tokio_unstable`,
 //! tokio names the task before each poll, and `poll_hooks(builder)` makes the workers of a
-//! multi-thread runtime lazy only for tasks of [`spawn`], [`spawn_on`] and [`JoinSet`]. For all
-//! other tasks the workers are as on any runtime.
+//! multi-thread runtime lazy only for tasks of [`spawn`], [`spawn_in`], [`spawn_on`] and
+//! [`JoinSet`]. For all other tasks the workers are as on any runtime.
 //!
 //! tokio also passes the place where a task was spawned. `group_spawns(builder)` does the same as
 //! `poll_hooks`, and charges a task that is in no group to the group of that place: `spawn
@@ -78,7 +78,9 @@ use ::tokio::runtime::Handle;
 use ::tokio::task::{JoinHandle, LocalSet};
 
 use super::hooks::ours;
-use super::inherit::{inherit, inherit_fn};
+use super::inherit::{Inherited, inherit, inherit_fn};
+use crate::core::group::Group;
+use crate::core::task::Task;
 
 pub use super::blocking::{group_blocking, thread_starts, thread_stops};
 pub use super::fs;
@@ -110,7 +112,43 @@ pub use dormouse_events::{poll_begins, poll_ends};
 /// Panics as tokio's does, outside of a runtime.
 #[track_caller]
 pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> JoinHandle<F::Output> {
-    let (future, _spawning) = ours(future);
+    let (future, _spawning) = ours(inherit(future));
+    ::tokio::task::spawn(future)
+}
+
+/// `tokio::spawn` in `group`, whichever group is current here: for work that outlives the request
+/// which begins it, such as a connection that others use, too, an actor, a cache's refresh.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let prices = Group::new("prices");
+/// let task = dormouse::tokio::spawn_in(prices, async { Group::current() });
+/// assert_eq!(task.await.unwrap(), Some(prices));
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Panics
+///
+/// Panics as tokio's does, outside of a runtime.
+#[track_caller]
+pub fn spawn_in<F: Future<Output: Send + 'static> + Send + 'static>(
+    group: Group,
+    future: F,
+) -> JoinHandle<F::Output> {
+    spawn_as(group.task(), future)
+}
+
+/// `tokio::spawn` as this task.
+#[track_caller]
+pub(super) fn spawn_as<F: Future<Output: Send + 'static> + Send + 'static>(
+    task: Task,
+    future: F,
+) -> JoinHandle<F::Output> {
+    let (future, _spawning) = ours(Inherited::of(task, future));
     ::tokio::task::spawn(future)
 }
 
@@ -131,7 +169,7 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
     future: F,
     runtime: &Handle,
 ) -> JoinHandle<F::Output> {
-    let (future, _spawning) = ours(future);
+    let (future, _spawning) = ours(inherit(future));
     runtime.spawn(future)
 }
 

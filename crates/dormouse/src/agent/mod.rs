@@ -106,7 +106,9 @@ pub enum InitError {
 }
 
 /// Starts the agent, unless it runs already: [`init`](crate::init) for the rest.
-pub(crate) fn start(companions: &'static [Companion]) -> Result<Agent, InitError> {
+///
+/// The agent calls `remember` whenever it looks whether its socket file is there.
+pub(crate) fn start(companions: &'static [Companion], remember: fn()) -> Result<Agent, InitError> {
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);
@@ -122,7 +124,7 @@ pub(crate) fn start(companions: &'static [Companion]) -> Result<Agent, InitError
     let sockets = Sockets::new();
     let (place, listener) = Place::open(&sockets)?;
     let place = Arc::new(place);
-    let server = Server::new(Arc::clone(&place), companions, listener, sockets);
+    let server = Server::new(Arc::clone(&place), companions, remember, listener, sockets);
     dormouse_sys::signals::spawn("dormouse", STACK, move || server::run(server)).map_err(|source| {
         place.remove();
         InitError::Thread { source }

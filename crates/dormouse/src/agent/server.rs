@@ -41,8 +41,8 @@ const STREAM_INTERVAL: Duration = Duration::from_millis(20);
 /// spin.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How often the loop looks whether its socket file is there: when it is awake anyway, and when
-/// nothing wakes it.
+/// How often the loop looks whether its socket file is there, and what groups do: when it is awake
+/// anyway, and when nothing wakes it.
 const LOOK_AWAKE: Duration = Duration::from_secs(1);
 const LOOK_ASLEEP: Duration = Duration::from_secs(60);
 
@@ -55,6 +55,8 @@ pub(super) struct Server {
     clients: Vec<Client>,
     place: Arc<Place>,
     companions: &'static [Companion],
+    /// Called at each look, for what must be seen from time to time.
+    remember: fn(),
     listener: Socket,
     sockets: Arc<Sockets>,
     no_accept_until: Option<Instant>,
@@ -76,6 +78,7 @@ impl Server {
     pub(super) fn new(
         place: Arc<Place>,
         companions: &'static [Companion],
+        remember: fn(),
         listener: Socket,
         sockets: Arc<Sockets>,
     ) -> Self {
@@ -83,6 +86,7 @@ impl Server {
             clients: Vec::with_capacity(POLLED),
             place,
             companions,
+            remember,
             listener,
             sockets,
             no_accept_until: None,
@@ -258,10 +262,10 @@ impl Server {
     }
 
     /// Makes a new socket where the file of the old one was removed, as cleaners of temporary files
-    /// do.
+    /// do. Then calls `remember`.
     ///
-    /// Not under a filter, which may have come after the start, and may kill for the calls that it
-    /// takes.
+    /// No socket under a filter, which may have come after the start, and may kill for the calls
+    /// that it takes.
     fn look(&mut self) {
         let _step = Step::begin();
         if !self.place.is_there()
@@ -271,6 +275,7 @@ impl Server {
         {
             self.listener = listener;
         }
+        (self.remember)();
     }
 
     /// Until when to wait for something to happen.

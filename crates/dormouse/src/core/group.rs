@@ -189,29 +189,27 @@ impl Group {
         groups.into_iter().zip(totals).map(|(group, of)| (group.row(&of), of.counts)).collect()
     }
 
-    /// The tasks that are.
-    pub(crate) fn alive(self) -> u64 {
-        let TaskTotals { started, finished, .. } = self.0.tasks.read();
-        // C can end a task twice.
-        started.saturating_sub(finished)
+    /// How many tasks it has had.
+    pub(crate) fn tasks(self) -> TaskTotals {
+        self.0.tasks.read()
     }
 
     /// The row has no counts of events and no times: each client has its own.
     fn row(self, totals: &Totals) -> GroupRow {
-        let TaskTotals { started, finished, requests } = self.0.tasks.read();
+        let tasks = self.tasks();
         GroupRow {
             id: self.id(),
             name: self.name().into(),
             cpu_ns: totals.cpu_ns,
             entries: totals.entries,
             polls: totals.polls,
-            requests,
-            // C can end a task twice.
-            alive: started.saturating_sub(finished),
-            started,
-            finished,
+            requests: tasks.requests(),
+            alive: tasks.alive(),
+            started: tasks.started(),
+            finished: tasks.finished(),
             counts: Vec::new(),
             waits: None,
+            outliving: None,
         }
     }
 

@@ -14,4 +14,5 @@ pub(crate) mod task;
 pub(crate) mod tasks;
 pub(crate) mod trace;
 pub(crate) mod trace_context;
+pub(crate) mod ungrouped;
 pub(crate) mod value;

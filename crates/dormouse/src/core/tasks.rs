@@ -19,6 +19,7 @@
 //! uses a block of its own.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// How many numbers a thread takes at once.
@@ -74,6 +75,9 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
+    /// All of them, parts before those that begin them.
+    const ALL: [Self; ORIGINS] = [Self::Part, Self::Request, Self::Connection];
+
     /// The first number from `number` on that encodes this origin.
     #[inline]
     fn next(self, number: u64) -> u64 {
@@ -100,13 +104,61 @@ pub(crate) fn is_request(task: u64) -> bool {
     Origin::of(task) == Origin::Request
 }
 
-/// How many tasks a group has had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+const ORIGINS: usize = 3;
+
+/// How many tasks a group has had, by [`Origin`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TaskTotals {
-    pub(crate) started: u64,
-    pub(crate) finished: u64,
-    /// How many of them were requests.
-    pub(crate) requests: u64,
+    started: [u64; ORIGINS],
+    finished: [u64; ORIGINS],
+}
+
+impl TaskTotals {
+    pub(crate) fn started(self) -> u64 {
+        self.started.iter().sum()
+    }
+
+    pub(crate) fn finished(self) -> u64 {
+        self.finished.iter().sum()
+    }
+
+    /// Tasks that have ended and were not part of another task.
+    pub(crate) fn requests(self) -> u64 {
+        self.finished[Origin::Request as usize]
+    }
+
+    pub(crate) fn alive(self) -> u64 {
+        self.alive_of(0..ORIGINS)
+    }
+
+    /// Parts of other tasks that are alive.
+    pub(crate) fn parts(self) -> u64 {
+        let part = Origin::Part as usize;
+        self.alive_of(part..part + 1)
+    }
+
+    /// Whether any of them was more than a part of another one.
+    pub(crate) fn are_of_requests(self) -> bool {
+        self.started() > self.started[Origin::Part as usize]
+    }
+
+    pub(crate) fn finished_parts(self) -> u64 {
+        self.finished[Origin::Part as usize]
+    }
+
+    fn alive_of(self, origins: Range<usize>) -> u64 {
+        let both = self.started.iter().zip(self.finished).take(origins.end).skip(origins.start);
+        // C can end a task twice.
+        both.map(|(started, finished)| started.saturating_sub(finished)).sum()
+    }
+
+    /// The difference to `before`, an earlier reading.
+    pub(crate) fn since(self, before: Self) -> Self {
+        let since = |now: [u64; ORIGINS], before: [u64; ORIGINS]| {
+            std::array::from_fn(|origin| now[origin].saturating_sub(before[origin]))
+        };
+        Self { started: since(self.started, before.started), finished: since(self.finished, before.finished) }
+    }
 }
 
 /// How many tasks of a group have started and finished.
@@ -119,16 +171,19 @@ pub(crate) struct Tasks {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
-    started: AtomicU64,
-    /// Requests, and the others; the number encodes which: one addition for each task.
-    finished: [AtomicU64; 2],
+    /// By [`Origin`], which the number encodes: one addition for each task, and one for its end.
+    started: [AtomicU64; ORIGINS],
+    finished: [AtomicU64; ORIGINS],
 }
 
 impl Tasks {
     pub(crate) const fn new() -> Self {
         Self {
             shards: [const {
-                Shard { started: AtomicU64::new(0), finished: [AtomicU64::new(0), AtomicU64::new(0)] }
+                Shard {
+                    started: [const { AtomicU64::new(0) }; ORIGINS],
+                    finished: [const { AtomicU64::new(0) }; ORIGINS],
+                }
             }; SHARDS],
         }
     }
@@ -140,25 +195,32 @@ impl Tasks {
 
     #[inline]
     pub(crate) fn start(&self, task: u64) {
-        self.shard(task).started.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the load in `read`: a reader that sees a part sees the request that began it.
+        self.shard(task).started[Origin::of(task) as usize].fetch_add(1, Ordering::Release);
     }
 
     #[inline]
     pub(crate) fn finish(&self, task: u64) {
         // Pairs with the load in `read`: a reader that sees the end sees the start.
-        self.shard(task).finished[usize::from(!is_request(task))].fetch_add(1, Ordering::Release);
+        self.shard(task).finished[Origin::of(task) as usize].fetch_add(1, Ordering::Release);
     }
 
     /// How many have started, and of those, how many have finished.
     pub(crate) fn read(&self) -> TaskTotals {
-        // Finished first: of a task that starts and ends in between neither is seen, or the start
-        // alone.
-        let finished = |kind: usize| {
-            self.shards.iter().map(|shard| shard.finished[kind].load(Ordering::Acquire)).sum::<u64>()
+        let sum = |of: fn(&Shard) -> &[AtomicU64; ORIGINS], origin: Origin| {
+            self.shards.iter().map(|shard| of(shard)[origin as usize].load(Ordering::Acquire)).sum()
         };
-        let [requests, others] = [0, 1].map(finished);
-        let started = self.shards.iter().map(|shard| shard.started.load(Ordering::Relaxed)).sum();
-        TaskTotals { started, finished: requests + others, requests }
+        let mut totals = TaskTotals::default();
+        // Finished first: of a task that starts and ends in between neither is seen, or the start
+        // alone. Parts before those that began them: a part is not seen without a request that is
+        // alive.
+        for origin in Origin::ALL {
+            totals.finished[origin as usize] = sum(|shard| &shard.finished, origin);
+        }
+        for origin in Origin::ALL {
+            totals.started[origin as usize] = sum(|shard| &shard.started, origin);
+        }
+        totals
     }
 }
 
@@ -199,8 +261,8 @@ mod tests {
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let TaskTotals { started, finished, .. } = tasks.read();
-                    assert!(finished <= started, "{finished} of {started}");
+                    let totals = tasks.read();
+                    assert!(totals.finished() <= totals.started(), "{totals:?}");
                 }
             });
             // Started on one thread, finished on the other.
@@ -216,6 +278,7 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap();
         });
-        assert_eq!(tasks.read(), TaskTotals { started: TASKS, finished: TASKS, requests: 0 });
+        let totals = tasks.read();
+        assert_eq!((totals.started(), totals.finished(), totals.requests()), (TASKS, TASKS, 0));
     }
 }

@@ -50,7 +50,10 @@ pub(crate) fn part(from: u64) -> TasksPart {
 }
 
 fn groups() -> Vec<TaskGroup> {
-    let row =
-        |group: Group| TaskGroup { id: group.id(), name: group.name().to_owned(), alive: group.alive() };
+    let row = |group: Group| TaskGroup {
+        id: group.id(),
+        name: group.name().to_owned(),
+        alive: group.tasks().alive(),
+    };
     Group::all().into_iter().map(row).collect()
 }

@@ -101,7 +101,10 @@ fn a_connection_of_hypers_has_a_group() {
             let (stream, _) = listener.accept().await.unwrap();
             let service = TowerToHyperService::new(app);
             tokio::spawn(group.instrument(async move {
-                Builder::new(Executor).serve_connection(TokioIo::new(stream), service).await.unwrap();
+                Builder::new(Executor::server())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
+                    .unwrap();
             }));
         });
         let mut guest = TcpStream::connect(address).await.unwrap();
@@ -114,7 +117,7 @@ fn what_hyper_spawns_goes_on_in_its_group() {
     let (told, said) = channel();
     block_on(async {
         Group::new("streams").scope(|| {
-            hyper::rt::Executor::execute(&Executor, async move { told.send(current()).unwrap() });
+            hyper::rt::Executor::execute(&Executor::server(), async move { told.send(current()).unwrap() });
         });
         assert_eq!(said.recv().unwrap(), "streams");
     });

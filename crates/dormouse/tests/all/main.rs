@@ -19,6 +19,7 @@ mod many_tasks;
 mod metrics;
 mod model;
 mod opentelemetry;
+mod outliving;
 mod own_probes;
 mod panics;
 mod poll_hooks;

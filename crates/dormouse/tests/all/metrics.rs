@@ -142,6 +142,7 @@ fn group(id: u32, name: &str) -> GroupRow {
         polls: 987_654,
         counts: Vec::new(),
         waits: None,
+        outliving: None,
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     Durations, EVENTS_LEAVE, Figure, FigureColumn, FigureJson as Json, FigureMetric, FigurePart as Part,
     FigureSums as Sums, FigureUnit as Unit, FigureValue, FigureView as View, percent, ratio, slowest_trace,
 };
-use crate::verbs::{GroupRow, HistogramRow, WaitsRow};
+use crate::verbs::{GroupRow, HistogramRow, Outliving, WaitsRow};
 
 /// A group's rows over three spans of time, from which figures are computed. A reader that only has
 /// totals, such as metrics, passes one row three times.
@@ -196,6 +196,16 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         })),
         ..value("alive", |group| group.now.alive.into())
     },
+    Figure {
+        help: "Tasks that its requests began, and that are still there after them, at least.",
+        json: Json::Everywhere,
+        ..value("outliving_tasks", |group| outliving(group, |of| of.tasks))
+    },
+    Figure {
+        help: "For how long, at least.",
+        json: Json::Everywhere,
+        ..value("outliving_ns", |group| outliving(group, |of| of.ns))
+    },
     // Where the tasks spend their time: known while times of tasks are taken.
     Figure { metric: Some(task_time("poll")), ..time("poll_ns", |waits| waits.poll_ns.into()) },
     Figure {
@@ -333,6 +343,10 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         })
     },
 ];
+
+fn outliving(group: &GroupSpan<'_>, of: fn(&Outliving) -> u64) -> FigureValue {
+    group.now.outliving.as_ref().map_or(FigureValue::Absent, |outliving| of(outliving).into())
+}
 
 const fn column(view: View, place: u8, title: &'static str, unit: Unit) -> FigureColumn {
     FigureColumn::new(view, place, title, unit)

@@ -12,7 +12,7 @@ pub struct DoctorRequest {}
 impl Verb for DoctorRequest {
     const NAME: &'static str = "doctor";
     const LACKS: &'static str = "checks nothing";
-    const MEMORY: Memory = Memory::each(&[Each::Key]);
+    const MEMORY: Memory = Memory::each(&[Each::Key, Each::Group]);
     const LONGEST_ANSWER: usize = SHORT_ANSWER;
     type Answer = Doctor;
 }

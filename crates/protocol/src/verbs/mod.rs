@@ -29,7 +29,7 @@ pub use places::{PlaceRow, PlacesPart, PlacesRequest, WakeTasksRequest, WokenTas
 pub use profile::{ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest};
 pub use record::{RecordAnswer, RecordRequest, RecorderRow};
 pub use stat::brief::{Brief, BriefGroup, BriefStat};
-pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Stat, StatRequest, TaskPolls, ThreadStat};
+pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Outliving, Stat, StatRequest, TaskPolls, ThreadStat};
 pub use switch::{BatchStat, Changed, HeldKeys, OffRequest, OnRequest, ResetRequest};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, TasksRequest, WireTaskState};
 pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, TraceRequest, Tracing};

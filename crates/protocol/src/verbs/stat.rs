@@ -143,6 +143,21 @@ pub struct GroupRow {
     /// group whose number is past those that have times of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<WaitsRow>>,
+    /// Parts of requests that are still there after their requests. Absent if there are none, or
+    /// none that the totals of tasks prove.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outliving: Option<Outliving>,
+}
+
+/// Tasks of a group that its requests have begun, and that go on after those: the group pays for
+/// them, whoever they work for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Outliving {
+    /// How many they are, at least.
+    pub tasks: u64,
+    /// For how long no request that began one of them has been there, at least, in nanoseconds.
+    pub ns: u64,
 }
 
 /// How often an event happened while it was counted.
@@ -200,6 +215,12 @@ impl Stat {
         (all > 0).then(|| named as f64 / all as f64 * 100.0)
     }
 
+    /// One sentence about each group that pays for what its requests have left behind.
+    pub fn outlived(&self) -> impl Iterator<Item = String> {
+        let notice = |group: &GroupRow| group.outliving?.notice(&group.name);
+        self.groups.iter().filter_map(notice).map(|notice| format!("{notice}; {}", Outliving::ADVICE))
+    }
+
     /// In how many polls of tasks a group was entered, in percent; `None` if no runtime announces
     /// its polls.
     pub fn poll_coverage_percent(&self) -> Option<f64> {
@@ -236,6 +257,37 @@ impl GroupRow {
             waits: self.waits.as_ref().zip(before.waits.as_ref()).map(|(now, it)| Box::new(now.since(it))),
             ..self.clone()
         }
+    }
+}
+
+impl Outliving {
+    /// From here on people are told.
+    pub const NOTABLE_NS: u64 = 60_000_000_000;
+
+    /// Advice for the program's author.
+    pub const ADVICE: &str = "spawn them in a group of their own (dormouse::tokio::spawn_in)";
+
+    /// One clause about a group; `None` if it is not notable.
+    ///
+    /// ```
+    /// use dormouse_protocol::Outliving;
+    ///
+    /// let outliving = Outliving { tasks: 2, ns: 83_000_000_000 };
+    /// assert_eq!(
+    ///     outliving.notice("GET /a").unwrap(),
+    ///     "GET /a: 2 spawned tasks have outlived its requests by 83 s: it pays for them"
+    /// );
+    /// assert_eq!(Outliving { ns: 59_000_000_000, ..outliving }.notice("GET /a"), None);
+    /// ```
+    pub fn notice(&self, group: &str) -> Option<String> {
+        let Self { tasks, ns } = *self;
+        let (spawned, they) = if tasks == 1 { ("task has", "it") } else { ("tasks have", "them") };
+        (ns >= Self::NOTABLE_NS).then(|| {
+            let seconds = ns / 1_000_000_000;
+            format!(
+                "{group}: {tasks} spawned {spawned} outlived its requests by {seconds} s: it pays for {they}"
+            )
+        })
     }
 }
 

@@ -124,6 +124,7 @@ fn group(id: u32) -> GroupRow {
         polls: 987_654,
         counts: Vec::new(),
         waits: Some(Box::new(waits)),
+        outliving: None,
     }
 }
 

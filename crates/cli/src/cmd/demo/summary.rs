@@ -200,6 +200,7 @@ mod tests {
             polls: 0,
             counts: Vec::new(),
             waits: None,
+            outliving: None,
         }
     }
 

@@ -151,6 +151,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
         None => {}
     }
     lines.extend(delta.inside.as_ref().and_then(refusal));
+    lines.extend(delta.inside.iter().flat_map(Stat::outlived).map(|notice| clean(&notice)));
     if account.groups.iter().any(|row| row.has_waits) {
         lines.push(WAITS.to_owned());
     }

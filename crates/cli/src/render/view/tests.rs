@@ -8,7 +8,21 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
     let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
     let (requests, polls, waits) = (finished, entries, None);
     let name = name.to_owned().into();
-    GroupRow { id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits }
+    let outliving = None;
+    GroupRow {
+        id,
+        name,
+        cpu_ns,
+        entries,
+        alive,
+        started,
+        finished,
+        requests,
+        polls,
+        counts,
+        waits,
+        outliving,
+    }
 }
 
 fn thread(tid: u32, name: &str, cpu_ns: u64) -> ThreadStat {

@@ -249,7 +249,7 @@ impl Picture {
             ));
         }
         let known = dormouse_waits::living().count() as u64;
-        let alive: u64 = Group::all().into_iter().map(Group::alive).sum();
+        let alive: u64 = Group::all().into_iter().map(|group| group.tasks().alive()).sum();
         if alive > known {
             notes.push(format!(
                 "{} tasks have waited since before times were taken, and are not in it",

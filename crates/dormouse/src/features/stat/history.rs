@@ -9,21 +9,23 @@
 //!
 //! - **A false clock** is detected between readings ([`clock_fault`]). From then on the CPU time of
 //!   groups is refused, because their totals contain the false times.
+//! - **Tasks that outlive their requests** are those that earlier looks have found without any.
 //!
 //! # Locking
 //!
 //! One lock, which forks wait for, held while each thread's and each group's figures are processed.
 //! The value belongs to one process: a child begins again at its first reading.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 use std::ops::Range;
 
 use dormouse_events::Event;
-use dormouse_protocol::{CountedCpu, GroupRow, Stat};
+use dormouse_protocol::{CountedCpu, GroupRow, Outliving, Stat};
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
+use super::outliving::Looks;
 use crate::core::clock_fault::clock_fault;
 use crate::core::rows::group_rows;
 
@@ -47,6 +49,8 @@ struct History {
     earlier: CountedCpu,
     /// Why the CPU time of groups is refused.
     refused: Option<&'static str>,
+    /// Which tasks outlive their requests.
+    looks: Looks,
 }
 
 /// Somebody is about to count in this process, or to read it.
@@ -57,12 +61,19 @@ pub(crate) fn begin() {
         return;
     }
     // Not under the lock: a reading takes its time.
-    let inherited = if identity::forks() > 0 { group_rows() } else { Vec::new() };
+    let (inherited, looks) =
+        if identity::forks() > 0 { (group_rows(), Looks::inherited()) } else { (Vec::new(), Looks::new()) };
     if let Ok(mut history) = HISTORY.lock()
         && history.process != process
     {
-        *history = History::of(process, inherited);
+        *history = History { looks, ..History::of(process, inherited) };
     }
+}
+
+/// Looks at the tasks of all groups, and returns those with parts that outlive their requests.
+pub(super) fn look() -> BTreeMap<u32, Outliving> {
+    begin();
+    HISTORY.lock().map(|mut history| history.looks.look()).unwrap_or_default()
 }
 
 /// Turns the figures of a reading into those of this process since it began, and refuses figures
@@ -102,7 +113,16 @@ fn refuse(stat: &mut Stat, why: &'static str) {
 impl History {
     const fn of(process: Option<NonZeroU64>, inherited: Vec<GroupRow>) -> Self {
         let earlier = CountedCpu { process_ns: 0, groups_ns: 0 };
-        Self { process, inherited, threads: Vec::new(), ended_ns: 0, listed_ns: 0, earlier, refused: None }
+        Self {
+            process,
+            inherited,
+            threads: Vec::new(),
+            ended_ns: 0,
+            listed_ns: 0,
+            earlier,
+            refused: None,
+            looks: Looks::new(),
+        }
     }
 
     /// Compares a reading with an earlier one; the process had used `begun_cpu_ns` before it.

@@ -2,17 +2,19 @@
 
 pub(crate) mod counting;
 mod history;
+mod outliving;
 mod verb;
 
 use std::ops::Range;
 
 use dormouse_events::ToldPolls;
-use dormouse_protocol::{Clock, CountedCpu, GroupRow, Stat, TaskPolls, ThreadStat};
+use dormouse_protocol::{Clock, CountedCpu, GroupRow, Outliving, Stat, TaskPolls, ThreadStat};
 use dormouse_sys::process::schedstat::Schedstat;
-use dormouse_sys::records;
+use dormouse_sys::{Capability, records};
 
 use self::counting::ClientEvents;
 use crate::core::group::Group;
+use crate::core::memory;
 use crate::core::trace::thread_name;
 use crate::features::waits::taking::{GroupTimes, Telling};
 
@@ -68,12 +70,33 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, has_
         }
     }
     history::settle(&mut best, &listed, begun_cpu_ns);
+    let outliving = history::look();
+    for row in &mut best.groups {
+        row.outliving = outliving.get(&row.id).copied();
+    }
     if let Some(waits) = waits {
         let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
         waits.tell(&mut best.groups, times, has_cpu);
     }
     best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
     best
+}
+
+/// The agent's look from time to time.
+pub(crate) fn remember() {
+    if memory::is_there_for_groups() {
+        history::look();
+    }
+}
+
+/// The check that `doctor` shows of groups that pay for tasks which have outlived their requests;
+/// `None` if there are none.
+pub(crate) fn outliving_check() -> Option<Capability> {
+    let outliving = history::look();
+    let notice = |group: Group| outliving.get(&group.id())?.notice(group.name());
+    let notices: Vec<String> = Group::all().into_iter().filter_map(notice).collect();
+    let check = || Capability::limited("groups.outlived", notices.join("; ")).with_fix(Outliving::ADVICE);
+    (!notices.is_empty()).then(check)
 }
 
 /// All that changes while one looks.

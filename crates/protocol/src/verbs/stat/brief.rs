@@ -98,8 +98,21 @@ impl Stat {
 
 impl BriefGroup {
     fn of(row: GroupRow, to: Brief) -> Self {
-        let GroupRow { id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits } =
-            row;
+        // Metrics do not show which tasks outlive their requests.
+        let GroupRow {
+            id,
+            name,
+            cpu_ns,
+            entries,
+            alive,
+            started,
+            finished,
+            requests,
+            polls,
+            counts,
+            waits,
+            ..
+        } = row;
         let waits = waits.map(|row| {
             let WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, polls, delays, awaits, requests } =
                 *row;
@@ -121,7 +134,20 @@ impl From<BriefGroup> for GroupRow {
             let (requests, polls, delays, awaits) = (next(), next(), next(), next());
             Box::new(WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, polls, delays, awaits, requests })
         });
-        Self { id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits }
+        Self {
+            id,
+            name,
+            cpu_ns,
+            entries,
+            alive,
+            started,
+            finished,
+            requests,
+            polls,
+            counts,
+            waits,
+            outliving: None,
+        }
     }
 }
 
@@ -196,6 +222,7 @@ mod tests {
             polls: 8,
             counts: Vec::new(),
             waits: Some(Box::new(waits)),
+            outliving: None,
         };
         for (to, has_polls) in [(Brief::Exemplars, false), (Brief::All, true)] {
             let json = serde_json::to_string(&BriefGroup::of(group.clone(), to)).unwrap();
