@@ -39,7 +39,7 @@ async fn grouped(
 }
 
 async fn compute() -> &'static str {
-    known::burn("/compute", Duration::from_millis(20));
+    known::burn("/compute", Duration::from_millis(30));
     "computed"
 }
 

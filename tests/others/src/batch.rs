@@ -6,7 +6,8 @@ use std::panic::catch_unwind;
 use std::thread;
 use std::time::Duration;
 
-use dormouse::{Group, carry, inherit_fn};
+use dormouse::Group;
+use dormouse::rayon::{InGroup as _, join, scope};
 use rayon::iter::{IntoParallelIterator as _, ParallelIterator as _};
 
 use crate::known;
@@ -31,7 +32,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     for line in reader.lines() {
         let result = match &*line? {
             "map" => jobs.map.scope(|| catch_unwind(map)),
-            "halves" => jobs.halves.scope(|| catch_unwind(|| halves(32))),
+            "halves" => jobs.halves.scope(|| catch_unwind(|| halves(16))),
             "nested" => jobs.nested.scope(|| catch_unwind(nested)),
             "fail" => jobs.fail.scope(|| catch_unwind(fail)),
             _ => jobs.unknown.scope(|| Ok(0)),
@@ -68,8 +69,7 @@ fn piece(group: &str) -> u64 {
 }
 
 fn map() -> u64 {
-    let carried = carry();
-    (0..32).into_par_iter().map(|_| carried.run(|| piece("map"))).sum()
+    (0..16).into_par_iter().map(|_| piece("map")).in_group().sum()
 }
 
 /// Halves of halves, down to single pieces.
@@ -77,34 +77,30 @@ fn halves(pieces: u64) -> u64 {
     if pieces == 1 {
         return piece("halves");
     }
-    let (one, other) =
-        rayon::join(inherit_fn(|| halves(pieces / 2)), inherit_fn(|| halves(pieces - pieces / 2)));
+    let (one, other) = join(|| halves(pieces / 2), || halves(pieces - pieces / 2));
     one + other
 }
 
 /// Joins and scopes inside of a parallel iterator.
 fn nested() -> u64 {
-    let carried = carry();
-    let both = || {
-        let (one, other) = rayon::join(inherit_fn(|| piece("nested")), inherit_fn(|| piece("nested")));
-        let carried = carry();
-        rayon::scope(|scope| {
+    let both = |_| {
+        let (one, other) = join(|| piece("nested"), || piece("nested"));
+        scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|_| {
-                    carried.run(|| piece("nested"));
+                    piece("nested");
                 });
             }
         });
         one + other + 2
     };
-    (0..8).into_par_iter().map(|_| carried.run(both)).sum()
+    (0..4).into_par_iter().map(both).in_group().sum()
 }
 
 fn fail() -> u64 {
-    let carried = carry();
     let work = |number| match number {
         7 => panic!("a piece fails"),
         _ => piece("fail"),
     };
-    (0..16).into_par_iter().map(|number| carried.run(|| work(number))).sum()
+    (0..16).into_par_iter().map(work).in_group().sum()
 }

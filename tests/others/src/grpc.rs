@@ -44,7 +44,7 @@ pub(crate) fn run() -> io::Result<()> {
 }
 
 async fn square(request: Request<u32>) -> Result<Response<u32>, Status> {
-    known::burn(METHODS[0], Duration::from_millis(20));
+    known::burn(METHODS[0], Duration::from_millis(30));
     Ok(Response::new(request.into_inner().wrapping_pow(2)))
 }
 

@@ -121,7 +121,7 @@ async fn subscribe(mut stream: BufReader<TcpStream>, shared: &Shared) -> io::Res
         tokio::select! {
             message = published.recv() => match message {
                 Ok(message) => {
-                    known::burn("subscribe", Duration::from_millis(20));
+                    known::burn("subscribe", Duration::from_millis(40));
                     stream.write_all(format!("{message}\n").as_bytes()).await?;
                 }
                 Err(RecvError::Lagged(_)) => {}

@@ -10,13 +10,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{Message, WebSocket};
 use axum::extract::{MatchedPath, Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing::get, routing::post};
 use dormouse::Group;
+use dormouse::axum::WebSocketUpgrade;
 use dormouse::tower::GroupLayer;
 use futures_util::stream::{Stream, unfold};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
@@ -41,7 +42,9 @@ pub(crate) fn run() -> io::Result<()> {
     let upstream = next()?.parse().map_err(io::Error::other)?;
     let files = next()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(workers).enable_all().build()?.block_on(serve(upstream, &files))
+    // The files are read on threads of tokio's own.
+    let runtime = dormouse::tokio::group_blocking(runtime.worker_threads(workers).enable_all()).build()?;
+    runtime.block_on(serve(upstream, &files))
 }
 
 async fn serve(upstream: SocketAddr, files: &str) -> io::Result<()> {
@@ -81,8 +84,7 @@ async fn compute() -> &'static str {
 }
 
 async fn socket(upgrade: WebSocketUpgrade) -> Response {
-    let carried = dormouse::carry();
-    upgrade.on_upgrade(move |socket| carried.run(|| dormouse::inherit(talk(socket))))
+    upgrade.on_upgrade(talk)
 }
 
 async fn talk(mut socket: WebSocket) {
@@ -108,7 +110,7 @@ async fn events(Path(count): Path<u32>) -> Sse<impl Stream<Item = Result<Event, 
 
 async fn forward(State(app): State<App>, mut request: Request) -> Result<Response, StatusCode> {
     let path = request.uri().path().to_owned();
-    known::burn(&path, Duration::from_millis(40));
+    known::burn(&path, Duration::from_millis(60));
     let uri = Uri::try_from(format!("http://{}{path}", app.upstream));
     *request.uri_mut() = uri.map_err(|_| StatusCode::BAD_REQUEST)?;
     let answer = app.client.request(request).await.map_err(|_| StatusCode::BAD_GATEWAY)?;

@@ -17,7 +17,7 @@ fn jobs_have_the_time_of_their_pieces() {
             thread::spawn(move || {
                 let mut client = Lines::open(address);
                 for _ in 0..2 {
-                    assert_eq!(client.ask(job), "32", "{job}");
+                    assert_eq!(client.ask(job), "16", "{job}");
                 }
             })
         })
@@ -37,7 +37,7 @@ fn panics_of_pieces_are_requests() {
     for _ in 0..3 {
         assert_eq!(client.ask("fail"), "failed");
     }
-    assert_eq!(client.ask("map"), "32", "the pool goes on");
+    assert_eq!(client.ask("map"), "16", "the pool goes on");
     let (shown, _) = service.charged();
     let row = row(&shown, "fail");
     assert_eq!((row.requests, row.alive), (3, 0));

@@ -114,11 +114,14 @@ impl Service {
         let shown = end.since(&self.begin);
         for group in known.groups("cpu") {
             let (used, charged) = (known.of("cpu", group) as f64, row(&shown, group).cpu_ns as f64);
-            assert!((charged / used - 1.0).abs() <= 0.02, "{group}: {charged} ns of {used} ns");
+            let ratio = charged / used;
+            eprintln!("{group}: {ratio:.4} of {used} ns");
+            assert!((ratio - 1.0).abs() <= 0.02, "{group} has {charged} ns for {used} ns");
         }
         let groups = shown.groups_cpu_ns().expect("CPU time of groups") as f64;
         let outside = shown.unattributed_cpu_ns as f64 - (own_cpu_ns(&end) - own_cpu_ns(&self.begin)) as f64;
         let coverage = groups / (groups + outside);
+        eprintln!("{coverage:.4} of the CPU time is in groups");
         assert!(coverage >= 0.95, "{coverage} of the CPU time is in groups; {outside} ns are in none");
         (shown, known)
     }
