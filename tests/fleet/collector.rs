@@ -123,6 +123,38 @@ fn the_collector_gets_the_agents_numbers() {
     assert_eq!(starts(&next), start);
 }
 
+#[test]
+fn the_collector_takes_differences() {
+    let sink = Sink::open();
+    let Some(collector) = collector(&sink) else { return };
+    let service = Service::idle();
+    let url = collector.url("");
+    let _serving = Serving::with(
+        &service,
+        &[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "1000"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
+        ],
+    );
+    let resource = |document: &Value| document["resourceMetrics"].as_array()?.first().cloned();
+    // By now the first reading is there, from which differences begin.
+    sink.await_some(resource);
+    let (path, times) = ROUTES[0];
+    (0..times).for_each(|_| assert!(service.get(path).starts_with("HTTP/1.1 200")));
+    let mut counted = 0.0;
+    while counted < f64::from(times) {
+        let resource = sink.await_some(resource);
+        let sum = metrics(&resource).find(|metric| metric["name"] == "dormouse.requests").expect("requests");
+        assert_eq!(sum["sum"]["aggregationTemporality"], 1, "{sum}");
+        let group = format!("GET {path}");
+        let points = points(&resource, "dormouse.requests").into_iter();
+        counted +=
+            points.filter(|it| attribute(it, "group").as_deref() == Some(&group)).map(of_point).sum::<f64>();
+    }
+    assert_same(counted, f64::from(times), "requests");
+}
+
 /// The resource of a document, if it has all requests that were made.
 fn with_all_requests(document: &Value) -> Option<&Value> {
     let resource = document["resourceMetrics"].as_array()?.first()?;

@@ -53,12 +53,12 @@ const REFUSED: [(&str, u16, &str); 28] = [
     ("top?event=,", 400, "a name is missing; write names with single commas"),
     ("tasks?tree=1&limit=2", 400, "cannot be used with"),
     ("tasks?state=gone", 400, "awaiting"),
-    ("tasks?sort=cpu", 400, "CPU time is sorted by where it is taken: add --cpu"),
-    ("tasks?group=a%7B", 400, "--group: malformed glob `a{`"),
+    ("tasks?sort=cpu", 400, "CPU time is sorted by where it is taken: add cpu"),
+    ("tasks?group=a%7B", 400, "group: malformed glob `a{`"),
     ("tasks?long_poll=1s&tree=1", 400, "cannot be used with"),
     ("profile?kind=waits", 400, "wall"),
     ("profile?hz=1001", 400, "1000"),
-    ("profile?kind=faults&hz=9", 400, "--hz is for --kind cpu and wall"),
+    ("profile?kind=faults&hz=9", 400, "hz is for kind cpu and wall"),
     ("profile?for=50ms&group=no-such", 404, "no group matches `no-such`"),
     ("profile.json?kind=heap", 400, "and must be cpu, alloc, faults or wall"),
     ("maps?addr=x", 400, "it is no address in hex"),
@@ -173,5 +173,41 @@ fn refusals_say_what_is_wrong() {
     }
     for (of, body, status, part) in REFUSED_CHANGES {
         assert_refused(body, &serving.post(&path(of), body), status, part);
+    }
+}
+
+#[test]
+fn every_refusal_is_a_document() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    let pid = service.pid();
+    for (path, part) in [
+        ("/api/processes/%ff/keys".to_owned(), "UTF-8"),
+        (format!("/api/processes/{pid}/stat?for=10h"), "5m"),
+        (format!("/api/processes/{pid}/tasks?tree=true&sort=age"), "sort"),
+    ] {
+        let answer = serving.get(&path);
+        assert_eq!(answer.status, 400, "{path}: {answer:?}");
+        let message = answer.json()["error"]["message"].as_str().expect("a message").to_owned();
+        assert!(message.contains(part) && !message.contains("--"), "{message}");
+    }
+    let unknown =
+        serving.post(&format!("/api/processes/{pid}/keys"), r#"{"glob":"no.such","on":true,"for_ms":9}"#);
+    assert_eq!(unknown.json()["error"]["hint"], "/api/processes/PID/keys lists the keys");
+}
+
+#[test]
+fn methods_that_are_announced_are_answered() {
+    let service = Service::idle();
+    let serving = Serving::of([service.pid()]);
+    for path in ["/metrics".to_owned(), "/api/me".into(), format!("/api/processes/{}/keys", service.pid())] {
+        let allowed = |method| {
+            let answer =
+                serving.ask(serving.head(method, &path, "Connection: close\r\n")).expect("an answer");
+            (answer.status, answer.header("allow").unwrap_or_default().contains("HEAD"))
+        };
+        let (status, is_announced) = allowed("OPTIONS");
+        assert_eq!(status, 204, "{path}");
+        assert_eq!(allowed("HEAD").0 == 200, is_announced, "{path}");
     }
 }

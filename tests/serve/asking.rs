@@ -52,10 +52,26 @@ impl Serving {
 
     /// Starts `serve` with arguments of its own.
     pub(super) fn with<S: ToString>(args: &[&str], targets: impl IntoIterator<Item = S>) -> Serving {
+        Serving::start(args, &[], targets)
+    }
+
+    /// Starts `serve` with these variables.
+    pub(super) fn with_variables<S: ToString>(
+        variables: &[(&str, String)],
+        targets: impl IntoIterator<Item = S>,
+    ) -> Serving {
+        Serving::start(&[], variables, targets)
+    }
+
+    fn start<S: ToString>(
+        args: &[&str],
+        variables: &[(&str, String)],
+        targets: impl IntoIterator<Item = S>,
+    ) -> Serving {
         let runtime = tempfile::tempdir().expect("a temporary directory");
         let mut command = command(["serve", "--json", "--listen", "127.0.0.1:0"]);
         command.args(args).args(targets.into_iter().map(|target| target.to_string()));
-        command.env("DORMOUSE_RUNTIME_DIR", runtime.path());
+        command.env("DORMOUSE_RUNTIME_DIR", runtime.path()).envs(variables.iter().cloned());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the server");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("its start");
@@ -136,11 +152,19 @@ impl Serving {
 
     /// How many descriptors it has, and how many kilobytes of memory.
     pub(super) fn takes(&self) -> (usize, u64) {
-        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
-        let descriptors = std::fs::read_dir(proc.join("fd")).expect("its descriptors").count();
-        let status = std::fs::read_to_string(proc.join("status")).expect("its status");
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-        (descriptors, resident.trim().trim_end_matches(" kB").parse().expect("a number"))
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("its descriptors");
+        (descriptors.count(), self.memory("VmRSS:"))
+    }
+
+    /// The most kilobytes of memory that it has had.
+    pub(super) fn most_memory(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, line: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("its status");
+        let memory = status.lines().find_map(|of| of.strip_prefix(line)).expect("its memory");
+        memory.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 }
 

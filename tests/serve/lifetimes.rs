@@ -2,15 +2,14 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::asking::Serving;
-use crate::support::{DORMOUSE, HANG, RUNTIME_VARIABLES, Service};
+use super::odd::Odd;
+use crate::support::{DORMOUSE, HANG, Service};
 
 #[test]
 fn a_stopped_service_costs_a_second_once() {
@@ -57,6 +56,24 @@ fn the_end_of_a_service_ends_its_streams() {
 }
 
 #[test]
+fn the_end_of_the_server_ends_its_streams() {
+    let service = Service::visited();
+    let mut serving = Serving::of([service.pid()]);
+    let mut live = serving.stream(&format!("/api/processes/{}/live", service.pid()));
+    let mut trace =
+        serving.posted_stream(&format!("/api/processes/{}/trace", service.pid()), r#"{"glob":"menu.*"}"#);
+    live.await_event("sample");
+    trace.next().expect("a start");
+    let end = std::thread::scope(|scope| {
+        let end = scope.spawn(|| serving.end());
+        assert_eq!(live.await_event("end")["ended"], false);
+        trace.await_event("end");
+        end.join().expect("its end")
+    });
+    assert_eq!(end, Some(0));
+}
+
+#[test]
 fn services_that_come_later_are_found() {
     let program = tempfile::Builder::new().prefix("later").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
     let path = program.as_ref().expect("a place").path().join("latecomer");
@@ -72,39 +89,6 @@ fn services_that_come_later_are_found() {
         }
         assert_eq!(serving.get("/api/processes/latecomer/keys").status, 200);
         drop(service);
-    }
-}
-
-/// A service that is one of the ignored tests below.
-struct Odd {
-    child: Child,
-    _runtime: TempDir,
-}
-
-impl Odd {
-    fn start(test: &str) -> Odd {
-        let runtime = tempfile::tempdir().expect("a temporary directory");
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-        for variable in RUNTIME_VARIABLES {
-            command.env_remove(variable);
-        }
-        command.env("DORMOUSE_RUNTIME_DIR", runtime.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("a service");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        assert!(lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready")));
-        Odd { child, _runtime: runtime }
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Odd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -4,4 +4,7 @@ mod answers;
 mod asking;
 mod hostile;
 mod lifetimes;
+mod odd;
+mod pushing;
+mod strangers;
 mod verbs;

@@ -4,6 +4,8 @@
 //! group's points share in all families. So a name is stored once, and each encoder escapes it
 //! once.
 
+use std::borrow::Cow;
+
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::ExponentialHistogram;
 use crate::labels::{LabelSet, Labels};
@@ -14,6 +16,8 @@ use crate::value::MetricValue;
 pub struct Exposition {
     /// Whether points have labels for their process.
     pub(crate) is_of_several: bool,
+    /// Whether counters and histograms are differences.
+    pub(crate) is_of_differences: bool,
     pub(crate) processes: Vec<ExposedProcess>,
     pub(crate) labels: Labels,
     pub(crate) families: Vec<FamilyPoints>,
@@ -26,12 +30,15 @@ pub struct ExposedProcess {
     pub name: String,
     /// The process id.
     pub pid: u32,
+    /// The process's user, if points have a label for it.
+    pub user: Option<String>,
     /// An id that is unique among all processes, also of other hosts and times.
     pub instance: String,
     /// The version of the dormouse in the process.
     pub version: String,
     /// When the process's counters were zero, in nanoseconds since 1970. It is the same in each
-    /// exposition of one process: counters with another beginning are other counters.
+    /// exposition of one process: counters with another beginning are other counters. Of
+    /// differences it is the beginning of their interval.
     pub start_unix_ns: u64,
     /// When the process's values were read, in nanoseconds since 1970.
     pub read_unix_ns: u64,
@@ -61,15 +68,36 @@ pub struct ProcessPart<'a> {
     process: u32,
 }
 
+impl ExposedProcess {
+    /// The labels of its points.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+        let user = self.user.iter().map(|user| ("user", Cow::from(user)));
+        [("process", Cow::from(&self.name)), ("pid", self.pid.to_string().into())].into_iter().chain(user)
+    }
+}
+
 impl Exposition {
     /// An empty exposition, of one process.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty exposition, of several processes: points have labels `process` and `pid`.
+    /// An empty exposition, of several processes: points have labels `process` and `pid`, and
+    /// `user` if the process has one.
     pub fn of_processes() -> Self {
         Self { is_of_several: true, ..Self::default() }
+    }
+
+    /// An empty exposition of several processes, whose counters and histograms are differences: for
+    /// OTLP alone.
+    pub fn of_differences() -> Self {
+        Self { is_of_differences: true, ..Self::of_processes() }
+    }
+
+    /// The process that was added last, to add more to it.
+    pub fn last_process(&mut self) -> Option<ProcessPart<'_>> {
+        let process = self.processes.len().checked_sub(1)? as u32;
+        Some(ProcessPart { to: self, process })
     }
 
     /// Adds a process.
@@ -98,6 +126,11 @@ impl Exposition {
 }
 
 impl ProcessPart<'_> {
+    /// The process: its times may be changed.
+    pub fn process_mut(&mut self) -> Option<&mut ExposedProcess> {
+        self.to.processes.get_mut(self.process as usize)
+    }
+
     /// Makes a set of labels for any number of points. Their values may be any text; their names
     /// are `[a-z_]+`.
     pub fn labels(&mut self, labels: &[(&'static str, &str)]) -> LabelSet {

@@ -8,6 +8,7 @@
 pub(crate) mod file;
 pub(crate) mod frames;
 pub(crate) mod profile;
+pub(crate) mod room;
 pub(crate) mod session;
 pub(crate) mod waits;
 
@@ -25,6 +26,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use file::Recorded;
+use room::AnswerRoom;
 
 use crate::duration::short_of;
 use crate::exit::{Exit, Failure, Outcome};
@@ -34,6 +36,9 @@ use crate::text::clean;
 
 /// The most values in an answer: the shortest take three bytes, and much more once they are read.
 const MAX_PARTS: usize = 4 << 20;
+
+/// The most notices that a call passes over before its answer.
+const MAX_NOTICES: usize = 1024;
 
 /// The subcommand that this process runs: agents name it to others, with its process.
 static COMMAND: OnceLock<String> = OnceLock::new();
@@ -63,6 +68,8 @@ pub(crate) struct Client {
     next_id: u64,
     /// Bytes that came and were not used yet.
     inbox: Vec<u8>,
+    /// The memory that answers may take, if that is bounded.
+    room: Option<AnswerRoom>,
 }
 
 /// The other side of a conversation.
@@ -94,7 +101,7 @@ struct Head {
 impl Client {
     fn new(source: Source, pid: u32, who: String, patience: Duration) -> Client {
         let (ops, version) = (Vec::new(), String::new());
-        Client { source, pid, who, ops, version, patience, next_id: 1, inbox: Vec::new() }
+        Client { source, pid, who, ops, version, patience, next_id: 1, inbox: Vec::new(), room: None }
     }
 
     /// Notes what the agent has said of itself.
@@ -115,28 +122,46 @@ impl Client {
 
     /// Opens a conversation with the agent of a process that was found.
     pub(crate) fn reach(finder: &Finder, found: &Found, patience: Duration) -> Outcome<(Client, Hello)> {
+        Client::reach_within(None, finder, found, patience)
+    }
+
+    /// Does what [`Client::reach`] does, with that memory for answers.
+    pub(crate) fn reach_within(
+        room: Option<AnswerRoom>,
+        finder: &Finder,
+        found: &Found,
+        patience: Duration,
+    ) -> Outcome<(Client, Hello)> {
         let (stream, is_verified) = finder.connect(found, patience)?;
         let process = &found.process;
-        let (client, hello) = Client::greet(stream, process.pid, describe(process), patience)?;
+        let mut client = Client::new(Source::Socket(stream), process.pid, describe(process), patience);
+        client.room = room;
+        let hello = client.greet()?;
         if !is_verified {
             client.check_identity(&hello, process)?;
         }
         Ok((client, hello))
     }
 
-    /// Says hello over a connection.
-    pub(crate) fn greet(
-        stream: UnixStream,
-        pid: u32,
-        who: String,
-        patience: Duration,
-    ) -> Outcome<(Client, Hello)> {
-        let mut client = Client::new(Source::Socket(stream), pid, who, patience);
+    /// Says hello.
+    fn greet(&mut self) -> Outcome<Hello> {
         let command = COMMAND.get().map_or(String::new(), |command| format!("{command} "));
         let name = format!("dormouse {command}{}", env!("CARGO_PKG_VERSION"));
-        let hello = client.call(HelloRequest { client: name, notices: true })?;
-        client.know(&hello);
-        Ok((client, hello))
+        let hello = self.call(HelloRequest { client: name, notices: true })?;
+        self.know(&hello);
+        Ok(hello)
+    }
+
+    /// Waits this long for each further answer.
+    #[cfg(feature = "serve")]
+    pub(crate) fn be_patient(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// The memory of the last answer, for as long as it is kept.
+    #[cfg(feature = "serve")]
+    pub(crate) fn keep_room(&mut self) -> Option<AnswerRoom> {
+        self.room.as_mut().map(AnswerRoom::keep)
     }
 
     /// Asks, and waits for the answer for as long as patience lasts.
@@ -156,12 +181,14 @@ impl Client {
         }
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
-        loop {
-            let line = self.line(deadline, V::LONGEST_ANSWER)?;
+        let longest = self.room.as_ref().map_or(usize::MAX, |_| AnswerRoom::LONGEST_ANSWER);
+        for _ in 0..=MAX_NOTICES {
+            let line = self.line(deadline, V::LONGEST_ANSWER.min(longest))?;
             if let Some(answer) = self.understand(&line, id)? {
                 return Ok(answer);
             }
         }
+        Err(self.nonsense(&format!("it sent more than {MAX_NOTICES} notices, and no answer")))
     }
 
     /// Returns a failure if the agent does not support an operation: requesting it would end the
@@ -283,6 +310,9 @@ impl Client {
                 Ok(0) => return Ok(Filled::End),
                 Ok(n) => {
                     self.inbox.extend_from_slice(&piece[..n]);
+                    if self.room.as_mut().is_some_and(|room| !room.fit(self.inbox.len())) {
+                        return Err(self.without_room());
+                    }
                     return Ok(Filled::Some);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::Nothing),
@@ -361,6 +391,13 @@ impl Client {
             format!("{} does not speak this command's protocol {PROTOCOL}: {what}", self.who),
         )
         .hint("use the dormouse command of the version that the service was built with")
+    }
+
+    fn without_room(&self) -> Failure {
+        Failure::failed(format!(
+            "there is no room for an answer of {}: those of its user's other services take it",
+            self.who
+        ))
     }
 
     pub(crate) fn silent(&self, omission: &str) -> Failure {

@@ -36,7 +36,8 @@ fn greet(
         then(reader.get_mut());
     });
     ours.set_nonblocking(true).expect("a flag on a socket");
-    let result = Client::greet(ours, 7, "tea (process 7)".into(), patience);
+    let mut client = Client::new(super::Source::Socket(ours), 7, "tea (process 7)".into(), patience);
+    let result = client.greet().map(|hello| (client, hello));
     if result.is_err() {
         agent.join().expect("the agent met what it expected");
     }

@@ -8,6 +8,7 @@ use crate::output::Context;
 use crate::sample::events::EventRequest;
 use crate::serve::{self, Settings, Verbs};
 use crate::target::Target;
+use crate::user::uid_of;
 
 /// Serve metrics, profiles, every reading verb and a page over HTTP, for all services of this host
 ///
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     /// Only these processes, by id or name; without any, all with dormouse in them
     #[arg(value_name = "TARGET", value_parser = process)]
     targets: Vec<Target>,
+    /// Only processes of this user, by name or number; may be given more than once
+    #[arg(long = "user", value_name = "USER", value_parser = uid_of)]
+    users: Vec<u32>,
     /// Where to listen
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464", value_parser = address)]
     listen: SocketAddr,
@@ -30,6 +34,9 @@ pub(crate) struct Args {
     /// Answer /metrics without the token
     #[arg(long)]
     public_metrics: bool,
+    /// Push through the proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name
+    #[arg(long)]
+    push_proxy: bool,
     /// Events for groups to count beside CPU time; `dormouse list` lists them
     #[arg(short, long = "event", value_name = "EVENTS", default_value = "task-clock")]
     events: EventRequest,
@@ -65,9 +72,11 @@ fn host(text: &str) -> Result<String, String> {
 pub(crate) fn run(args: &Args, verbs: Verbs, context: &mut Context) -> Outcome {
     let settings = Settings {
         targets: args.targets.clone(),
+        users: args.users.clone(),
         listen: args.listen,
         token_file: args.token_file.clone(),
         public_metrics: args.public_metrics,
+        push_proxy: args.push_proxy,
         events: args.events.clone(),
         waits: !args.no_waits,
         names: args.allow_host.clone(),

@@ -64,6 +64,12 @@ impl EventRequest {
         client.call(CountRequest { events: self.0.clone() })
     }
 
+    /// Whether it is one of them.
+    #[cfg(feature = "serve")]
+    pub(crate) fn has(&self, event: &str) -> bool {
+        self.0.iter().any(|name| name == event)
+    }
+
     /// The events among them that the kernel counts for any process.
     pub(crate) fn of_any_process(&self) -> Outcome<CountAnswer> {
         if !self.0.iter().all(|name| is_shown(name)) {

@@ -105,7 +105,7 @@ pub(super) fn failed(failure: &Failure) -> Response {
 
 /// The report of a verb.
 pub(super) fn report_of(report: &Report) -> Response {
-    let response = bytes(JSON, error_document(report) + "\n");
+    let response = bytes(JSON, error_document(&over_http(report)) + "\n");
     let status = match (report.code, report.exit) {
         (Some(Code::Busy | Code::NoSlot), _) => StatusCode::SERVICE_UNAVAILABLE,
         (Some(Code::NoMatch | Code::NoGroup), _) | (_, Exit::NoTarget) => StatusCode::NOT_FOUND,
@@ -115,6 +115,32 @@ pub(super) fn report_of(report: &Report) -> Response {
         _ => StatusCode::BAD_GATEWAY,
     };
     with_status(response, status)
+}
+
+/// A report in the words of a client over HTTP, which has neither options nor subcommands.
+pub(super) fn over_http(report: &Report) -> Report {
+    let hint = match report.code {
+        Some(Code::NoMatch) => Some("/api/processes/PID/keys lists the keys"),
+        Some(Code::NoGroup) => Some("/api/processes/PID/stat has the groups"),
+        Some(Code::NoEvent) => Some("/api/processes/PID/list has the events"),
+        Some(Code::NoSlot) => Some("/api/processes/PID/slots lists the holders"),
+        Some(Code::Denied) => Some("run dormouse serve as the service's user or as root"),
+        _ => report.hint.as_deref().filter(|hint| !hint.contains("dormouse ") && !hint.contains("--")),
+    };
+    let hint = hint.map(str::to_owned);
+    let message = report.message.trim_start_matches("--").replace(" --", " ");
+    Report { message, hint, ..report.clone() }
+}
+
+/// The refusal of a request by the router, which is text, as a document.
+pub(super) async fn rejected(response: Response) -> Response {
+    let status = response.status();
+    let is_document = response.headers().get(CONTENT_TYPE) == Some(&JSON);
+    if !status.is_client_error() || is_document {
+        return response;
+    }
+    let text = axum::body::to_bytes(response.into_body(), 4096).await.unwrap_or_default();
+    refusal(status, "usage", &String::from_utf8_lossy(&text))
 }
 
 /// Headers of every answer: nobody keeps it, frames it, or takes it for another type than it says.
@@ -136,6 +162,21 @@ pub(super) fn seal(response: &mut Response) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reports_speak_of_http() {
+        let said = |failure: Failure| {
+            let Failure::Said(report) = failure else { panic!("{failure:?}") };
+            let Report { message, hint, .. } = over_http(&report);
+            (message, hint.unwrap_or_default())
+        };
+        let of_terminal =
+            Failure::new(Exit::Usage, "--sort is for lists: add --cpu").hint("--timeout waits longer");
+        assert_eq!(said(of_terminal), ("sort is for lists: add cpu".into(), String::new()));
+        let of_agent =
+            Failure::failed("no key").by_agent(Code::NoMatch).hint("dormouse keys TARGET lists the keys");
+        assert_eq!(said(of_agent).1, "/api/processes/PID/keys lists the keys");
+    }
 
     #[test]
     fn each_failure_has_a_status() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use hyper::body::Frame;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// How often a stream that has nothing to say shows that it is there.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -27,6 +27,12 @@ pub(super) struct Gone;
 /// The body.
 #[derive(Debug)]
 struct Flow(mpsc::Receiver<io::Result<Bytes>>);
+
+/// Waits until the server ends.
+pub(super) async fn over(end: &mut watch::Receiver<bool>) {
+    // Without the server's end of it, that is over, too.
+    let _ = end.wait_for(|end| *end).await;
+}
 
 /// A body, and the end that writes it.
 pub(super) fn body() -> (BodyWriter, Body) {

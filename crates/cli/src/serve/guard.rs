@@ -113,9 +113,13 @@ impl Guard {
 
 /// Refuses to begin something for a client that wants its head alone.
 fn costly_head(request: &Request) -> Option<Response> {
-    let path = request.uri().path();
-    let is_costly = path.contains("/debug/pprof/") || path.starts_with("/api/processes/");
-    (request.method() == Method::HEAD && is_costly).then(|| wrong_method("GET"))
+    let is_refused = request.method() == Method::HEAD && is_costly(request.uri().path());
+    is_refused.then(|| wrong_method("GET"))
+}
+
+/// Whether an answer begins something in a service.
+pub(super) fn is_costly(path: &str) -> bool {
+    path.contains("/debug/pprof/") || path.starts_with("/api/processes/")
 }
 
 /// The token in `Bearer TOKEN`, or the password in `Basic`.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `sample` | the figures: first of all groups, then of those that have changed |
 //! | `silent` | the service does not answer: it may be stopped |
-//! | `end` | the service has ended, or refuses |
+//! | `end` | the service has ended, or refuses; or the server ends |
 //!
 //! A sample has each group's figures in each window ([`super::windows`]), and as its `tick` what
 //! the group has used since the last sample that this reader took: a reader that is slow gets fewer
@@ -19,13 +19,13 @@ use axum::response::Response;
 use dormouse_protocol::figures::{percent, ratio};
 use dormouse_protocol::{Clock, ExemplarRow, GroupRow, Stat};
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::answers::{EVENTS, busy, bytes};
 use super::flow::{self, BodyWriter, Gone, HEARTBEAT};
-use super::hub::{Hub, ServiceSession, SessionPhase, Snapshot};
+use super::hub::{Hub, Identity, ServiceSession, SessionPhase, Snapshot};
 use super::windows::{GroupWindow, History, ProcessWindow, Windows};
 use crate::output::as_document;
 
@@ -38,15 +38,26 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How long readings are kept for a reader who comes back, as a page that was hidden.
 const KEPT: Duration = Duration::from_secs(600);
 
+/// After that time without a sample readings have no reader.
+const UNREAD: Duration = Duration::from_secs(30);
+
+/// The services whose readings are kept after their readers have left.
+const MOST_KEPT: usize = 4;
+
+/// The rows of groups that all readings have in all, some 120 MB if each has times of tasks.
+const MOST_ROWS: usize = 48_000;
+
 /// The places for streams.
 #[derive(Debug)]
 pub(super) struct LiveStreams {
     places: Arc<Semaphore>,
     histories: Histories,
+    /// True once the server ends.
+    end: watch::Receiver<bool>,
 }
 
 /// The readings of a process, by its number and start, and when they were wanted last.
-type Histories = Arc<Mutex<HashMap<(u32, u64), (Arc<Mutex<History>>, Instant)>>>;
+type Histories = Arc<Mutex<HashMap<Identity, (Arc<Mutex<History>>, Instant)>>>;
 
 #[derive(Serialize)]
 struct SampleBody<'a> {
@@ -58,7 +69,7 @@ struct SampleBody<'a> {
     /// The time since the sample before; null for the first.
     elapsed_ns: Option<u64>,
     /// How many threads there are.
-    threads: usize,
+    threads: u64,
     keys_on: usize,
     dropped: u64,
     clock: Option<&'a Clock>,
@@ -106,8 +117,16 @@ struct EndBody {
 }
 
 impl LiveStreams {
-    pub(super) fn new() -> LiveStreams {
-        LiveStreams { places: Arc::new(Semaphore::new(MOST)), histories: Histories::default() }
+    pub(super) fn new(end: watch::Receiver<bool>) -> LiveStreams {
+        LiveStreams { places: Arc::new(Semaphore::new(MOST)), histories: Histories::default(), end }
+    }
+
+    /// Drops the readings of services that nobody has read for long, again and again.
+    pub(super) async fn tidy(&self) {
+        loop {
+            forget(&mut self.histories.lock().unwrap_or_else(PoisonError::into_inner));
+            tokio::time::sleep(KEPT / 10).await;
+        }
     }
 
     /// The stream of a service.
@@ -116,27 +135,45 @@ impl LiveStreams {
             return busy(&format!("{MOST} streams are being read"));
         };
         let (writer, body) = flow::body();
-        let histories = Arc::clone(&self.histories);
+        let (histories, mut end) = (Arc::clone(&self.histories), self.end.clone());
         tokio::spawn(async move {
             let _place = place;
             // The reader that leaves ends it.
             let _ = tokio::select! {
                 told = tell(&hub, &session, &histories, &writer) => told,
                 () = writer.left() => Err(Gone),
+                () = flow::over(&mut end) => {
+                    let reason = "the server ends".to_owned();
+                    writer.event("end", &as_document(&EndBody { ended: false, reason })).await
+                }
             };
         });
         bytes(EVENTS, body)
     }
 }
 
-/// The readings of a service. Those of others that nobody has wanted for long are dropped.
-fn history(histories: &Histories, session: &ServiceSession) -> Arc<Mutex<History>> {
+/// The readings of a service, and the rows that they may have.
+fn history(histories: &Histories, session: &ServiceSession) -> (Arc<Mutex<History>>, usize) {
     let mut all = histories.lock().unwrap_or_else(PoisonError::into_inner);
-    all.retain(|_, (_, wanted)| wanted.elapsed() < KEPT);
-    let process = (session.process().pid, session.process().start_ticks);
-    let (history, wanted) = all.entry(process).or_insert_with(|| (Arc::default(), Instant::now()));
+    let (history, wanted) = all.entry(session.identity()).or_insert_with(|| (Arc::default(), Instant::now()));
     *wanted = Instant::now();
-    Arc::clone(history)
+    let history = Arc::clone(history);
+    forget(&mut all);
+    (history, MOST_ROWS / all.len().max(MOST_KEPT))
+}
+
+/// Drops the readings of services that nobody has read for long; and so many of those that are not
+/// being read that few are left.
+fn forget(all: &mut HashMap<Identity, (Arc<Mutex<History>>, Instant)>) {
+    all.retain(|_, (_, wanted)| wanted.elapsed() < KEPT);
+    while all.len() > MOST_KEPT {
+        let oldest = all.iter().min_by_key(|(_, (_, wanted))| *wanted);
+        // A stream wants its readings once a second, unless the service is stopped.
+        let Some((&identity, _)) = oldest.filter(|(_, (_, wanted))| wanted.elapsed() > UNREAD) else {
+            return;
+        };
+        all.remove(&identity);
+    }
 }
 
 async fn tell(
@@ -162,7 +199,7 @@ async fn tell(
                 let before = last.take().filter(|last| Arc::ptr_eq(&last.hello, &snapshot.hello));
                 let (pid, now) = (session.process().pid, Arc::clone(&snapshot));
                 let history = history(histories, session);
-                let event = spawn_blocking(move || event(pid, &history, &now, before.as_deref())).await;
+                let event = spawn_blocking(move || event(pid, history, &now, before.as_deref())).await;
                 writer.write(event.map_err(|_| Gone)?).await?;
                 (last, is_silent, told) = (Some(snapshot), false, Instant::now());
             }
@@ -189,10 +226,15 @@ async fn tell(
 }
 
 /// The event for somebody who has seen `last`. All who read at the same pace share one.
-fn event(pid: u32, history: &Mutex<History>, snapshot: &Arc<Snapshot>, last: Option<&Snapshot>) -> Bytes {
+fn event(
+    pid: u32,
+    (history, most_rows): (Arc<Mutex<History>>, usize),
+    snapshot: &Arc<Snapshot>,
+    last: Option<&Snapshot>,
+) -> Bytes {
     let windows = || {
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.add(snapshot);
+        history.add(snapshot, most_rows);
         history.windows(&snapshot.stat)
     };
     let make = || {
@@ -226,7 +268,7 @@ fn sample<'a>(
         name: &hello.name,
         full: last.is_none(),
         elapsed_ns: tick.as_ref().map(|tick| tick.mono_ns),
-        threads: stat.threads.len(),
+        threads: stat.thread_count(),
         keys_on: stat.keys_on,
         dropped: stat.dropped,
         clock: stat.clock.as_ref(),
@@ -286,6 +328,8 @@ mod tests {
                 unix_ms: 1_790_000_000_000 + stat.mono_ns / 1_000_000,
                 at: begun + Duration::from_nanos(stat.mono_ns),
                 stat,
+                groups_left_out: 0,
+                _room: None,
                 brief: None,
                 whole: std::sync::OnceLock::new(),
                 news: std::sync::OnceLock::new(),
@@ -297,10 +341,10 @@ mod tests {
     fn events(answers: [Stat; 2]) -> String {
         let [first, then] = snapshots(answers);
         let mut history = History::default();
-        history.add(&first);
+        history.add(&first, MOST_ROWS);
         let windows = history.windows(&first.stat);
         let whole = sample(7, &windows, &first, None);
-        history.add(&then);
+        history.add(&then, MOST_ROWS);
         let windows = history.windows(&then.stat);
         let news = sample(7, &windows, &then, Some(&first));
         format!("{}\n{}\n", as_document(&whole), as_document(&news))
@@ -335,8 +379,8 @@ mod tests {
         };
         let [first, then] = snapshots([groups(&[(1, 5), (2, 5)]), groups(&[(1, 5), (2, 6), (3, 0)])]);
         let mut history = History::default();
-        history.add(&first);
-        history.add(&then);
+        history.add(&first, MOST_ROWS);
+        history.add(&then, MOST_ROWS);
         let windows = history.windows(&then.stat);
         let ids = |of: SampleBody<'_>| of.groups.iter().map(|group| group.id).collect::<Vec<_>>();
         assert_eq!(ids(sample(7, &windows, &then, Some(&first))), [2, 3]);

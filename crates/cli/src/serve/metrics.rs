@@ -3,14 +3,16 @@
 //! A service that does not answer in time has nothing in it but `dormouse_up`, which is 0; so has
 //! one that this user may not look into, if it was named.
 
+use std::collections::HashMap;
+
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use dormouse::metrics::{Exposition, MetricsFormat, add, add_shown};
 use dormouse_metrics::{ExposedProcess, LabelSet, MetricFamily, MetricKind, MetricUnit, MetricValue};
-use dormouse_protocol::Brief;
+use dormouse_protocol::{Brief, Stat};
 
-use super::hub::ServiceSnapshot;
+use super::hub::{ServiceSession, ServiceSnapshot, Snapshot};
 use super::packed;
 
 /// Whether a service answers.
@@ -18,6 +20,22 @@ static UP: MetricFamily = MetricFamily {
     name: "dormouse.up",
     help: "Whether the service answered in time.",
     unit: MetricUnit::Things("1"),
+    kind: MetricKind::Gauge,
+};
+
+/// How many of a service's groups have no points.
+static LEFT_OUT: MetricFamily = MetricFamily {
+    name: "dormouse.groups.left.out",
+    help: "Groups of the service without metrics, because its user has too many. Absent if there are none.",
+    unit: MetricUnit::Things("{group}"),
+    kind: MetricKind::Gauge,
+};
+
+/// How many services are not served.
+static UNSEATED: MetricFamily = MetricFamily {
+    name: "dormouse.services.left.out",
+    help: "Services that dormouse serve does not serve, because there are too many.",
+    unit: MetricUnit::Things("{service}"),
     kind: MetricKind::Gauge,
 };
 
@@ -36,30 +54,72 @@ pub(super) fn brief(format: MetricsFormat) -> Brief {
     }
 }
 
+/// The groups that a scrape shows of another user, over all its services.
+const MOST_GROUPS: usize = 4096;
+
+/// The groups of other users that may be shown yet.
+#[derive(Debug, Default)]
+pub(super) struct GroupShares(HashMap<u32, usize>);
+
+impl GroupShares {
+    /// The figures of a service that are shown, and how many of its groups are left out.
+    pub(super) fn shown(&mut self, session: &ServiceSession, snapshot: &Snapshot) -> (Stat, usize) {
+        let mut stat = snapshot.stat.clone();
+        let mut left_out = snapshot.groups_left_out;
+        if session.user().is_some() {
+            let free = self.0.entry(session.process().uid).or_insert(MOST_GROUPS);
+            left_out += stat.groups.len().saturating_sub(*free);
+            stat.groups.truncate(*free);
+            *free -= stat.groups.len();
+        }
+        (stat, left_out)
+    }
+}
+
+/// Adds to the last process what was left out of it.
+pub(super) fn add_left_out(exposition: &mut Exposition, groups: usize) {
+    if groups > 0
+        && let Some(mut part) = exposition.last_process()
+    {
+        part.add(&LEFT_OUT, [LabelSet::NONE; 2], MetricValue::Count(groups as u64));
+    }
+}
+
 /// The metrics of the services that have answered, as far as a format shows them.
 pub(super) fn exposition(services: &[ServiceSnapshot], shown: Option<MetricsFormat>) -> Exposition {
-    let mut exposition = Exposition::of_processes();
+    let (mut exposition, mut shares) = (Exposition::of_processes(), GroupShares::default());
     for ServiceSnapshot { session, snapshot } in services {
         if let (Some(origin), Some(snapshot)) = (session.origin(), snapshot) {
-            let stat = snapshot.stat.clone();
+            let (stat, left_out) = shares.shown(session, snapshot);
             match shown {
                 Some(format) => add_shown(format, &mut exposition, &origin, stat),
                 None => add(&mut exposition, &origin, stat),
             }
+            add_left_out(&mut exposition, left_out);
         }
     }
     exposition
 }
 
-/// The answer to a scrape.
-pub(super) fn answer(services: &[ServiceSnapshot], format: MetricsFormat, headers: &HeaderMap) -> Response {
+/// The answer to a scrape; `unseated` processes are not served at all.
+pub(super) fn answer(
+    services: &[ServiceSnapshot],
+    unseated: usize,
+    format: MetricsFormat,
+    headers: &HeaderMap,
+) -> Response {
     let mut exposition = exposition(services, Some(format));
     for ServiceSnapshot { session, snapshot } in services {
         let process = session.process();
         let name = session.origin().map_or_else(|| process.name().to_owned(), |origin| origin.name.clone());
-        let named = ExposedProcess { name, pid: process.pid, ..ExposedProcess::default() };
+        let user = session.user().map(str::to_owned);
+        let named = ExposedProcess { name, pid: process.pid, user, ..ExposedProcess::default() };
         let up = MetricValue::Count(snapshot.is_some().into());
         exposition.process(named).add(&UP, [LabelSet::NONE; 2], up);
     }
+    let own =
+        ExposedProcess { name: "dormouse".into(), pid: std::process::id(), ..ExposedProcess::default() };
+    let unseated = MetricValue::Count(unseated as u64);
+    exposition.process(own).add(&UNSEATED, [LabelSet::NONE; 2], unseated);
     packed::answer(HeaderValue::from_static(format.content_type()), exposition.encode(format), headers)
 }

@@ -75,9 +75,13 @@ const ENDING: Duration = Duration::from_secs(1);
 pub(crate) struct Settings {
     /// These services; none: all.
     pub(crate) targets: Vec<Target>,
+    /// The services of these users; none: of all.
+    pub(crate) users: Vec<u32>,
     pub(crate) listen: SocketAddr,
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) public_metrics: bool,
+    /// Whether pushes go through the proxy that the environment names.
+    pub(crate) push_proxy: bool,
     /// The events that groups count.
     pub(crate) events: EventRequest,
     /// Whether times of tasks are taken.
@@ -129,24 +133,26 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
         None => Token::of_listener(address)?,
     };
     announce(address, &token, context)?;
-    let Settings { targets, public_metrics, events, waits, names, .. } = settings;
+    let Settings { targets, users, public_metrics, push_proxy, events, waits, names, .. } = settings;
+    let (end, ended) = watch::channel(false);
     let app = Arc::new(App {
         guard: Guard { token, names, public_metrics },
         page_file: PageFile::new(),
-        hub: Hub::new(targets, events, waits),
-        run_slots: RunSlots::new(),
-        live_streams: LiveStreams::new(),
+        hub: Hub::new(targets, users, events, waits),
+        run_slots: RunSlots::new(ended.clone()),
+        live_streams: LiveStreams::new(ended.clone()),
         server_info: ServerInfo::new(),
         verbs,
     });
-    let pusher = push::start(&app.hub, runtime.handle());
+    let pusher = push::start(&app.hub, runtime.handle(), push_proxy);
     runtime.block_on(async {
         tokio::spawn(app.hub.clone().keep());
-        let (end, ended) = watch::channel(false);
+        let tidied = Arc::clone(&app);
+        tokio::spawn(async move { tidied.live_streams.tidy().await });
         let accepting = tokio::spawn(connections::accept(listener, routes::all(&app), ended));
         signalled(&mut signals).await;
         let _ = end.send(true);
-        // A stream has no end of its own: it breaks off.
+        // Streams say that they end. An answer that lasts longer breaks off.
         let _ = tokio::time::timeout(ENDING, accepting).await;
     });
     app.guard.token.remove();

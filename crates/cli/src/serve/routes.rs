@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::get;
 use hyper_util::service::TowerToHyperService;
@@ -14,7 +14,7 @@ use super::Verbs;
 use super::answers::{self, document, failed, nothing, text, wrong_method};
 use super::body;
 use super::connections::Answer;
-use super::guard::{Guard, HEALTHY};
+use super::guard::{self, Guard, HEALTHY};
 use super::hub::{Hub, ServiceSession, SessionPhase};
 use super::live::LiveStreams;
 use super::metrics;
@@ -91,6 +91,7 @@ impl Answer for Routes {
     async fn answer(&self, request: Request) -> Response {
         use hyper::service::Service as _;
         let is_options = request.method() == Method::OPTIONS;
+        let has_head = !guard::is_costly(request.uri().path());
         let mut response = if let Some(refusal) = self.app.guard.refuse(&request) {
             refusal
         } else {
@@ -98,16 +99,21 @@ impl Answer for Routes {
             router.call(request).await.unwrap_or_else(|never| match never {})
         };
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-            response = misdirected(response, is_options);
+            response = misdirected(response, is_options, has_head);
         }
+        response = answers::rejected(response).await;
         answers::seal(&mut response);
         response
     }
 }
 
 /// An answer to a method that an address does not have: the methods that it has.
-fn misdirected(of: Response, is_options: bool) -> Response {
-    let Some(allowed) = of.headers().get("allow").cloned() else { return of };
+fn misdirected(of: Response, is_options: bool, has_head: bool) -> Response {
+    let Some(mut allowed) = of.headers().get("allow").cloned() else { return of };
+    if !has_head {
+        let methods = allowed.to_str().unwrap_or_default().split(',').filter(|method| *method != "HEAD");
+        allowed = HeaderValue::try_from(methods.collect::<Vec<_>>().join(",")).unwrap_or(allowed);
+    }
     let mut response = wrong_method("what Allow says");
     if is_options {
         response = Response::new(axum::body::Body::empty());
@@ -125,9 +131,9 @@ async fn scrape(State(app): Shared, request: Request) -> Response {
     let format = metrics::format(request.headers());
     match app.hub.snapshots(metrics::brief(format)).await {
         Ok(services) => {
-            let headers = request.headers().clone();
-            let answered =
-                tokio::task::spawn_blocking(move || metrics::answer(&services, format, &headers)).await;
+            let (headers, unseated) = (request.headers().clone(), app.hub.unseated());
+            let answer = move || metrics::answer(&services, unseated, format, &headers);
+            let answered = tokio::task::spawn_blocking(answer).await;
             answered.unwrap_or_else(|_| answers::refusal(StatusCode::BAD_GATEWAY, "failed", "it broke off"))
         }
         Err(failure) => failed(&failure),
@@ -240,7 +246,7 @@ impl App {
         let is_known = named.peek().is_some();
         match named.find(|offer| offer.changes == changes) {
             Some(offer) => Ok(*offer),
-            None if is_known => Err(wrong_method(if changes { "GET,HEAD" } else { "POST" })),
+            None if is_known => Err(wrong_method(if changes { "GET" } else { "POST" })),
             None => Err(nothing()),
         }
     }

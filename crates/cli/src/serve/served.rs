@@ -1,8 +1,8 @@
 //! Verbs that run for a client over HTTP.
 //!
 //! A verb runs on a thread of its own, where it may wait, with a [`Context`] whose output is the
-//! answer. It is cancelled when the client leaves, and at the end of the longest time that it may
-//! take.
+//! answer. It is cancelled when the client leaves, at the end of the longest time that it may take,
+//! and when the server ends.
 //!
 //! | it writes | the answer is |
 //! |---|---|
@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use axum::response::Response;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::answers::{EVENTS, JSON, busy, bytes, failed};
+use super::answers::{EVENTS, JSON, bad, busy, bytes, failed, over_http};
 use super::flow::{self, BodyWriter, Gone, HEARTBEAT};
 use crate::client::session::Subject;
+use crate::duration::short_of;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, as_document, error_document};
 use crate::signals::{Disconnect, Signals};
@@ -75,6 +76,8 @@ enum Part {
 #[derive(Debug, Clone)]
 pub(super) struct RunSlots {
     places: Arc<Semaphore>,
+    /// True once the server ends.
+    end: watch::Receiver<bool>,
 }
 
 /// A run; dropped, it ends.
@@ -84,6 +87,7 @@ struct Run {
     /// Dropped when it shall end.
     client: Option<Disconnect>,
     due: Instant,
+    end: watch::Receiver<bool>,
 }
 
 /// Writes a run's output into the parts that the client gets.
@@ -112,14 +116,17 @@ impl Write for PartWriter {
 }
 
 impl RunSlots {
-    pub(super) fn new() -> RunSlots {
-        RunSlots { places: Arc::new(Semaphore::new(MOST)) }
+    pub(super) fn new(end: watch::Receiver<bool>) -> RunSlots {
+        RunSlots { places: Arc::new(Semaphore::new(MOST)), end }
     }
 
     /// Runs a verb, and answers with what it writes.
     pub(super) async fn call(&self, call: Call, subject: Subject) -> Response {
         let (shape, longest) =
             if call.is_stream { (Shape::Lines, LINES) } else { (Shape::Document, DOCUMENT) };
+        if call.length.is_some_and(|length| length > longest) {
+            return bad(&format!("\"for\" is longer than {}, the most over HTTP", short_of(longest)));
+        }
         self.answer(shape, longest, move |context| (call.run)(&subject, context)).await
     }
 
@@ -133,7 +140,7 @@ impl RunSlots {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return busy(&format!("{MOST} requests like this are being answered"));
         };
-        match Run::start(place, longest, work) {
+        match Run::start(place, longest, self.end.clone(), work) {
             Ok(run) if shape == Shape::Lines => run.lines().await,
             Ok(run) => run.document(shape).await,
             Err(error) => busy(&format!("cannot begin: {error}")),
@@ -145,6 +152,7 @@ impl Run {
     fn start(
         place: OwnedSemaphorePermit,
         longest: Duration,
+        end: watch::Receiver<bool>,
         work: impl FnOnce(&mut Context) -> Outcome + Send + 'static,
     ) -> io::Result<Run> {
         let (cancel, client) = Signals::remote()?;
@@ -161,7 +169,7 @@ impl Run {
             let _ = sender.blocking_send(Part::End(result));
         };
         thread::Builder::new().name("serve-verb".into()).stack_size(STACK).spawn(body)?;
-        Ok(Run { parts, client: Some(client), due: Instant::now() + longest })
+        Ok(Run { parts, client: Some(client), due: Instant::now() + longest, end })
     }
 
     /// The next part; the end of a run that came to none.
@@ -171,6 +179,7 @@ impl Run {
             tokio::select! {
                 part = self.parts.recv() => return part.unwrap_or_else(broken),
                 () = sleep_until(self.due) => {}
+                () = flow::over(&mut self.end) => {}
             }
             self.client = None;
             self.due = Instant::now() + ENDING;
@@ -263,7 +272,7 @@ impl Run {
                 Part::End(Ok(exit)) => return writer.event("end", &ended(exit)).await,
                 Part::End(Err(Failure::StdoutClosed)) => return Err(Gone),
                 Part::End(Err(Failure::Said(report))) => {
-                    return writer.event("error", &error_document(&report)).await;
+                    return writer.event("error", &error_document(&over_http(&report))).await;
                 }
             }
         }

@@ -25,9 +25,6 @@ pub(super) const WINDOWS: [u64; 4] = [1, 10, 60, 600];
 /// The numbers of a histogram that the page shows.
 const PARTS: [FigurePart; 4] = [FigurePart::Count, FigurePart::P50, FigurePart::P90, FigurePart::P99];
 
-/// The most rows of groups that are kept of a service: some 30 MB where each has times of tasks.
-const MOST_ROWS: usize = 12_000;
-
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The readings of a service that windows begin with, the oldest first.
@@ -65,8 +62,9 @@ pub(super) struct GroupWindow {
 }
 
 impl History {
-    /// Adds a reading, unless it is known, and drops those that no window needs.
-    pub(super) fn add(&mut self, snapshot: &Arc<Snapshot>) {
+    /// Adds a reading, unless it is known, and drops those that no window needs, or for whose rows
+    /// there is no room.
+    pub(super) fn add(&mut self, snapshot: &Arc<Snapshot>, most_rows: usize) {
         if let Some(last) = self.readings.back() {
             if last.at >= snapshot.at {
                 return;
@@ -91,7 +89,7 @@ impl History {
         let rows = snapshot.stat.groups.len().max(1);
         let is_old = |of: &Snapshot| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
         let mut first = None;
-        while self.readings.len() > 2 && (is_old(&self.readings[1]) || self.readings.len() * rows > MOST_ROWS)
+        while self.readings.len() > 2 && (is_old(&self.readings[1]) || self.readings.len() * rows > most_rows)
         {
             first = first.or(self.readings.pop_front());
         }
@@ -192,6 +190,8 @@ mod tests {
 
     use super::*;
 
+    const MOST_ROWS: usize = 12_000;
+
     static HELLO: LazyLock<Arc<Hello>> = LazyLock::new(Arc::default);
 
     fn at(begun: Instant, seconds: u64, groups: usize) -> Arc<Snapshot> {
@@ -203,13 +203,23 @@ mod tests {
         };
         let at = begun + Duration::from_secs(seconds);
         let (whole, news) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Snapshot { hello: Arc::clone(&HELLO), stat, brief: None, at, unix_ms: 0, whole, news })
+        Arc::new(Snapshot {
+            hello: Arc::clone(&HELLO),
+            stat,
+            groups_left_out: 0,
+            _room: None,
+            brief: None,
+            at,
+            unix_ms: 0,
+            whole,
+            news,
+        })
     }
 
     fn after(seconds: u64, groups: usize) -> (usize, [u64; 4]) {
         let (begun, mut history) = (Instant::now(), History::default());
         for second in 0..=seconds {
-            history.add(&at(begun, second, groups));
+            history.add(&at(begun, second, groups), MOST_ROWS);
         }
         let now = at(begun, seconds, groups);
         (history.readings.len(), history.windows(&now.stat).each.map(|window| window.mono_ns / SECOND_NS))
@@ -236,10 +246,10 @@ mod tests {
     #[test]
     fn another_program_begins_anew() {
         let (begun, mut history) = (Instant::now(), History::default());
-        history.add(&at(begun, 50, 1));
+        history.add(&at(begun, 50, 1), MOST_ROWS);
         let mut next = Arc::into_inner(at(begun, 51, 1)).unwrap();
         next.hello = Arc::default();
-        history.add(&Arc::new(next));
+        history.add(&Arc::new(next), MOST_ROWS);
         assert_eq!(history.readings.len(), 1);
     }
 
@@ -251,10 +261,10 @@ mod tests {
             reading.stat.groups[0].cpu_ns = cpu_ns;
             Arc::new(reading)
         };
-        history.add(&with(0, 0));
-        (1..=100).for_each(|second| history.add(&with(second, 7)));
+        history.add(&with(0, 0), MOST_ROWS);
+        (1..=100).for_each(|second| history.add(&with(second, 7), MOST_ROWS));
         let now = with(2_000, 7);
-        history.add(&now);
+        history.add(&now, MOST_ROWS);
         assert!(history.windows(&now.stat).may_have_changed(&now.stat, 0));
     }
 }

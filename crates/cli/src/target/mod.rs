@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::duration::short_of;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::text::{Clean, clean};
+use crate::user;
 
 pub(crate) use process::{Proc, Process};
 use sockets::AgentSocket;
@@ -198,7 +199,7 @@ impl Finder {
         let me = self.proc.own_id();
         let with: Vec<Found> = self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
         if !with.is_empty() {
-            return Ok(with);
+            return Ok(closest(with, |found| &found.process));
         }
         let processes: Vec<Process> = self
             .proc
@@ -277,6 +278,16 @@ impl Finder {
         }
         Err(failure)
     }
+}
+
+/// Keeps the processes of this user, or if there are none those of root, or else all: any user can
+/// give a service any name.
+pub(crate) fn closest<T>(mut named: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
+    let distance = |of: &T| user::distance(process(of).uid);
+    if let Some(least) = named.iter().map(distance).min() {
+        named.retain(|of| distance(of) == least);
+    }
+    named
 }
 
 /// `teaparty (process 12)`, for messages.

@@ -7,10 +7,15 @@
 #[cfg(feature = "serve")]
 pub(crate) mod words;
 
+#[cfg(feature = "serve")]
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 
 use crate::args::help;
 use crate::client::session::Subject;
+#[cfg(feature = "serve")]
+use crate::duration::parse;
 use crate::exit::Outcome;
 use crate::output::Context;
 use crate::target::Target;
@@ -65,6 +70,8 @@ pub(crate) struct Offer {
 #[cfg(feature = "serve")]
 pub(crate) struct Call {
     pub(crate) is_stream: bool,
+    /// For how long it asks.
+    pub(crate) length: Option<Duration>,
     pub(crate) run: Run,
 }
 
@@ -89,5 +96,6 @@ impl Offer {
 fn call<R: Asked>(given: &[(String, String)]) -> Outcome<Call> {
     let request: R = words::read(R::NAME, given)?;
     let is_stream = request.is_stream();
-    Ok(Call { is_stream, run: Box::new(move |subject, context| request.run(subject, context)) })
+    let length = given.iter().find(|(name, _)| name == "for").and_then(|(_, text)| parse(text).ok());
+    Ok(Call { is_stream, length, run: Box::new(move |subject, context| request.run(subject, context)) })
 }

@@ -364,6 +364,7 @@ fn fixed_readings_give_the_committed_metrics() {
     let origin = Origin {
         name: "tea".to_owned(),
         pid: 7,
+        user: None,
         version: "1.2.3".to_owned(),
         start_unix_ns: 1_790_000_000_000_000_000,
         instance: "here:7:1".to_owned(),

@@ -44,6 +44,7 @@ mod metric {
     pub(super) const POINT: u32 = 1;
     pub(super) const TEMPORALITY: u32 = 2;
     pub(super) const MONOTONIC: u32 = 3;
+    pub(super) const DELTA: u64 = 1;
     pub(super) const CUMULATIVE: u64 = 2;
 }
 
@@ -85,6 +86,7 @@ const MOST_BUCKETS: i32 = 4096;
 pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8> {
     let attribute = |(name, value): (&str, &str)| text_attribute(name, value);
     let sets: Vec<Vec<Message>> = of.labels.sets().map(|set| set.map(attribute).collect()).collect();
+    let temporality = if of.is_of_differences { metric::DELTA } else { metric::CUMULATIVE };
     let mut request = Message::default();
     for (process, number) in of.processes.iter().zip(0..) {
         request.nest(request::RESOURCE_METRICS, |all| {
@@ -98,13 +100,8 @@ pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8
                     let (values, histograms) = (own(&of.values, number), own(&of.histograms, number));
                     if !values.is_empty() || !histograms.is_empty() {
                         metrics.nest(request::METRIC, |metric| {
-                            metric_of(
-                                metric,
-                                of.family,
-                                &Common { process, sets: &sets },
-                                values,
-                                histograms,
-                            );
+                            let common = Common { process, sets: &sets, temporality };
+                            metric_of(metric, of.family, &common, values, histograms);
                         });
                     }
                 }
@@ -119,6 +116,7 @@ struct Common<'a> {
     process: &'a ExposedProcess,
     /// The attributes of each set of labels.
     sets: &'a [Vec<Message>],
+    temporality: u64,
 }
 
 /// The points of this process: they were added process by process.
@@ -143,7 +141,7 @@ fn metric_of(
         }
         MetricKind::Counter => message.nest(metric::SUM, |data| {
             numbers(data, common, values);
-            data.number(metric::TEMPORALITY, metric::CUMULATIVE);
+            data.number(metric::TEMPORALITY, common.temporality);
             data.number(metric::MONOTONIC, 1);
         }),
         MetricKind::Histogram(_) => message.nest(metric::EXPONENTIAL, |data| {
@@ -154,7 +152,7 @@ fn metric_of(
                     distribution(message, &point.value);
                 });
             }
-            data.number(metric::TEMPORALITY, metric::CUMULATIVE);
+            data.number(metric::TEMPORALITY, common.temporality);
         }),
     }
 }
@@ -200,8 +198,9 @@ fn int_attribute(attribute: &mut Message, key: &str, value: u64) {
 
 fn resource(resource: &mut Message, process: &ExposedProcess, attributes: &[(String, String)]) {
     let is_given = |key: &str| attributes.iter().any(|(given, _)| given == key);
+    let owner = process.user.iter().map(|user| ("process.owner", user));
     let own = [("service.name", &process.name), ("service.instance.id", &process.instance)];
-    let own = own.into_iter().filter(|(key, _)| !is_given(key));
+    let own = own.into_iter().chain(owner).filter(|(key, _)| !is_given(key));
     for (key, value) in own.chain(attributes.iter().map(|(key, value)| (&**key, value))) {
         resource.message(request::RESOURCE_ATTRIBUTE, &text_attribute(key, value));
     }

@@ -180,9 +180,11 @@ fn labels<'a>(set: impl Iterator<Item = (&'static str, &'a str)>) -> Message {
 }
 
 fn own_labels(of: &Exposition, process: &ExposedProcess) -> Message {
-    let pid = process.pid.to_string();
-    let own = [("process", &*process.name), ("pid", &pid)];
-    labels(own.into_iter().filter(|_| of.is_of_several))
+    let mut labels = Message::default();
+    for (name, value) in process.labels().filter(|_| of.is_of_several) {
+        pair(&mut labels, metric::LABEL, name, value.as_bytes());
+    }
+    labels
 }
 
 fn timestamp_of(unix_ns: u64) -> Message {

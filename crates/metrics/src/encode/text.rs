@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use dormouse_encode::hex::IdDigits;
 
-use crate::exposition::{ExposedProcess, Exposition, MetricPoint};
+use crate::exposition::{Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::{ExponentialHistogram, MetricExemplar};
 use crate::labels::LabelSet;
@@ -46,16 +46,14 @@ impl Escaped {
             let range = labels.add(set);
             labels.sets.push(range);
         }
-        for ExposedProcess { name, pid, .. } in &of.processes {
-            let pid = pid.to_string();
-            let own = [("process", &**name), ("pid", &pid)].into_iter().filter(|_| of.is_of_several);
-            let range = labels.add(own);
+        for process in &of.processes {
+            let range = labels.add(process.labels().filter(|_| of.is_of_several));
             labels.processes.push(range);
         }
         labels
     }
 
-    fn add<'a>(&mut self, labels: impl Iterator<Item = (&'static str, &'a str)>) -> Range<usize> {
+    fn add(&mut self, labels: impl Iterator<Item = (&'static str, impl AsRef<str>)>) -> Range<usize> {
         let start = self.text.len();
         for (name, value) in labels {
             if self.text.len() > start {
@@ -63,7 +61,7 @@ impl Escaped {
             }
             self.text.extend(name.as_bytes());
             self.text.extend(b"=\"");
-            escape(&mut self.text, value);
+            escape(&mut self.text, value.as_ref());
             self.text.push(b'"');
         }
         start..self.text.len()

@@ -2,12 +2,12 @@
 
 use crate::support;
 
-use dormouse_metrics::Exposition;
+use dormouse_metrics::{ExposedProcess, Exposition, LabelSet, MetricValue, MetricsFormat};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric::Data, number_data_point};
 use prost::Message as _;
-use support::{READ, START, WILD, fill};
+use support::{ALIVE, READ, START, WILD, fill, process};
 
 fn decoded(attributes: &[(String, String)]) -> ExportMetricsServiceRequest {
     let mut exposition = Exposition::of_processes();
@@ -54,6 +54,21 @@ fn each_process_is_a_resource() {
     assert_eq!((&*scope.name, &*scope.version), ("dormouse", "1.2.3"));
 }
 
+#[test]
+fn other_users_are_on_every_point() {
+    let mut exposition = Exposition::of_processes();
+    let process = ExposedProcess { user: Some("eve \"".into()), ..process("tea", 7) };
+    exposition.process(process).add(&ALIVE, [LabelSet::NONE; 2], MetricValue::Count(1));
+    let text = String::from_utf8(exposition.encode(MetricsFormat::Text)).unwrap();
+    assert!(
+        text.ends_with("dormouse_tasks_alive{process=\"tea\",pid=\"7\",user=\"eve \\\"\"} 1\n"),
+        "{text}"
+    );
+    let of = ExportMetricsServiceRequest::decode(&*exposition.otlp(&[])).unwrap();
+    let owner = texts(&of.resource_metrics[0].resource.as_ref().unwrap().attributes).swap_remove(0);
+    assert_eq!(owner, pair("process.owner", "eve \""));
+}
+
 fn metric(of: &ExportMetricsServiceRequest, name: &str) -> Metric {
     let all = &of.resource_metrics[0].scope_metrics[0].metrics;
     all.iter().find(|metric| metric.name == name).unwrap().clone()
@@ -74,6 +89,21 @@ fn sums_are_cumulative_since_the_start() {
     assert_eq!(alive.unit, "{task}");
     let Some(Data::Gauge(gauge)) = alive.data else { panic!("{alive:?}") };
     assert_eq!(gauge.data_points[1].value, Some(number_data_point::Value::AsInt(2)));
+}
+
+#[test]
+fn differences_say_so() {
+    let mut exposition = Exposition::of_differences();
+    fill(&mut exposition, "tea", 7);
+    exposition.last_process().unwrap().process_mut().unwrap().start_unix_ns = READ - 1;
+    let of = ExportMetricsServiceRequest::decode(&*exposition.otlp(&[])).unwrap();
+    let Some(Data::Sum(sum)) = metric(&of, "dormouse.cpu.time").data else { panic!("{of:?}") };
+    assert_eq!((sum.aggregation_temporality, sum.is_monotonic), (1, true));
+    assert_eq!(sum.data_points[0].start_time_unix_nano, READ - 1);
+    let Some(Data::ExponentialHistogram(all)) = metric(&of, "dormouse.request.duration").data else {
+        panic!("{of:?}")
+    };
+    assert_eq!(all.aggregation_temporality, 1);
 }
 
 #[test]

@@ -7,18 +7,25 @@
 //!
 //! Services come and go: [`Hub::refresh`] reads the kernel's list, about once a second at most.
 
+mod seats;
 mod session;
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_protocol::Brief;
 
+use crate::client::room::AnswerBudget;
 use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::output::{FAIR, say};
 use crate::sample::events::EventRequest;
-use crate::target::{Finder, Found, Target, describe};
+use crate::target::{Finder, Found, Target, closest, describe};
+use crate::user;
 
+use seats::{Candidate, Standing};
+use session::Terms;
 pub(super) use session::{ServiceSession, SessionPhase, Snapshot};
 
 /// The list of services is read at most this often, and at least this often.
@@ -35,8 +42,14 @@ pub(super) const WITHIN: Duration = Duration::from_secs(1);
 /// The most services; each takes a thread and a connection.
 const MOST: usize = 1024;
 
+/// Threads of sessions, with those that have lost their seat and wait for an answer yet.
+const MOST_THREADS: usize = MOST + 256;
+
+/// The memory for answers of other users' services.
+const BUDGET: usize = 256 << 20;
+
 /// A process, and the number of its start, so that no later process is taken for it.
-type Identity = (u32, u64);
+pub(super) type Identity = (u32, u64);
 
 /// The services.
 #[derive(Debug, Clone)]
@@ -47,11 +60,21 @@ pub(super) struct Hub {
 #[derive(Debug)]
 struct Inner {
     targets: Vec<Target>,
-    events: EventRequest,
-    waits: bool,
-    sessions: Mutex<BTreeMap<Identity, Arc<ServiceSession>>>,
+    /// The users whose services are meant; none: all.
+    users: Vec<u32>,
+    terms: Arc<Terms>,
+    sessions: Mutex<Sessions>,
     /// When the list was read last; held while it is being read.
     scanned: tokio::sync::Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    seated: BTreeMap<Identity, Arc<ServiceSession>>,
+    /// Those that have lost their seat without a hello.
+    mute: BTreeSet<Identity>,
+    /// How many have no seat.
+    unseated: usize,
 }
 
 /// A service and its snapshot: `None` if it does not answer.
@@ -62,11 +85,13 @@ pub(super) struct ServiceSnapshot {
 }
 
 impl Hub {
-    /// A hub of these services; of all if the list is empty. Their groups count these events; if
-    /// `waits`, times of tasks are taken, too.
-    pub(super) fn new(targets: Vec<Target>, events: EventRequest, waits: bool) -> Hub {
+    /// A hub of these services, of these users; of all where a list is empty. Their groups count
+    /// these events; if `waits`, times of tasks are taken, too.
+    pub(super) fn new(targets: Vec<Target>, users: Vec<u32>, events: EventRequest, waits: bool) -> Hub {
+        let budget = AnswerBudget::new(BUDGET);
+        let terms = Arc::new(Terms { events, waits, budget, thread: Arc::default() });
         let (sessions, scanned) = Default::default();
-        Hub { inner: Arc::new(Inner { targets, events, waits, sessions, scanned }) }
+        Hub { inner: Arc::new(Inner { targets, users, terms, sessions, scanned }) }
     }
 
     /// Reads the list of services again and again, for as long as the server runs.
@@ -92,21 +117,55 @@ impl Hub {
         Ok(())
     }
 
-    /// Seats who came, and lets go who left.
+    /// Gives seats to processes that came, and takes those of processes that left, or that have a
+    /// worse claim ([`seats`]).
     fn take(&self, found: Vec<Found>) {
         let me = std::process::id();
         let wanted = found.into_iter().filter(|found| found.process.pid != me && self.is_wanted(found));
         let mut here: BTreeMap<Identity, Found> =
             wanted.map(|found| ((found.process.pid, found.process.start_ticks), found)).collect();
         let mut sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|identity, session| here.remove(identity).is_some() && !session.has_ended());
-        for (identity, found) in here {
-            if sessions.len() < MOST
-                && let Ok(session) = ServiceSession::start(found, self.inner.events.clone(), self.inner.waits)
+        let Sessions { seated, mute, unseated } = &mut *sessions;
+        mute.retain(|identity| here.contains_key(identity));
+        let candidate = |(&identity, found): (&Identity, &Found)| {
+            let standing = match seated.get(&identity) {
+                Some(session) => session.standing(),
+                None if mute.contains(&identity) => Standing::Mute,
+                None => Standing::New,
+            };
+            Candidate { identity, uid: found.process.uid, standing }
+        };
+        let chosen = seats::choose(&here.iter().map(candidate).collect::<Vec<_>>(), MOST);
+        seated.retain(|identity, session| {
+            let keeps = chosen.contains(identity) && !session.has_ended();
+            if here.contains_key(identity) && !keeps && session.standing() == Standing::Mute {
+                mute.insert(*identity);
+            }
+            keeps
+        });
+        let all = here.len();
+        for identity in chosen {
+            let may_start = |found: &Found| {
+                let threads = Arc::strong_count(&self.inner.terms.thread);
+                threads <= MOST_THREADS || user::distance(found.process.uid) < 2
+            };
+            if let Entry::Vacant(seat) = seated.entry(identity)
+                && let Some(found) = here.remove(&identity).filter(may_start)
+                && let Ok(session) = ServiceSession::start(found, &self.inner.terms)
             {
-                sessions.insert(identity, session);
+                seat.insert(session);
             }
         }
+        let without = all - seated.len();
+        if (without > 0) != (*unseated > 0) {
+            say_unseated(without);
+        }
+        *unseated = without;
+    }
+
+    /// How many processes have no seat.
+    pub(super) fn unseated(&self) -> usize {
+        self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner).unseated
     }
 
     fn is_wanted(&self, found: &Found) -> bool {
@@ -117,12 +176,14 @@ impl Hub {
             Target::Exact(pid, start) => (*pid, *start) == (process.pid, process.start_ticks),
             Target::File(_) => false,
         };
-        self.inner.targets.is_empty() || self.inner.targets.iter().any(is_meant)
+        let Inner { targets, users, .. } = &*self.inner;
+        let is_user_meant = users.is_empty() || users.contains(&process.uid);
+        is_user_meant && (targets.is_empty() || targets.iter().any(is_meant))
     }
 
     fn sessions(&self) -> Vec<Arc<ServiceSession>> {
         let sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.values().filter(|session| !session.has_ended()).cloned().collect()
+        sessions.seated.values().filter(|session| !session.has_ended()).cloned().collect()
     }
 
     /// All services, by process id. Those that came just now have said who they are, or that they
@@ -181,14 +242,19 @@ impl Hub {
     /// The only service.
     pub(super) async fn only(&self) -> Outcome<Arc<ServiceSession>> {
         self.refresh(SCAN).await?;
-        one_of(self.sessions(), || "no process with dormouse in it is here".into())
+        one_of(closest(self.sessions(), |session| session.process()), || {
+            "no process with dormouse in it is here".into()
+        })
     }
 
     fn named(&self, name: &str) -> Vec<Arc<ServiceSession>> {
         let sessions = self.sessions().into_iter();
         match name.parse() {
             Ok(Target::Pid(pid)) => sessions.filter(|session| session.process().pid == pid).collect(),
-            _ => sessions.filter(|session| session.process().is_named(name)).collect(),
+            _ => {
+                let named = sessions.filter(|session| session.process().is_named(name));
+                closest(named.collect(), |session| session.process())
+            }
         }
     }
 }
@@ -203,6 +269,15 @@ fn one_of(
         (0, _) => Err(Failure::new(Exit::NoTarget, none()).hint("/api/processes lists the services")),
         (n, _) => Err(Failure::new(Exit::Usage, format!("{n} services are meant: {}", list.join(", ")))
             .hint("give the id of the one that is meant: pid=…")),
+    }
+}
+
+fn say_unseated(without: usize) {
+    if without > 0 {
+        let first = "those of this user and of root come first, and other users share the rest";
+        say(format_args!("{FAIR}warning:{FAIR:#} {without} services find no room beside {MOST}: {first}"));
+    } else {
+        say("all services are served again");
     }
 }
 

@@ -20,19 +20,38 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use dormouse::metrics::Origin;
-use dormouse_protocol::{Brief, Hello, Stat, StatRequest, WaitsRequest};
+use dormouse_protocol::{Brief, BriefStat, Hello, Stat, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
-use super::report_of;
+use super::seats::Standing;
+use super::{Identity, report_of};
+use crate::client::room::{AnswerBudget, AnswerRoom};
 use crate::client::session::{Errand, Shared, Subject};
 use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{FAIR, say};
 use crate::sample::events::EventRequest;
 use crate::target::{Finder, Found, Process, Target, describe};
+use crate::user;
 
 /// How long the thread waits for an answer: a service may be stopped for long.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long it waits for the first answers. After that a service that has not said hello may lose
+/// its seat to another.
+pub(super) const GREETING: Duration = Duration::from_secs(10);
+
+/// The most groups of a service. A service of ours has no more.
+const MOST_GROUPS: usize = 1024;
+
+/// The longest name or version of a service, in bytes.
+const LONGEST_NAME: usize = 128;
+
+/// The longest path, as the kernel has it.
+const LONGEST_PATH: usize = 4096;
+
+/// The most operations that an agent may announce.
+const MOST_OPS: usize = 256;
 
 /// How soon a service that refused is asked again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -47,7 +66,12 @@ const STACK: usize = 512 * 1024;
 #[derive(Debug)]
 pub(in crate::serve) struct Snapshot {
     pub(in crate::serve) hello: Arc<Hello>,
+    /// Without rows of threads, which nobody shows: only their number.
     pub(in crate::serve) stat: Stat,
+    /// Groups that were left out, because there were too many.
+    pub(in crate::serve) groups_left_out: usize,
+    /// The memory that it takes of its user's, if that is bounded.
+    pub(in crate::serve) _room: Option<AnswerRoom>,
     /// The part of the answer that was asked for.
     pub(in crate::serve) brief: Option<Brief>,
     pub(in crate::serve) at: Instant,
@@ -57,6 +81,18 @@ pub(in crate::serve) struct Snapshot {
     /// readers.
     pub(in crate::serve) whole: OnceLock<Bytes>,
     pub(in crate::serve) news: OnceLock<(Instant, Bytes)>,
+}
+
+/// The tasks that a hub gives to all services, and the memory that other users' services share.
+#[derive(Debug)]
+pub(super) struct Terms {
+    /// The events that groups count.
+    pub(super) events: EventRequest,
+    /// Whether times of tasks are taken.
+    pub(super) waits: bool,
+    pub(super) budget: Arc<AnswerBudget>,
+    /// Each thread of a session has a clone of it.
+    pub(super) thread: Arc<()>,
 }
 
 /// The phase of a session.
@@ -80,6 +116,10 @@ struct State {
 #[derive(Debug)]
 pub(in crate::serve) struct ServiceSession {
     process: Process,
+    /// Its user, if that is another one.
+    user: Option<String>,
+    begun: Instant,
+    terms: Arc<Terms>,
     state: watch::Sender<State>,
     errands: Sender<Errand>,
     /// Counts the requests of verbs that wait for the thread.
@@ -105,11 +145,14 @@ fn has_part(has: Option<Brief>, wanted: Option<Brief>) -> bool {
 
 impl ServiceSession {
     /// Begins to talk to a service.
-    pub(super) fn start(found: Found, events: EventRequest, waits: bool) -> io::Result<Arc<ServiceSession>> {
+    pub(super) fn start(found: Found, terms: &Arc<Terms>) -> io::Result<Arc<ServiceSession>> {
         let (errands, received) = channel();
         let state = State { phase: SessionPhase::Coming, snapshot: None, refused: None };
         let session = Arc::new(ServiceSession {
             process: found.process.clone(),
+            user: user::other(found.process.uid).map(|user| user.name),
+            begun: Instant::now(),
+            terms: Arc::clone(terms),
             state: watch::Sender::new(state),
             errands,
             pending: Arc::default(),
@@ -118,7 +161,9 @@ impl ServiceSession {
             wanted: Mutex::new(Some(Wanted { since: Instant::now(), brief: Some(Brief::All) })),
         });
         let has_warned = Cell::new(false);
-        let talk = Talk { session: Arc::downgrade(&session), found, events, waits, received, has_warned };
+        let (terms, thread) = (Arc::clone(terms), Arc::clone(&terms.thread));
+        let session_ref = Arc::downgrade(&session);
+        let talk = Talk { session: session_ref, found, terms, _thread: thread, received, has_warned };
         thread::Builder::new().name("serve-session".into()).stack_size(STACK).spawn(move || talk.run())?;
         Ok(session)
     }
@@ -133,6 +178,16 @@ impl ServiceSession {
         Subject::shared(Shared { process: self.process.clone(), errands, pending })
     }
 
+    /// The number of its process, and of its start.
+    pub(in crate::serve) fn identity(&self) -> Identity {
+        (self.process.pid, self.process.start_ticks)
+    }
+
+    /// Its user, if that is another one.
+    pub(in crate::serve) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
     /// Its name for metrics, once it has said who it is.
     pub(in crate::serve) fn origin(&self) -> Option<Arc<Origin>> {
         self.origin.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -142,7 +197,18 @@ impl ServiceSession {
     fn name(&self, hello: &Hello) {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         if !origin.as_ref().is_some_and(|origin| origin.is_of(hello)) {
-            *origin = Some(Arc::new(Origin { pid: self.process.pid, ..Origin::of(hello) }));
+            let Process { pid, start_ticks, .. } = self.process;
+            let user = self.user.clone();
+            *origin = Some(Arc::new(Origin { user, ..Origin::of(pid, start_ticks, hello) }));
+        }
+    }
+
+    /// Its standing among those that want a seat.
+    pub(super) fn standing(&self) -> Standing {
+        match self.origin() {
+            Some(_) => Standing::Answers,
+            None if self.begun.elapsed() < GREETING => Standing::New,
+            None => Standing::Mute,
         }
     }
 
@@ -234,16 +300,52 @@ impl ServiceSession {
         };
         // An older service answers with all of it.
         let brief = brief.filter(|_| stat.brief.is_some());
-        stat.expand();
+        let groups_left_out = shrink(&mut stat, &self.terms.events);
+        let room = client.keep_room();
         let SessionPhase::Answers(hello) = self.phase() else { return None };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
-        let snapshot = Arc::new(Snapshot { hello, stat, brief, at, unix_ms, whole, news });
+        let snapshot =
+            Arc::new(Snapshot { hello, stat, groups_left_out, _room: room, brief, at, unix_ms, whole, news });
         *self.wanted() = None;
         self.state.send_modify(|state| state.snapshot = Some(snapshot));
         None
     }
+}
+
+/// Leaves out what no reader shows, and gives the number of groups that were too many.
+fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
+    let threads = stat.thread_count();
+    let most = |groups: usize| groups.saturating_sub(MOST_GROUPS);
+    let left_out = most(stat.groups.len()) + stat.brief.as_ref().map_or(0, |brief| most(brief.groups.len()));
+    stat.groups.truncate(MOST_GROUPS);
+    if let Some(brief) = &mut stat.brief {
+        brief.groups.truncate(MOST_GROUPS);
+    }
+    stat.expand();
+    stat.groups.shrink_to_fit();
+    for group in &mut stat.groups {
+        group.counts.retain(|count| events.has(&count.event));
+    }
+    stat.threads = Vec::new();
+    stat.brief = Some(BriefStat { threads, groups: Vec::new() });
+    left_out
+}
+
+/// An agent's report about itself, cut to a length that can be kept and shown.
+fn shortened(mut hello: Hello) -> Hello {
+    let Hello { name, version, exe, .. } = &mut hello;
+    for (text, longest) in [(name, LONGEST_NAME), (version, LONGEST_NAME), (exe, LONGEST_PATH)] {
+        if text.len() > longest {
+            let fits = (0..=longest - "…".len()).rev().find(|&end| text.is_char_boundary(end));
+            text.truncate(fits.unwrap_or(0));
+            text.push('…');
+        }
+    }
+    hello.ops.retain(|op| op.len() <= LONGEST_NAME);
+    hello.ops.truncate(MOST_OPS);
+    hello
 }
 
 /// Requests a snapshot with that part of an answer, and returns since when one has been wanted.
@@ -270,8 +372,8 @@ fn want(session: &Arc<ServiceSession>, brief: Option<Brief>) -> Instant {
 struct Talk {
     session: std::sync::Weak<ServiceSession>,
     found: Found,
-    events: EventRequest,
-    waits: bool,
+    terms: Arc<Terms>,
+    _thread: Arc<()>,
     received: Receiver<Errand>,
     /// Whether a message has said that the service does not know an event.
     has_warned: Cell<bool>,
@@ -286,8 +388,13 @@ impl Talk {
 
     /// Talks until the conversation ends, beginning with `next`; false: nobody is left to talk to,
     /// or for.
+    ///
+    /// A conversation that a verb has broken begins anew at once, because the service counts only
+    /// while there is one; but not one that hardly began, since it would break again.
     fn converse(&self, finder: &Finder, next: &mut Option<Errand>) -> bool {
+        let start = Instant::now();
         let begun = self.begin(finder);
+        let is_begun = begun.is_ok();
         let Some(session) = self.session.upgrade() else { return false };
         let failure = match begun {
             Ok((mut client, hello)) => {
@@ -311,6 +418,9 @@ impl Talk {
             session.set_phase(SessionPhase::Ended);
             return false;
         }
+        if is_begun && start.elapsed() >= AGAIN {
+            return true;
+        }
         session.set_phase(SessionPhase::Refused(Arc::new(report)));
         drop(session);
         *next = self.next_wish();
@@ -318,8 +428,10 @@ impl Talk {
     }
 
     fn begin(&self, finder: &Finder) -> Outcome<(Client, Arc<Hello>)> {
-        let (mut client, hello) = Client::reach(finder, &self.found, PATIENCE)?;
-        let counted = self.events.ask(&mut client).map(drop);
+        let uid = self.found.process.uid;
+        let room = (user::distance(uid) > 1).then(|| self.terms.budget.room(uid));
+        let (mut client, hello) = Client::reach_within(room, finder, &self.found, GREETING)?;
+        let counted = self.terms.events.ask(&mut client).map(drop);
         counted.or_else(|failure| match failure {
             // It does not know one of them.
             Failure::Said(report) if report.exit == Exit::Usage => {
@@ -334,7 +446,7 @@ impl Talk {
             }
             failure => Err(failure),
         })?;
-        if self.waits {
+        if self.terms.waits {
             // Not every service can, and the rest is worth having.
             let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
             let begun = waits::begin(&mut client, request);
@@ -343,7 +455,8 @@ impl Talk {
                 failure => Err(failure),
             })?;
         }
-        Ok((client, Arc::new(hello)))
+        client.be_patient(PATIENCE);
+        Ok((client, Arc::new(shortened(hello))))
     }
 
     /// Runs the errands that it receives, `next` first. A failure ends the session; `None` means

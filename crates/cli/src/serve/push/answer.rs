@@ -1,11 +1,20 @@
-//! A collector's answer to a push: the points that it has rejected, and why.
+//! A collector's answer to a push: the points that it has rejected, and why; or why it has refused
+//! all of them.
 //!
 //! `ExportMetricsServiceResponse` is one message in one message, so this reads only that. A
-//! collector that sends something else has still accepted the push, according to the status.
+//! collector that sends something else has still accepted the push, according to the status. The
+//! body of a refusal is a `Status` in protocol buffers, or text of a proxy. Its words reach a
+//! terminal and a log, so they are cleaned and cut.
 //!
 //! # References
 //!
-//! opentelemetry-proto, `collector/metrics/v1/metrics_service.proto`; the protobuf encoding guide.
+//! opentelemetry-proto, `collector/metrics/v1/metrics_service.proto`; `google/rpc/status.proto`;
+//! the protobuf encoding guide.
+
+use crate::text::clean;
+
+/// The most characters of a collector that a message has.
+const LONGEST: usize = 200;
 
 /// A push that was taken in part, or with a warning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +41,37 @@ pub(super) fn partial_success(answer: &[u8]) -> Option<PartialSuccess> {
         }
     }
     (found.rejected > 0 || !found.message.is_empty()).then_some(found)
+}
+
+/// The reason in the body of a refusal, as the end of a sentence.
+pub(super) fn reason(kind: Option<&str>, body: &[u8]) -> String {
+    let is_protobuf = kind.is_some_and(|kind| kind.contains("protobuf"));
+    let text = if is_protobuf {
+        fields(body).into_iter().flatten().find_map(|field| match field {
+            (2, Field::Bytes(text)) => Some(text),
+            _ => None,
+        })
+    } else {
+        Some(body)
+    };
+    let text = excerpt(&String::from_utf8_lossy(text.unwrap_or_default()));
+    if text.is_empty() { text } else { format!(": {text}") }
+}
+
+/// The beginning of a collector's words, on one line.
+pub(super) fn excerpt(text: &str) -> String {
+    let mut words = String::new();
+    for word in text.split_whitespace() {
+        if words.chars().nth(LONGEST).is_some() {
+            break;
+        }
+        words.extend((!words.is_empty()).then_some(' '));
+        words.push_str(word);
+    }
+    if let Some((end, _)) = words.char_indices().nth(LONGEST) {
+        words.replace_range(end.., "…");
+    }
+    clean(&words)
 }
 
 enum Field<'a> {
@@ -86,7 +126,7 @@ mod tests {
     };
     use prost::Message as _;
 
-    use super::{PartialSuccess, partial_success};
+    use super::{LONGEST, PartialSuccess, excerpt, partial_success, reason};
 
     fn answer(partial_success: Option<ExportMetricsPartialSuccess>) -> Vec<u8> {
         ExportMetricsServiceResponse { partial_success }.encode_to_vec()
@@ -110,6 +150,25 @@ mod tests {
         assert_eq!(partial_success(&answer(Some(negative))), None);
         assert_eq!(partial_success(&answer(None)), None);
         assert_eq!(partial_success(&answer(Some(ExportMetricsPartialSuccess::default()))), None);
+    }
+
+    #[test]
+    fn reasons_are_found_in_text_and_status() {
+        let status = b"\x08\x03\x12\x0aonly delta";
+        assert_eq!(reason(Some("application/x-protobuf"), status), ": only delta");
+        assert_eq!(reason(Some("text/plain"), b" only\r\n delta\x1b[2J"), r": only delta\u{1b}[2J");
+        for (kind, body) in [(Some("application/x-protobuf"), &b"only delta"[..]), (None, b" \n")] {
+            assert_eq!(reason(kind, body), "", "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn long_reasons_are_cut() {
+        for text in ["ä".repeat(70_000), "ä ".repeat(70_000)] {
+            let cut = excerpt(&text);
+            assert_eq!((cut.chars().count(), cut.chars().last()), (LONGEST + 1, Some('…')));
+        }
+        assert_eq!(excerpt(&"x".repeat(LONGEST)), "x".repeat(LONGEST));
     }
 
     #[test]

@@ -3,33 +3,46 @@
 //! | the collector | then |
 //! |---|---|
 //! | answers 2xx | the push is done, perhaps with a remark |
-//! | answers 429, 502, 503 or 504 | another attempt, after the time that it names, or else a pause |
+//! | answers 429, 502, 503 or 504 | another attempt, after a pause: the collector may lengthen it |
 //! | cannot be reached, or hangs up | another attempt, after a pause |
 //! | answers anything else | the push has failed: the same bytes would fail again |
 //!
 //! Pauses double, and each is shortened at random, so that not all hosts reach a collector that
-//! comes back at the same time. An attempt that could not begin before the deadline is not waited
-//! for: totals are pushed, so the next push contains everything that this one did.
+//! comes back at the same time. A `Retry-After` lengthens a pause, up to [`LONGEST_QUIET`], and
+//! never shortens it: a proxy that answers with 0 would otherwise be flooded. An attempt that could
+//! not begin before the deadline is not waited for: the next push contains everything that this one
+//! did.
 //!
 //! # References
 //!
-//! OTLP specification 1.7, §OTLP/HTTP Response, §OTLP/HTTP Throttling.
+//! OTLP specification 1.7, §OTLP/HTTP Response, §OTLP/HTTP Throttling. RFC 9110, §10.2.3.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ureq::http::{Response, StatusCode, header};
+use ureq::Agent;
+use ureq::http::{HeaderMap, StatusCode, header};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
 
-use super::answer::{PartialSuccess, partial_success};
+use super::answer::{PartialSuccess, excerpt, partial_success, reason};
 use super::settings::PushSettings;
 
 /// Most of an answer that is read.
 const ANSWER: u64 = 64 << 10;
+
+/// The statuses after which the same request may succeed.
+const RETRYABLE: [StatusCode; 4] = [
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::BAD_GATEWAY,
+    StatusCode::SERVICE_UNAVAILABLE,
+    StatusCode::GATEWAY_TIMEOUT,
+];
+
+/// The longest time for which a collector is left alone because it asks for that.
+const LONGEST_QUIET: Duration = Duration::from_secs(300);
 
 /// Sends pushes to one collector.
 pub(super) struct Post {
@@ -55,20 +68,16 @@ impl Default for Pauses {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NotTaken {
     pub(super) reason: String,
-    /// For how long the collector wants to hear nothing.
+    /// For how long the collector is left alone, because it asks for that.
     pub(super) quiet: Option<Duration>,
 }
 
 /// One attempt that has failed.
 struct Miss {
     reason: String,
-    /// Whether another attempt may succeed, and when the collector wants it.
-    again: Option<Again>,
-}
-
-enum Again {
-    WhenPaused,
-    After(Duration),
+    /// Whether another attempt may succeed, and the pause before it that the collector asks for:
+    /// zero if it does not name any.
+    again: Option<Duration>,
 }
 
 impl Post {
@@ -88,9 +97,10 @@ impl Post {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("dormouse/", env!("CARGO_PKG_VERSION")))
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .build();
-        Ok(Self { agent: config.new_agent(), settings, pauses })
+            .tls_config(TlsConfig::builder().root_certs(roots).build());
+        // The library's default is the proxy of the environment.
+        let config = if settings.proxy { config } else { config.proxy(None) };
+        Ok(Self { agent: config.build().new_agent(), settings, pauses })
     }
 
     /// Delivers a request until `deadline`. `wait` waits for a pause, and returns whether to go on.
@@ -113,11 +123,9 @@ impl Post {
                 Ok(taken) => return Ok(taken),
                 Err(miss) => miss,
             };
-            let (after, quiet) = match again {
-                None => return Err(NotTaken { reason, quiet: None }),
-                Some(Again::After(named)) => (named, Some(named)),
-                Some(Again::WhenPaused) => (cut_by_chance(pause), None),
-            };
+            let Some(named) = again else { return Err(NotTaken { reason, quiet: None }) };
+            let after = named.min(LONGEST_QUIET).max(cut_by_chance(pause));
+            let quiet = (!named.is_zero()).then_some(after);
             if after >= deadline.saturating_duration_since(Instant::now()) || !wait(after) {
                 return Err(NotTaken { reason, quiet });
             }
@@ -138,16 +146,24 @@ impl Post {
         }
         let answer = request.config().timeout_global(Some(left)).build().send(body);
         let mut answer = answer.map_err(|error| Miss {
-            again: is_passing(&error).then_some(Again::WhenPaused),
+            again: is_passing(&error).then_some(Duration::ZERO),
             reason: error.to_string(),
         })?;
         let status = answer.status();
+        // A push whose answer breaks off is not sent twice: the collector has it.
+        let body = answer.body_mut().with_config().limit(ANSWER).read_to_vec().unwrap_or_default();
         if status.is_success() {
-            // A push whose answer breaks off is not sent twice: the collector has it.
-            let said = answer.body_mut().with_config().limit(ANSWER).read_to_vec().unwrap_or_default();
-            return Ok(partial_success(&said));
+            return Ok(partial_success(&body));
         }
-        Err(Miss { reason: format!("the collector answers {status}"), again: again(&answer) })
+        let headers = answer.headers();
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let mut reason =
+            format!("the collector answers {status}{}", reason(header(header::CONTENT_TYPE), &body));
+        let again = RETRYABLE.contains(&status).then(|| named_pause(headers));
+        if let Some(named) = header(header::RETRY_AFTER).filter(|_| again.is_some()) {
+            reason += &format!(" (Retry-After: {})", excerpt(named));
+        }
+        Err(Miss { reason, again })
     }
 }
 
@@ -157,20 +173,20 @@ fn is_passing(error: &ureq::Error) -> bool {
     matches!(error, ConnectionFailed | HostNotFound | Io(_) | Protocol(_) | Timeout(_))
 }
 
-fn again(answer: &Response<Body>) -> Option<Again> {
-    let passing = [
-        StatusCode::TOO_MANY_REQUESTS,
-        StatusCode::BAD_GATEWAY,
-        StatusCode::SERVICE_UNAVAILABLE,
-        StatusCode::GATEWAY_TIMEOUT,
-    ];
-    if !passing.contains(&answer.status()) {
-        return None;
+/// The pause that `Retry-After` asks for, in seconds or up to a date; zero if it names none.
+fn named_pause(headers: &HeaderMap) -> Duration {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let Some(named) = text(header::RETRY_AFTER).filter(|named| !named.is_empty()) else {
+        return Duration::ZERO;
+    };
+    if named.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More than there is in 64 bits is as much as can be.
+        return Duration::from_secs(named.parse().unwrap_or(u64::MAX));
     }
-    // The other form of this header, a date, is no better than a pause: clocks differ.
-    let named = answer.headers().get(header::RETRY_AFTER).and_then(|after| after.to_str().ok());
-    let seconds = named.and_then(|after| after.trim().parse::<u32>().ok());
-    Some(seconds.map_or(Again::WhenPaused, |seconds| Again::After(Duration::from_secs(seconds.into()))))
+    let date = |text| httpdate::parse_http_date(text).ok();
+    // By the collector's own clock if it names the time.
+    let now = text(header::DATE).and_then(date).unwrap_or_else(SystemTime::now);
+    date(named).and_then(|until| until.duration_since(now).ok()).unwrap_or_default()
 }
 
 /// Between a half and all of a pause.

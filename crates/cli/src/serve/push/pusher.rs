@@ -4,12 +4,25 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::answer::PartialSuccess;
+use super::answer::{PartialSuccess, excerpt};
 use super::post::{NotTaken, Pauses, Post};
 use super::settings::PushSettings;
+use crate::duration::short_of;
 
 /// Most of the time that the push at the end takes, and that the end waits for the thread.
 const LAST: Duration = Duration::from_secs(3);
+
+/// The metrics that are pushed.
+pub(super) trait PushSource {
+    /// Takes note of the totals from which differences are pushed.
+    fn begin(&mut self) {}
+
+    /// The body of a push.
+    fn request(&mut self) -> Result<Vec<u8>, String>;
+
+    /// The collector has taken the last one.
+    fn taken(&mut self) {}
+}
 
 /// Pushes until it is closed.
 pub(in crate::serve) struct Pusher {
@@ -20,11 +33,11 @@ pub(in crate::serve) struct Pusher {
 }
 
 impl Pusher {
-    /// Pushes the results of `source`, and reports failures through `tell`. Fails if the settings
+    /// Pushes what `source` gives, and reports failures through `tell`. Fails if the settings
     /// cannot work.
     pub(super) fn start(
         settings: PushSettings,
-        source: impl FnMut() -> Result<Vec<u8>, String> + Send + 'static,
+        source: impl PushSource + Send + 'static,
         tell: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, String> {
         Self::start_with(settings, Pauses::default(), source, tell)
@@ -33,7 +46,7 @@ impl Pusher {
     pub(super) fn start_with(
         settings: PushSettings,
         pauses: Pauses,
-        source: impl FnMut() -> Result<Vec<u8>, String> + Send + 'static,
+        source: impl PushSource + Send + 'static,
         tell: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, String> {
         let (interval, timeout) = (settings.interval, settings.timeout);
@@ -43,8 +56,8 @@ impl Pusher {
         let work = move || {
             // Closed when the thread ends, also by a panic.
             let _ends = ends;
-            Work { post, interval, timeout, source, news: News { tell, failing: 0, remark: None }, end }
-                .run();
+            let news = News { tell, failing: 0, is_partial: false };
+            Work { post, interval, timeout, source, news, end }.run();
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-push".into())
@@ -74,8 +87,9 @@ struct Work<S, T> {
     end: Receiver<()>,
 }
 
-impl<S: FnMut() -> Result<Vec<u8>, String>, T: Fn(&str)> Work<S, T> {
+impl<S: PushSource, T: Fn(&str)> Work<S, T> {
     fn run(mut self) {
+        self.source.begin();
         let mut due = Instant::now() + self.interval;
         // Until then the collector wants to hear nothing.
         let mut quiet_until = Instant::now();
@@ -98,52 +112,64 @@ impl<S: FnMut() -> Result<Vec<u8>, String>, T: Fn(&str)> Work<S, T> {
     /// Pushes once, and gives the time for which the collector wants no more.
     fn push(&mut self, timeout: Duration) -> Option<Duration> {
         let deadline = Instant::now() + timeout;
-        let request = match (self.source)() {
+        let request = match self.source.request() {
             Ok(request) => request,
             Err(reason) => {
-                self.news.failed(&reason);
+                self.news.failed(&reason, None);
                 return None;
             }
         };
         let wait = |pause| self.end.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
         match self.post.deliver(&request, deadline, wait) {
-            Ok(remark) => {
-                self.news.taken(remark);
+            Ok(partial) => {
+                self.source.taken();
+                self.news.taken(partial);
                 None
             }
             Err(NotTaken { reason, quiet }) => {
-                self.news.failed(&reason);
+                self.news.failed(&reason, quiet);
                 quiet
             }
         }
     }
 }
 
-/// Tells of changes alone.
+/// Tells of changes alone: a collector that refuses each push in other words is one line.
+///
+/// | before | all taken | some refused | failed |
+/// |---|---|---|---|
+/// | all taken | | which, and why | why |
+/// | some refused | all are taken again | | why |
+/// | failing | pushed again | pushed again; which, and why | |
 struct News<T> {
     tell: T,
     /// Pushes that have failed since the last that was taken.
     failing: u64,
-    /// The last remark.
-    remark: Option<PartialSuccess>,
+    /// Whether points of the last push that was taken were refused.
+    is_partial: bool,
 }
 
 impl<T: Fn(&str)> News<T> {
-    fn taken(&mut self, remark: Option<PartialSuccess>) {
+    fn taken(&mut self, partial: Option<PartialSuccess>) {
         if self.failing > 0 {
             (self.tell)(&format!("metrics are pushed again; {} pushes have failed", self.failing));
         }
-        self.failing = 0;
-        let is_new = remark.as_ref().map(|it| &it.message) != self.remark.as_ref().map(|it| &it.message);
-        if let (true, Some(PartialSuccess { rejected, message })) = (is_new, &remark) {
-            (self.tell)(&format!("the collector has refused {rejected} points: {message:?}"));
-            self.remark = remark;
+        match &partial {
+            Some(PartialSuccess { rejected, message }) if !self.is_partial || self.failing > 0 => {
+                (self.tell)(&format!("the collector has refused {rejected} points: {}", excerpt(message)));
+            }
+            None if self.is_partial && self.failing == 0 => {
+                (self.tell)("the collector takes all points again")
+            }
+            _ => {}
         }
+        (self.failing, self.is_partial) = (0, partial.is_some());
     }
 
-    fn failed(&mut self, reason: &str) {
+    fn failed(&mut self, reason: &str, quiet: Option<Duration>) {
         if self.failing == 0 {
-            (self.tell)(&format!("no metrics are pushed: {reason}"));
+            let time = quiet.map(|quiet| format!(" for {}", short_of(quiet))).unwrap_or_default();
+            (self.tell)(&format!("no metrics are pushed{time}: {reason}"));
         }
         self.failing += 1;
     }

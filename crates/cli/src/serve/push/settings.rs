@@ -15,7 +15,7 @@
 //! | `OTEL_EXPORTER_OTLP_[METRICS_]TIMEOUT` | 10000 ms |
 //! | `OTEL_EXPORTER_OTLP_[METRICS_]COMPRESSION` | `none` |
 //! | `OTEL_EXPORTER_OTLP_[METRICS_]CERTIFICATE` | Mozilla's roots |
-//! | `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | `cumulative`, which is all there is |
+//! | `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | `cumulative`; `delta` and `lowmemory` are the same |
 //! | `OTEL_METRIC_EXPORT_INTERVAL` | 60000 ms |
 //! | `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME` | |
 //!
@@ -47,6 +47,10 @@ pub(super) struct PushSettings {
     /// A file with the certificates that are trusted instead of Mozilla's.
     pub(super) certificate: Option<PathBuf>,
     pub(super) interval: Duration,
+    /// Whether differences are pushed, not totals.
+    pub(super) delta: bool,
+    /// Whether pushes go through the proxy that the environment names.
+    pub(super) proxy: bool,
     /// Attributes that all resources get, whatever they have of their own, but their identity.
     pub(super) attributes: Vec<(String, String)>,
 }
@@ -88,7 +92,6 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
         if disabled == Some(true) || !self.is_asked_of_us() || !self.speaks_our_protocol() {
             return None;
         }
-        self.is_cumulative();
         Some(PushSettings {
             url: endpoint,
             headers: self.headers(),
@@ -98,6 +101,8 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
             interval: self
                 .one("OTEL_METRIC_EXPORT_INTERVAL", milliseconds)
                 .unwrap_or(Duration::from_secs(60)),
+            delta: self.one("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", is_delta).unwrap_or(false),
+            proxy: false,
             attributes: self.attributes(),
         })
     }
@@ -139,14 +144,6 @@ impl<V: Fn(&str) -> Option<String>> Reader<V> {
                 self.warn(&name, "is no protocol of OTLP; http/protobuf is taken");
                 true
             }
-        }
-    }
-
-    /// Tells those who want differences that they get totals.
-    fn is_cumulative(&mut self) {
-        let name = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE";
-        if self.value(name).is_some_and(|wanted| !wanted.eq_ignore_ascii_case("cumulative")) {
-            self.warn(name, "is not cumulative; totals are pushed all the same");
         }
     }
 
@@ -226,6 +223,15 @@ fn compression(name: &str) -> Option<bool> {
     }
 }
 
+/// The SDKs' `lowmemory` has totals where those cost no memory, which is nowhere here.
+fn is_delta(temporality: &str) -> Option<bool> {
+    match temporality {
+        "cumulative" => Some(false),
+        "delta" | "lowmemory" => Some(true),
+        _ => None,
+    }
+}
+
 /// A time that is not nothing.
 fn milliseconds(number: &str) -> Option<Duration> {
     number.parse().ok().filter(|&number| number > 0).map(Duration::from_millis)
@@ -280,6 +286,8 @@ mod tests {
             gzip: false,
             certificate: None,
             interval: Duration::from_secs(60),
+            delta: false,
+            proxy: false,
             attributes: Vec::new(),
         };
         assert_eq!(settings(&[]), wanted);
@@ -299,6 +307,7 @@ mod tests {
                 "service.name=a,service.instance.id=1,deployment.environment.name=a%2Cb",
             ),
             ("OTEL_SERVICE_NAME", "tea"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "Delta"),
             ("OTEL_METRICS_EXPORTER", "console,otlp"),
             ("OTEL_SDK_DISABLED", "False"),
         ]);
@@ -306,7 +315,7 @@ mod tests {
         let [basic, tenant] = ["Basic eA==", "t"].map(HeaderValue::from_static);
         assert_eq!(headers, [("authorization", &basic), ("x-tenant", &tenant)]);
         assert_eq!((found.timeout, found.interval), (Duration::from_millis(500), Duration::from_secs(1)));
-        assert!(found.gzip);
+        assert!(found.gzip && found.delta);
         assert_eq!(found.certificate, Some("/etc/ca.pem".into()));
         let own = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(found.attributes, [own("deployment.environment.name", "a,b"), own("service.name", "tea")]);
@@ -342,7 +351,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_HEADERS", "a b=c"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "a=b%0d%0ac: d"),
             ("OTEL_RESOURCE_ATTRIBUTES", "a=%"),
-            ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "both"),
         ] {
             let asked = asked(&[(name, value)]);
             assert_eq!(asked.settings, Some(settings(&[])), "{name}={value}");

@@ -11,6 +11,7 @@ use dormouse_testkit::{HANG, eventually};
 use super::Pusher;
 use super::answer::PartialSuccess;
 use super::post::{NotTaken, Pauses, Post};
+use super::pusher::PushSource;
 use super::settings::PushSettings;
 
 /// Pauses that no test waits for.
@@ -71,6 +72,8 @@ fn settings(address: SocketAddr) -> PushSettings {
         gzip: false,
         certificate: None,
         interval: HANG,
+        delta: false,
+        proxy: false,
         attributes: Vec::new(),
     }
 }
@@ -133,10 +136,51 @@ fn a_refusal_is_final() {
 
 #[test]
 fn a_named_time_is_not_waited_out() {
-    let (settings, got) = collector(&["503 Busy\r\nRetry-After: 3600\r\nContent-Length: 0"]);
+    let cap = Duration::from_secs(300);
+    for (named, quiet) in [
+        ("Retry-After: 77", Duration::from_secs(77)),
+        ("Retry-After: 3600", cap),
+        ("Retry-After: 4294967295", cap),
+        ("Retry-After: 99999999999999999999999", cap),
+        ("Retry-After: Sat, 31 Dec 2196 23:59:59 GMT", cap),
+        (
+            "Date: Mon, 23 Nov 2026 08:00:00 GMT\r\nRetry-After: Mon, 23 Nov 2026 08:01:17 GMT",
+            Duration::from_secs(77),
+        ),
+    ] {
+        let answer = format!("503 Busy\r\n{named}\r\nContent-Length: 0").leak();
+        let (mut settings, got) = collector(Box::leak(Box::new([&*answer])));
+        settings.timeout = Duration::from_secs(60);
+        let missed = deliver(&settings).unwrap_err();
+        assert_eq!(missed.quiet, Some(quiet), "{named}");
+        assert!(missed.reason.contains(named.lines().last().unwrap()), "{missed:?}");
+        assert_eq!(got.try_iter().count(), 1, "{named}");
+    }
+}
+
+#[test]
+fn a_named_time_shortens_no_pause() {
+    for named in ["0", "-1", "soon", "", "Mon, 23 Nov 2020 08:00:00 GMT"] {
+        let answer = format!("429 Busy\r\nRetry-After: {named}\r\nContent-Length: 0").leak();
+        let (settings, got) = collector(Box::leak(Box::new([&*answer])));
+        let post = Post::new(settings, SHORT).unwrap();
+        let mut waits = Vec::new();
+        let wait = |pause| {
+            waits.push(pause);
+            waits.len() < 5
+        };
+        let missed = post.deliver(b"metrics", Instant::now() + HANG, wait).unwrap_err();
+        assert_eq!((missed.quiet, got.try_iter().count()), (None, 5), "{named}");
+        assert!(waits.iter().all(|pause| *pause >= SHORT.first / 2), "{named}: {waits:?}");
+    }
+}
+
+#[test]
+fn a_refusal_has_the_collectors_reason() {
+    let answer = "400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 19\n\nonly delta is taken";
+    let (settings, _got) = collector(Box::leak(Box::new([answer])));
     let missed = deliver(&settings).unwrap_err();
-    assert_eq!(missed.quiet, Some(Duration::from_secs(3600)));
-    assert_eq!(got.try_iter().count(), 1);
+    assert_eq!(missed.reason, "the collector answers 400 Bad Request: only delta is taken");
 }
 
 #[test]
@@ -177,6 +221,12 @@ fn certificates_come_from_the_file() {
     settings.certificate = Some("/nonexistent/ca.pem".into());
     let missing = Post::new(settings, SHORT).err().unwrap();
     assert!(missing.contains("/nonexistent/ca.pem"), "{missing}");
+}
+
+impl<S: FnMut() -> Result<Vec<u8>, String>> PushSource for S {
+    fn request(&mut self) -> Result<Vec<u8>, String> {
+        self()
+    }
 }
 
 /// A pusher whose pushes are numbered, and its messages.
@@ -224,6 +274,27 @@ fn failures_are_told_when_they_begin_and_end() {
     assert!(got.try_iter().count() >= 4);
     let told = told.lock().unwrap();
     assert!(told[0].contains("400") && told[1].contains("3 pushes have failed"), "{told:?}");
+}
+
+#[test]
+fn only_changes_of_a_partial_success_are_told() {
+    // Field 1: a message of which field 1 is 7 and field 2 the reason.
+    const REASONS: [&str; 2] = [
+        "200 OK\r\nContent-Length: 9\n\n\x0a\x07\x08\x07\x12\x03old",
+        "200 OK\r\nContent-Length: 9\n\n\x0a\x07\x08\x07\x12\x03new",
+    ];
+    let (mut settings, _got) =
+        collector(Box::leak(Box::new([REASONS[0], REASONS[1], REASONS[0], TAKEN, REASONS[1], TAKEN])));
+    settings.interval = Duration::from_millis(5);
+    let (pusher, told) = pusher(settings);
+    eventually(|| told.lock().unwrap().len() == 4);
+    pusher.close();
+    let told = told.lock().unwrap();
+    for (line, part) in
+        told.iter().zip(["points: old", "all points again", "points: new", "all points again"])
+    {
+        assert!(line.contains(part), "{told:?}");
+    }
 }
 
 #[test]

@@ -32,13 +32,13 @@ const MAX_SCALE: i32 = 8;
 ///
 /// ```
 /// use dormouse::metrics::{Exposition, Origin};
-/// use dormouse_protocol::{Hello, Stat};
+/// use dormouse_protocol::Stat;
 ///
-/// /// The figures of processes, as their agents have told them.
-/// fn all(told: Vec<(Hello, Stat)>) -> Exposition {
+/// /// The figures of processes, as their agents have sent them.
+/// fn all(answers: Vec<(Origin, Stat)>) -> Exposition {
 ///     let mut all = Exposition::of_processes();
-///     for (hello, stat) in told {
-///         dormouse::metrics::add(&mut all, &Origin::of(&hello), stat);
+///     for (origin, stat) in answers {
+///         dormouse::metrics::add(&mut all, &origin, stat);
 ///     }
 ///     all
 /// }
@@ -52,10 +52,10 @@ pub fn add(to: &mut Exposition, origin: &Origin, stat: Stat) {
 ///
 /// ```
 /// use dormouse::metrics::{Exposition, MetricsFormat, Origin, add_shown};
-/// use dormouse_protocol::{Hello, Stat};
+/// use dormouse_protocol::Stat;
 ///
 /// let mut all = Exposition::of_processes();
-/// add_shown(MetricsFormat::Text, &mut all, &Origin::of(&Hello::default()), Stat::default());
+/// add_shown(MetricsFormat::Text, &mut all, &Origin::own(), Stat::default());
 /// assert!(all.points() > 0);
 /// ```
 pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: Stat) {
@@ -67,6 +67,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
     let mut part = to.process(ExposedProcess {
         name: origin.name.clone(),
         pid: origin.pid,
+        user: origin.user.clone(),
         instance: origin.instance.clone(),
         version: origin.version.clone(),
         start_unix_ns: origin.start_unix_ns,

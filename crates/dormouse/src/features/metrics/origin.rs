@@ -25,6 +25,8 @@ pub struct Origin {
     pub name: String,
     /// The process id in the reader's namespace.
     pub pid: u32,
+    /// The process's user, if that is another one than the reader's: a label of its points.
+    pub user: Option<String>,
     /// The version of dormouse in the process.
     pub version: String,
     /// When the process started, and its counters were zero, in nanoseconds since 1970.
@@ -36,20 +38,25 @@ pub struct Origin {
 impl Origin {
     /// This process.
     pub fn own() -> Self {
-        Self::of(&hello())
+        let hello = hello();
+        Self::of(hello.pid, hello.start_ticks, &hello)
     }
 
     /// The process that has sent `hello`, on this host. Its name is cut to 128 bytes, because each
     /// of its points contains it.
-    pub fn of(hello: &Hello) -> Self {
+    ///
+    /// `pid` and `start_ticks` (field 22 of `/proc/PID/stat`) come from the reader's kernel. Those
+    /// in `hello` identify nothing: each container has a process 1, and an agent may lie.
+    pub fn of(pid: u32, start_ticks: u64, hello: &Hello) -> Self {
         let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = String::from_utf8_lossy(&host);
         Self {
             name: cut(&hello.name).to_owned(),
-            pid: hello.pid,
+            pid,
+            user: None,
             version: cut(&hello.version).to_owned(),
-            start_unix_ns: start_unix_ns(hello.start_ticks),
-            instance: format!("{}:{}:{}", host.trim_end(), hello.pid, hello.start_ticks),
+            start_unix_ns: start_unix_ns(start_ticks),
+            instance: format!("{}:{pid}:{start_ticks}", host.trim_end()),
         }
     }
 

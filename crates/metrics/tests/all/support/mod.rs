@@ -45,6 +45,7 @@ pub(crate) fn process(name: &str, pid: u32) -> ExposedProcess {
     ExposedProcess {
         name: name.to_owned(),
         pid,
+        user: None,
         instance: format!("host:{pid}"),
         version: "1.2.3".to_owned(),
         start_unix_ns: START,
