@@ -65,8 +65,8 @@ pub use {
     ledger::Context,
     reading::{Count, Totals},
     thread::{
-        Kind, MAX_DEPTH, Mark, PollLooker, SeenPoll, Switched, Task, TaskCounts, TaskGuard, TaskNesting,
-        ToldPolls, current_context, current_task, enter, is_lazy, leave, nesting, overflows, park,
-        poll_begins, poll_ends, set_lazy, switch, told_polls, without_tasks,
+        AnnouncedPolls, Kind, MAX_DEPTH, Mark, PollLooker, SeenPoll, Switched, Task, TaskCounts, TaskGuard,
+        TaskNesting, announced_polls, current_context, current_task, enter, is_lazy, leave, nesting,
+        overflows, park, poll_begins, poll_ends, set_lazy, switch, without_tasks,
     },
 };

@@ -13,9 +13,9 @@
 //! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
 //! | `rows` | what each thread has added up for each group |
-//! | `told` | the sums that readers were told |
+//! | `returned` | the largest sums that readers got |
 //! | [`exemplars`] | one of the last requests of each bucket of a group |
-//! | [`CpuTaking`] | the CPU time of single tasks, while somebody asks |
+//! | [`CpuTaking`] | the CPU time of single tasks, while a client requests it |
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | `known` | the places where a task waits, by its seats |
 //! | [`places`] | the stacks at which leaves take wakers |
@@ -53,6 +53,7 @@ mod place_times;
 pub mod places;
 mod primitive;
 mod read;
+mod returned;
 mod rows;
 mod seat;
 mod share;
@@ -61,7 +62,6 @@ mod slot;
 mod slow;
 mod stretch;
 mod task;
-mod told;
 mod trace_context;
 mod traced;
 mod traces;

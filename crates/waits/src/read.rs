@@ -8,10 +8,10 @@ use dormouse_clock::{stamp, ticks_to_ns};
 use crate::buckets::Histogram;
 use crate::counts::{Counts, Time};
 use crate::living::{TaskState, stamps};
+use crate::returned::never_less;
 use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
 use crate::slot::Slot;
-use crate::told::told;
 use crate::waiting::run;
 
 /// The times of a group since the first [`crate::Waiting`], in nanoseconds. The sums include the
@@ -109,7 +109,7 @@ pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
             let counts = shelves.iter().filter_map(|shelf| shelf.peek(next)?.1);
             counts.for_each(Counts::fetch);
         }
-        let sums = told(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
+        let sums = never_less(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
         read_counts(row, &shelves, wanted, &mut of);
         of.set_sums(sums);
         tell(&of);
@@ -133,7 +133,7 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     let lasting = runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum();
     let mut of = GroupWaits::default();
     read_counts(row, &shelves, Histograms::All, &mut of);
-    of.set_sums(told(row, split(sums, lasting)));
+    of.set_sums(never_less(row, split(sums, lasting)));
     Some(of)
 }
 

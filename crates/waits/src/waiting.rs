@@ -10,9 +10,9 @@ use dormouse_sys::process::identity;
 
 use crate::cpu;
 use crate::exemplars;
+use crate::returned;
 use crate::rows;
 use crate::slow;
-use crate::told;
 
 static_key! {
     /// On while times of tasks are requested.
@@ -106,7 +106,7 @@ pub(crate) fn run() -> u64 {
 
 fn forget() {
     rows::forget();
-    told::forget();
+    returned::forget();
     cpu::forget();
     exemplars::forget();
     HOLDERS.store(0, Ordering::SeqCst);

@@ -5,7 +5,7 @@
 use crate::happenings;
 
 use dormouse::Group;
-use dormouse::events::told_polls;
+use dormouse::events::announced_polls;
 use dormouse::tokio::{JoinSet, in_place, poll_hooks, spawn};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
@@ -128,15 +128,15 @@ fn polls_in_groups_are_told_beside_all() {
     let (group, _counting) = counted("a part of all");
     let current = || poll_hooks(&mut Builder::new_current_thread()).build().unwrap();
     for runtime in [runtime(2), current()] {
-        let before = told_polls();
+        let before = announced_polls();
         let others: Vec<_> = (0..2).map(|_| runtime.spawn(polls(FOREIGN))).collect();
         run(&runtime, group, 3);
         others.into_iter().for_each(|other| runtime.block_on(other).unwrap());
         // The root future is no task, in a group or not.
         runtime.block_on(group.instrument(polls(1)));
-        // A poll is told when it is over, which is after its task's join.
-        let told = || (told_polls().all - before.all, told_polls().inside - before.inside);
-        dormouse_testkit::eventually(|| told() == (5 * (POLLS + 1), 3 * (POLLS + 1)));
+        // A poll is announced when it is over, which is after its task's join.
+        let announced = || (announced_polls().all - before.all, announced_polls().inside - before.inside);
+        dormouse_testkit::eventually(|| announced() == (5 * (POLLS + 1), 3 * (POLLS + 1)));
     }
 }
 

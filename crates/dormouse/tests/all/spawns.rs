@@ -3,7 +3,7 @@
 
 use crate::happenings;
 
-use dormouse::events::told_polls;
+use dormouse::events::announced_polls;
 use dormouse::tokio::group_spawns;
 use dormouse::{Counting, Group};
 use tokio::runtime::{Builder, Runtime};
@@ -49,7 +49,7 @@ fn a_plain_spawn_is_charged_to_its_place() {
             }
         });
         assert_eq!(group.read().started, before + 2);
-        // A task's end is told after its join.
+        // A task's end is announced after its join.
         dormouse_testkit::eventually(|| group.read().requests == before + 2);
         assert_eq!(read().2, counts + 2 * POLLS);
         assert!(group.read().polls >= 2 * POLLS);
@@ -63,11 +63,11 @@ fn every_poll_is_in_a_group() {
     let _alone = alone();
     let (_group, _counting) = counted("beside all");
     for runtime in [runtime(), group_spawns(&mut Builder::new_current_thread()).build().unwrap()] {
-        let before = told_polls();
+        let before = announced_polls();
         let task = runtime.spawn(polls(1));
         runtime.block_on(task).unwrap();
-        let told = || (told_polls().all - before.all, told_polls().inside - before.inside);
-        dormouse_testkit::eventually(|| told() == (POLLS + 1, POLLS + 1));
+        let announced = || (announced_polls().all - before.all, announced_polls().inside - before.inside);
+        dormouse_testkit::eventually(|| announced() == (POLLS + 1, POLLS + 1));
     }
 }
 

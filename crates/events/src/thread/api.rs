@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 
 use dormouse_keys::unlikely;
 
+use super::announced;
 use super::charge::Switched;
 use super::stack::{LastFrames, Stack, with};
 use super::state::State;
 use super::switch::OVERFLOWS;
 use super::task::Task;
 use super::token::{Kind, MAX_DEPTH, Token};
-use super::told;
 use crate::generation::{Generation, SWITCH};
 use crate::ledger::Context;
 use crate::publishing::PUBLISH;
@@ -108,9 +108,9 @@ pub fn park() {
 }
 
 /// Call this when a runtime is about to poll one of its tasks on this thread, and [`poll_ends`]
-/// after the poll. So [`told_polls`](super::told_polls) can return how many polls there were, and
-/// in how many of them a task of a context was entered or was current around them. Where one poll
-/// runs inside of another, only the inner one is counted.
+/// after the poll. So [`announced_polls`](super::announced_polls) can return how many polls there
+/// were, and in how many of them a task of a context was entered or was current around them. Where
+/// one poll runs inside of another, only the inner one is counted.
 ///
 /// # Cost
 ///
@@ -122,15 +122,15 @@ pub fn park() {
 /// Not for signal handlers: it would end the poll that they have interrupted.
 #[inline]
 pub fn poll_begins() {
-    with(|stack| stack.told.set(if unlikely!(SWITCH) { stack.begin_told() } else { None }));
+    with(|stack| stack.announced.set(if unlikely!(SWITCH) { stack.begin_announced() } else { None }));
 }
 
 /// Ends the poll that [`poll_begins`] began.
 #[inline]
 pub fn poll_ends() {
     with(|stack| {
-        if let Some(before) = stack.told.get() {
-            stack.end_told(before);
+        if let Some(before) = stack.announced.get() {
+            stack.end_announced(before);
         }
     });
 }
@@ -138,15 +138,15 @@ pub fn poll_ends() {
 impl Stack {
     /// `None` where nothing is counted any more, or not yet.
     #[inline(never)]
-    fn begin_told(&self) -> Option<LastFrames> {
+    fn begin_announced(&self) -> Option<LastFrames> {
         Generation::current().counts().then(|| self.last_frames())
     }
 
     #[inline(never)]
-    fn end_told(&self, before: LastFrames) {
-        self.told.set(None);
+    fn end_announced(&self, before: LastFrames) {
+        self.announced.set(None);
         if let Some(here) = self.here() {
-            told::count(here.block, self.depth() > 0 || self.last_frames() != before);
+            announced::count(here.block, self.depth() > 0 || self.last_frames() != before);
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::thread;
 
+use super::announced;
 use super::outside;
 use super::stack::{Here, Stack, with};
 use super::state::State;
-use super::told;
 use crate::pmu;
 use crate::publishing;
 use crate::span::{self, Pending};
@@ -77,10 +77,10 @@ fn end_of_thread() {
 fn begin_in_child() {
     // The lease of the key has gone.
     publishing::set_on(false);
-    told::begin_in_child();
+    announced::begin_in_child();
     with(|stack| {
         // A poll in which the process forks is counted in the parent alone.
-        stack.told.set(None);
+        stack.announced.set(None);
         stack.withdraw();
         if let Some(here) = stack.here.get() {
             stack.state.set(State::Closed);

@@ -1,8 +1,10 @@
 //! The stack of the tasks that a thread runs, and the switch from one to the next.
 //!
 //! Each file calls only those before it, from the bottom up: `token`, `changes`, `task`, `state`;
-//! `stack`; `outside`, `shown`, `told`; `charge`; `switch`; `aside`; `life`; `fast` and `customize`; `api`.
+//! `stack`; `outside`, `shown`, `announced`; `charge`; `switch`; `aside`; `life`; `fast` and
+//! `customize`; `api`.
 
+mod announced;
 mod api;
 mod aside;
 #[cfg(feature = "origin")]
@@ -24,8 +26,8 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod token;
-mod told;
 
+pub use self::announced::{AnnouncedPolls, announced_polls};
 pub use self::api::{
     Mark, TaskGuard, TaskNesting, current_context, current_task, enter, is_lazy, leave, nesting, overflows,
     park, poll_begins, poll_ends, set_lazy, switch,
@@ -36,4 +38,3 @@ pub(crate) use self::life::{charge_others, own_pending};
 pub use self::outside::{PollLooker, SeenPoll};
 pub use self::task::{Task, TaskCounts};
 pub use self::token::{Kind, MAX_DEPTH};
-pub use self::told::{ToldPolls, told_polls};

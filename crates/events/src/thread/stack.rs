@@ -86,7 +86,7 @@ pub(super) struct Stack {
     /// set.
     pub(super) scheduled: Cell<Option<&'static EventSet>>,
     /// The last frames at the beginning of the poll that a runtime announced.
-    pub(super) told: Cell<Option<LastFrames>>,
+    pub(super) announced: Cell<Option<LastFrames>>,
     /// The thread's pointer, once it has led to a context.
     pub(super) slot: Cell<Option<Slot>>,
     pub(super) frames: [Frame; MAX_DEPTH],
@@ -108,7 +108,7 @@ thread_local! {
             charged: Cell::new(None),
             charged_own: Cell::new(ptr::null()),
             scheduled: Cell::new(None),
-            told: Cell::new(None),
+            announced: Cell::new(None),
             slot: Cell::new(None),
             frames: [const { Frame::NONE }; MAX_DEPTH],
         }

@@ -7,7 +7,7 @@ mod verb;
 
 use std::ops::Range;
 
-use dormouse_events::ToldPolls;
+use dormouse_events::AnnouncedPolls;
 use dormouse_protocol::{Clock, CountedCpu, GroupRow, Outliving, Stat, TaskPolls, ThreadStat};
 use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::{Capability, records};
@@ -160,7 +160,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
 
 /// The polls that runtimes have announced.
 fn polls() -> Option<TaskPolls> {
-    let ToldPolls { all, inside } = dormouse_events::told_polls();
+    let AnnouncedPolls { all, inside } = dormouse_events::announced_polls();
     (all > 0).then_some(TaskPolls { all, in_groups: inside })
 }
 

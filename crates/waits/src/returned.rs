@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rows::GROUPS;
 
-static TOLD: [[AtomicU64; 3]; GROUPS] = [const { [const { AtomicU64::new(0) }; 3] }; GROUPS];
+static RETURNED: [[AtomicU64; 3]; GROUPS] = [const { [const { AtomicU64::new(0) }; 3] }; GROUPS];
 
 /// The sums of a row, or earlier results where they are larger.
-pub(crate) fn told(row: usize, sums: [u64; 3]) -> [u64; 3] {
+pub(crate) fn never_less(row: usize, sums: [u64; 3]) -> [u64; 3] {
     let mut sums = sums;
-    for (sum, told) in sums.iter_mut().zip(TOLD.get(row).into_iter().flatten()) {
-        *sum = told.fetch_max(*sum, Ordering::Relaxed).max(*sum);
+    for (sum, returned) in sums.iter_mut().zip(RETURNED.get(row).into_iter().flatten()) {
+        *sum = returned.fetch_max(*sum, Ordering::Relaxed).max(*sum);
     }
     sums
 }
 
 /// In a forked child: sums begin at zero.
 pub(crate) fn forget() {
-    // Looked at first: what is written to is copied.
-    for told in TOLD.iter().flatten().filter(|told| told.load(Ordering::Relaxed) != 0) {
-        told.store(0, Ordering::Relaxed);
+    // Read first: a page that is written to is copied.
+    for returned in RETURNED.iter().flatten().filter(|returned| returned.load(Ordering::Relaxed) != 0) {
+        returned.store(0, Ordering::Relaxed);
     }
 }
