@@ -5,6 +5,7 @@ mod actix;
 mod batch;
 mod grpc;
 mod lines;
+mod recipes;
 mod support;
 mod tcp;
 mod web;

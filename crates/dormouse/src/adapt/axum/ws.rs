@@ -103,6 +103,7 @@ impl<F> WebSocketUpgrade<F> {
     /// Answers the request, and calls `callback` with the socket, in the group that is current
     /// here.
     #[must_use = "to set up the WebSocket connection, this response must be returned"]
+    #[track_caller]
     pub fn on_upgrade<C, T>(self, callback: C) -> Response
     where
         C: FnOnce(WebSocket) -> T + Send + 'static,

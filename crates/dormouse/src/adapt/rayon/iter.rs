@@ -38,6 +38,7 @@ pub trait InGroup: ParallelIterator {
     ///     report.scope(|| words.par_iter().map(|word| (word.len(), Group::current())).in_group().collect());
     /// assert_eq!(lengths, [(3, Some(report)), (4, Some(report)), (5, Some(report))]);
     /// ```
+    #[track_caller]
     fn in_group(self) -> Grouped<Self> {
         Grouped { base: self, group: carry() }
     }

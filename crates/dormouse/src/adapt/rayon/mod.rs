@@ -60,6 +60,7 @@ pub use self::iter::{Grouped, InGroup};
 /// }
 /// assert_eq!(Group::new("report").scope(|| sum(&[1; 1000])), 1000);
 /// ```
+#[track_caller]
 pub fn join<A, B, RA, RB>(a: A, b: B) -> (RA, RB)
 where
     A: FnOnce() -> RA + Send,
@@ -81,6 +82,7 @@ where
 /// report.scope(|| spawn(move || sender.send(Group::current()).unwrap()));
 /// assert_eq!(receiver.recv(), Ok(Some(report)));
 /// ```
+#[track_caller]
 pub fn spawn<F: FnOnce() + Send + 'static>(f: F) {
     ::rayon::spawn(inherit_fn(f));
 }
@@ -95,6 +97,7 @@ pub fn spawn<F: FnOnce() + Send + 'static>(f: F) {
 /// assert_eq!(report.scope(|| install(&pool, Group::current)), Some(report));
 /// # Ok::<(), rayon::ThreadPoolBuildError>(())
 /// ```
+#[track_caller]
 pub fn install<F, T>(pool: &ThreadPool, f: F) -> T
 where
     F: FnOnce() -> T + Send,
@@ -111,6 +114,7 @@ pub struct Scope<'a, 'scope>(&'a ::rayon::Scope<'scope>);
 
 impl<'scope> Scope<'_, 'scope> {
     /// Spawns a closure in the scope and in the current group.
+    #[track_caller]
     pub fn spawn<F>(self, f: F)
     where
         F: FnOnce(Scope<'_, 'scope>) + Send + 'scope,
@@ -135,6 +139,7 @@ impl<'scope> Scope<'_, 'scope> {
 /// });
 /// assert_eq!((left, right), ([1, 2, 3], [7, 8, 9]));
 /// ```
+#[track_caller]
 pub fn scope<'scope, F, T>(f: F) -> T
 where
     F: FnOnce(Scope<'_, 'scope>) -> T + Send,
