@@ -127,6 +127,8 @@ pub(crate) enum Workload {
     Waits,
     /// The price of metrics: for an exposition, and for a scrape through `dormouse serve`.
     Metrics,
+    /// The latency of a route as it is shown, beside that which its clients measure.
+    Latency,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
     /// All of them, one after the other, each in a separate process.

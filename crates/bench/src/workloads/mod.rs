@@ -10,6 +10,7 @@ pub(crate) mod breakpoint;
 pub(crate) mod clock;
 pub(crate) mod groups;
 pub(crate) mod keys;
+pub(crate) mod latency;
 pub(crate) mod maps;
 pub(crate) mod metrics;
 pub(crate) mod poll;

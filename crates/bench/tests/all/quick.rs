@@ -124,6 +124,12 @@ const MAPS: Promised = &[
     ("us", "update/{32,1000,10000}"),
 ];
 
+const LATENCY: Promised = &[
+    ("ms", "{client,shown}/{axum-http1,hyper-http2}/{1,4}/{idle,loaded,blocked}/{p50,p99}"),
+    ("ms", "open-loop/{axum-http1,hyper-http2}/{1,4}/{idle,loaded,blocked}/p99"),
+    ("%", "shown-error/{axum-http1,hyper-http2}/{1,4}/{idle,loaded,blocked}/{p50,p99}"),
+];
+
 /// The threads of the origin's table stand for each N.
 const POUND: Promised = &[
     ("s", "pound/{clock_gettime,times,process,process-exact,group-stale,group-fresh,group-fresh-prefetch}/N"),
@@ -166,7 +172,7 @@ fn unitless(names: &[&'static str]) -> Vec<(&'static str, String)> {
 
 /// The workloads, with what they promise: names with their units, without one where the list has
 /// none.
-fn promised() -> [(&'static str, Vec<(&'static str, String)>); 9] {
+fn promised() -> [(&'static str, Vec<(&'static str, String)>); 10] {
     let expanded = |&(unit, pattern): &(&'static str, &str)| {
         expand(&pattern.replace("/N", POUND_THREADS)).into_iter().map(move |name| (unit, name))
     };
@@ -178,6 +184,7 @@ fn promised() -> [(&'static str, Vec<(&'static str, String)>); 9] {
         ("breakpoint", all(BREAKPOINT)),
         ("switch", all(SWITCH)),
         ("groups", all(GROUPS)),
+        ("latency", all(LATENCY)),
         ("maps", all(MAPS)),
         ("pound", all(POUND)),
         ("keys", unitless(KEYS)),

@@ -1,0 +1,125 @@
+//! `bench latency`: the latency that dormouse shows of a route, beside the one that its clients
+//! measure.
+//!
+//! The service is a forked child, the clients are threads of this process, with clocks of their
+//! own: they know nothing of dormouse. They are open-loop: requests are sent at a constant rate,
+//! whether or not others have been answered, so a service that stands still meets the requests that
+//! come meanwhile. A client's latency lasts from the moment before it sends a request to the moment
+//! at which it has the first bytes of the answer; `open-loop` counts from the moment at which the
+//! request was due. The two differ where a client was late.
+//!
+//! | row | is |
+//! |---|---|
+//! | `client/SERVICE/WORKERS/CASE/{p50,p99}` | the latency as the client measures it |
+//! | `open-loop/SERVICE/WORKERS/CASE/p99` | the same, from the moment at which the request was due |
+//! | `shown/SERVICE/WORKERS/CASE/{p50,p99}` | the latency of the route's group |
+//! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | the difference of the two, without its sign |
+//!
+//! There is no peer: the client is the oracle. There is no origin.
+
+mod ask;
+mod http1;
+mod http2;
+mod load;
+mod service;
+
+use std::time::Duration;
+
+use self::load::{Latencies, Load, Protocol};
+use self::service::Service;
+use crate::bench::Bench;
+use crate::row::{Better, Spec};
+use crate::runner::Failure;
+
+/// A service with the protocol that its clients speak: `axum::serve` behind
+/// [`dormouse::axum::listener`], and connections of hyper's own with [`dormouse::hyper::Executor`].
+const SERVICES: [(&str, Protocol); 2] = [("axum-http1", Protocol::Http1), ("hyper-http2", Protocol::Http2)];
+
+/// Threads of the service's runtime.
+const WORKERS: [usize; 2] = [1, 4];
+
+/// A case: its name, the requests for each worker in a second, how long a request awaits something,
+/// how long it keeps its worker on average, and how many requests there are to one that keeps it
+/// for [`LONG`].
+const CASES: [(&str, u32, Duration, Duration, Option<usize>); 3] = [
+    // No request waits for another one.
+    ("idle", 50, Duration::from_millis(5), Duration::ZERO, None),
+    // Seven tenths of the time of each worker, in uneven parts.
+    ("loaded", 350, Duration::ZERO, Duration::from_millis(2), None),
+    // The others wait for the long one.
+    ("blocked", 300, Duration::from_millis(5), Duration::ZERO, Some(100)),
+];
+
+/// A blocking call in a handler.
+const LONG: Duration = Duration::from_millis(30);
+
+pub(crate) fn run(bench: &mut Bench) {
+    let length = Duration::from_millis(bench.pick(2_000, 300));
+    bench.param("seconds", length.as_secs_f64());
+    bench.param("long_ms", LONG.as_millis() as u64);
+    for (service, protocol) in SERVICES {
+        for workers in WORKERS {
+            for (case, rate, awaits, each, long_every) in CASES {
+                let rate = rate * workers as u32;
+                let load = Load { protocol, rate, length, awaits, each, long_every, long: LONG };
+                let at = format!("{service}/{workers}/{case}");
+                bench.sample(specs(&at, &load), move || sample(workers, &load));
+            }
+        }
+    }
+    bench.measure("reps", bench.plan(5, 1));
+    for part in ["p50", "p99"] {
+        let mut errors = Vec::new();
+        for (service, _) in SERVICES {
+            for workers in WORKERS {
+                for (case, ..) in CASES {
+                    let at = format!("{service}/{workers}/{case}/{part}");
+                    let spec = Spec::new(format!("shown-error/{at}"), "%").better(Better::Lower);
+                    let error = |shown: f64, client: f64| 100.0 * (shown / client - 1.0).abs();
+                    bench.paired(spec, &format!("shown/{at}"), &format!("client/{at}"), error);
+                    errors.push(format!("shown-error/{at}"));
+                }
+            }
+        }
+        let worst = bench.largest(errors);
+        bench.at_most(&format!("the shown {part} is within 10 % of the client's"), &worst, 10.0);
+    }
+    bench.explain(include_str!("notes.txt"));
+}
+
+fn specs(at: &str, load: &Load) -> Vec<Spec> {
+    let spec = |name: &str| Spec::new(name.replace("AT", at), "ms").wall().with("requests_per_s", load.rate);
+    ["client/AT/p50", "client/AT/p99", "open-loop/AT/p99", "shown/AT/p50", "shown/AT/p99"].map(spec).into()
+}
+
+/// In the order of [`specs`].
+fn sample(workers: usize, load: &Load) -> Result<[f64; 5], Failure> {
+    let service = Service::start(load.protocol, workers)?;
+    let Latencies { mut sent, mut due } = load.run(service.address())?;
+    let shown = service.end()?;
+    if shown.count != sent.len() as u64 {
+        return Err(Failure::wrong(format!("{} of {} requests are counted", shown.count, sent.len())));
+    }
+    let quantile = |of: &mut [Duration], share: f64| {
+        of.sort_unstable();
+        of[((of.len() as f64 * share) as usize).min(of.len() - 1)].as_secs_f64() * 1e3
+    };
+    let (p50, p99) = (quantile(&mut sent, 0.5), quantile(&mut sent, 0.99));
+    Ok([p50, p99, quantile(&mut due, 0.99), shown.p50_ms, shown.p99_ms])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_protocol_counts_what_its_clients_sent() {
+        for (_, protocol) in SERVICES {
+            let (length, awaits) = (Duration::from_millis(200), Duration::from_millis(1));
+            let (each, long_every) = (Duration::ZERO, Some(5));
+            let load = Load { protocol, rate: 100, length, awaits, each, long_every, long: LONG };
+            let [p50, p99, due, ..] = sample(1, &load).unwrap();
+            assert!(p50 > 0.0 && p99 >= p50 && due >= p99, "{p50} {p99} {due}");
+        }
+    }
+}
