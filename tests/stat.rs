@@ -436,14 +436,17 @@ fn stat_shows_where_tasks_spend_their_time() {
         let buckets = of["positive"].as_array().expect("buckets").iter();
         let filled: u64 = buckets.map(|bucket| ns(&bucket[1])).sum();
         assert_eq!(ns(&of["count"]), ns(&of["zero_count"]) + filled, "{name}: {of}");
-        assert_eq!((&of["scale"], &of["zero_threshold_ns"]), (&2.into(), &59.into()));
+        assert_eq!((&of["scale"], &of["zero_threshold_ns"]), (&4.into(), &59.into()));
     }
     assert!(ns(&waits["latency"]["max_task"]) > 0, "{waits}");
     let plain = run(["--json", "stat", &service.target(), "--for", "100ms"]).json();
     assert!(plain["groups"][0].get("waits").is_none(), "nobody asked: {plain}");
 
     let text = run(["stat", &service.target(), "--waits", "--for", "300ms"]).stdout;
-    assert!(text.contains("RUNNABLE") && text.contains("AWAITING") && text.contains("within 19 %"), "{text}");
+    assert!(
+        text.contains("RUNNABLE") && text.contains("AWAITING") && text.contains("within 4.4 %"),
+        "{text}"
+    );
     let top = run(["--json", "top", &service.target(), "--waits", "--once"]).json();
     let groups = top["groups"].as_array().expect("groups");
     let menu = groups.iter().find(|group| group["name"] == "GET /menu").expect("a route");

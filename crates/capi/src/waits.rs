@@ -50,7 +50,7 @@ pub(crate) struct Times {
 }
 
 /// The memory of a group's times, in keys of `memory_for`: four histograms, twice.
-const EACH: usize = 64;
+const EACH: usize = 160;
 
 impl From<&Histogram> for Durations {
     fn from(of: &Histogram) -> Self {

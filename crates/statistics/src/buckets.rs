@@ -1,8 +1,10 @@
 //! Durations in exponential buckets.
 //!
-//! The buckets are those of OpenTelemetry's exponential histogram at scale 2, in seconds: the upper
-//! bound of each is 2^(1/4) times that of the one before, so a bucket is 19 % wide. Durations up to
-//! [`ZERO_THRESHOLD_NS`] are in the zero bucket, those beyond the last bound in the last bucket.
+//! The buckets are those of OpenTelemetry's exponential histogram at scale 4, in seconds: the upper
+//! bound of each is 2^(1/16) times that of the one before, so a bucket is 4.4 % wide. Durations up
+//! to [`ZERO_THRESHOLD_NS`] are in the zero bucket, those beyond the last bound in the last bucket.
+//!
+//! Four buckets that follow each other are one at scale 2, which metrics have ([`EXPORTED_SCALE`]).
 //!
 //! Bounds are powers of 2 in seconds, not in nanoseconds, because metrics are in seconds: a second
 //! is no power of 2 in nanoseconds, so converting between the two would split buckets.
@@ -12,7 +14,10 @@
 //! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`. Prometheus, "Native Histograms".
 
 /// The scale, as OpenTelemetry defines it.
-pub const SCALE: i32 = 2;
+pub const SCALE: i32 = 4;
+
+/// The scale of metrics: a quarter of the buckets, which are 19 % wide.
+pub const EXPORTED_SCALE: i32 = 2;
 
 /// The unit of bounds, in nanoseconds: a second.
 pub const UNIT_NS: u64 = 1_000_000_000;
@@ -22,20 +27,59 @@ pub const UNIT_NS: u64 = 1_000_000_000;
 pub const ZERO_THRESHOLD_NS: u64 = 59;
 
 /// The index, in OpenTelemetry's numbering, of the first bucket after the zero bucket.
-pub const OFFSET: i32 = -24 * 4;
+pub const OFFSET: i32 = -24 * OF_POWER as i32;
 
-/// The powers of two that have four buckets each: durations up to 68 minutes.
+/// The number of buckets in one power of two.
+pub const OF_POWER: usize = 1 << SCALE;
+
+/// The powers of two that have buckets: durations up to 68 minutes.
 pub const POWERS: usize = 36;
 
 /// The number of buckets, including the zero bucket.
-pub const BUCKETS: usize = 1 + POWERS * 4;
+pub const BUCKETS: usize = 1 + POWERS * OF_POWER;
 
-/// The bounds between 2^29 and 2^30 nanoseconds, in 2^-34 nanoseconds: a second times 2^(-3/4),
-/// 2^(-2/4), 2^(-1/4), and a second. Those of other powers of two have the same digits.
-const STEPS: [u64; 4] = [0x8DC3_B896_0164_A7D9, 0xA896_5F74_BF06_5071, 0xC87C_3E7D_03CD_BEC3, UNIT_NS << 34];
+/// The bounds between 2^29 and 2^30 nanoseconds, in 2^-34 nanoseconds: a second times 2^(-14/16) to
+/// 2^(1/16). Those of other powers of two have the same digits.
+const STEPS: [u64; OF_POWER] = [
+    0x81FF_A7A9_549C_A6E3,
+    0x87C1_1235_836D_16A3,
+    0x8DC3_B896_0164_A7D9,
+    0x940A_7E28_259F_B382,
+    0x9A98_6705_4D51_2391,
+    0xA170_9975_DFB0_6757,
+    0xA896_5F74_BF06_5071,
+    0xB00D_2843_E106_0DC2,
+    0xB7D8_8A12_D0DD_9EA0,
+    0xBFFC_43B7_E604_A922,
+    0xC87C_3E7D_03CD_BEC3,
+    0xD15C_9000_BF21_1C1F,
+    0xDAA1_7C2C_D195_55DB,
+    0xE44F_7742_CB56_E3DD,
+    UNIT_NS << 34,
+    0xF8F9_69D9_B5AB_F948,
+];
 
 /// The bounds below 2^6 nanoseconds that belong to the zero bucket.
-const SKIPPED: usize = 23;
+const SKIPPED: usize = 94;
+
+/// The number of [`CELLS`], by powers of two.
+const CELL_BITS: u32 = 5;
+
+/// A power of two in parts of the same length, each shorter than a bucket: the number of bounds
+/// below the part, and the next bound, which may lie in it.
+static CELLS: [(usize, u64); 1 << CELL_BITS] = {
+    let mut cells = [(0, u64::MAX); 1 << CELL_BITS];
+    let (mut cell, mut below) = (0, 0);
+    while cell < cells.len() {
+        let begins = (1 << 63) + ((cell as u64) << (63 - CELL_BITS));
+        while below < OF_POWER && STEPS[below] < begins {
+            below += 1;
+        }
+        cells[cell] = (below, if below < OF_POWER { STEPS[below] } else { u64::MAX });
+        cell += 1;
+    }
+    cells
+};
 
 /// The index of a duration's bucket in [`Histogram::buckets`].
 #[inline]
@@ -45,17 +89,15 @@ pub fn place(ns: u64) -> usize {
     }
     let power = 63 - ns.leading_zeros() as usize;
     let mantissa = ns << ns.leading_zeros();
+    let (below, next) = CELLS[(mantissa << 1 >> (64 - CELL_BITS)) as usize];
     // Upper bounds belong to their buckets. Those that were rounded down lie between two durations.
-    let steps: usize = STEPS.iter().map(|&step| usize::from(mantissa > step)).sum();
-    (power * 4 + steps - SKIPPED).min(BUCKETS - 1)
+    let steps = below + usize::from(mantissa > next);
+    (power * OF_POWER + steps - SKIPPED).min(BUCKETS - 1)
 }
-
-/// The number of buckets in one power of two.
-pub const OF_POWER: usize = 4;
 
 /// The upper bound of a bucket, in nanoseconds.
 pub fn upper_bound_ns(place: usize) -> f64 {
-    UNIT_NS as f64 * ((place as f64 + f64::from(OFFSET)) / 4.0).exp2()
+    UNIT_NS as f64 * ((place as f64 + f64::from(OFFSET)) / OF_POWER as f64).exp2()
 }
 
 /// How many durations fell into each bucket.
@@ -71,11 +113,14 @@ pub struct Histogram {
     pub max_task: u64,
     /// For requests, a recent task of each bucket; 0 if none is known.
     pub tasks: [u64; BUCKETS],
+    /// [`SCALE`], or less: then they were counted in the wider buckets of that scale, and stand in
+    /// the last of ours within each.
+    pub scale: i32,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], sum_ns: 0, max_ns: 0, max_task: 0, tasks: [0; BUCKETS] }
+        Self { buckets: [0; BUCKETS], sum_ns: 0, max_ns: 0, max_task: 0, tasks: [0; BUCKETS], scale: SCALE }
     }
 }
 
@@ -84,7 +129,23 @@ impl Histogram {
     pub fn clear(&mut self) {
         self.buckets.fill(0);
         self.tasks.fill(0);
-        (self.sum_ns, self.max_ns, self.max_task) = (0, 0, 0);
+        (self.sum_ns, self.max_ns, self.max_task, self.scale) = (0, 0, 0, SCALE);
+    }
+
+    /// The same durations in the buckets of `scale`, if these are wider.
+    fn widened(&self, scale: i32) -> Self {
+        if scale >= self.scale {
+            return self.clone();
+        }
+        let mut of = Self { buckets: [0; BUCKETS], tasks: [0; BUCKETS], scale, ..*self };
+        let wide = 1_usize << SCALE.saturating_sub(scale).min(30);
+        for (at, &n) in self.buckets.iter().enumerate().filter(|(_, n)| **n > 0) {
+            // The zero bucket stays, and the others begin behind it.
+            let end = at.next_multiple_of(wide).min(BUCKETS - 1);
+            of.buckets[end] = of.buckets[end].saturating_add(n);
+            of.tasks[end] = self.tasks[at];
+        }
+        of
     }
 
     /// The number of durations.
@@ -98,6 +159,10 @@ impl Histogram {
     /// `max_task` is a recent task of that bucket, if one is known.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
+        if self.scale != before.scale {
+            let scale = self.scale.min(before.scale);
+            return self.widened(scale).since(&before.widened(scale));
+        }
         let buckets = std::array::from_fn(|at| self.buckets[at].saturating_sub(before.buckets[at]));
         let is_new = |at: usize| buckets[at] > 0 && self.tasks[at] != before.tasks[at];
         let tasks = std::array::from_fn(|at| if is_new(at) { self.tasks[at] } else { 0 });
@@ -107,7 +172,7 @@ impl Histogram {
         }
         let last = buckets.iter().rposition(|&n| n > 0);
         let (bound, max_task) = last.map_or((0, 0), |last| (upper_bound_ns(last) as u64, tasks[last]));
-        Self { buckets, sum_ns, max_ns: self.max_ns.min(bound), max_task, tasks }
+        Self { buckets, sum_ns, max_ns: self.max_ns.min(bound), max_task, tasks, ..*self }
     }
 
     /// The duration that the share `share` of all durations does not exceed, in nanoseconds; `None`
@@ -123,7 +188,7 @@ impl Histogram {
                 reached.then(|| (place, 1.0 - (before as f64 - rank) / *n as f64))
             })?;
         let upper = upper_bound_ns(place);
-        let lower = if place == 0 { 0.0 } else { upper_bound_ns(place - 1) };
+        let lower = if place == 0 { 0.0 } else { upper / f64::from(-self.scale).exp2().exp2() };
         Some(((lower + (upper - lower) * inside.clamp(0.0, 1.0)) as u64).min(self.max_ns))
     }
 }
@@ -141,7 +206,7 @@ mod tests {
         }
         assert_eq!((place(0), place(59), place(60), place(u64::MAX)), (0, 0, 1, BUCKETS - 1));
         let seconds = |n| place(n * UNIT_NS);
-        assert_eq!((seconds(1), seconds(2), seconds(4)), (96, 100, 104), "a second is a bound");
+        assert_eq!((seconds(1), seconds(2), seconds(4)), (384, 400, 416), "a second is a bound");
     }
 
     fn of(durations: &[u64]) -> Histogram {
@@ -164,8 +229,10 @@ mod tests {
         let since = now.since(&before);
         assert_eq!((since.buckets, since.sum_ns), (of(&all[3..]).buckets, 90_080));
         assert_eq!(since.max_task, 5, "of the longest bucket that is new");
-        assert!((90_000..=90_000 * 6 / 5).contains(&since.max_ns), "{}", since.max_ns);
+        assert!((90_000..=90_000 * 21 / 20).contains(&since.max_ns), "{}", since.max_ns);
         let slow = of(&[70, 5_000, 1_000_000, 80, 90_000, 2_000_000]).since(&now);
+        let wide = now.since(&before.widened(2));
+        assert_eq!((wide.scale, wide.buckets), (2, since.widened(2).buckets), "by the wider of the two");
         assert_eq!((slow.count(), slow.max_ns, slow.max_task), (1, 2_000_000, 6));
         assert_eq!(now.since(&now), Histogram::default());
     }

@@ -1,8 +1,11 @@
 //! The histograms of one thread for one group.
 //!
-//! They take some 6 KB, so not every thread has its own for every group: beyond [`MOST`] a thread
-//! counts for the group in those of row 0. Sums have a line of their own
+//! They take 24 KB of addresses, so not every thread has its own for every group: beyond [`MOST`] a
+//! thread counts for the group in those of row 0. Sums have a line of their own
 //! ([`Row`](crate::rows::Row)), and are not affected.
+//!
+//! The kernel gives a page when it is first written to. So the buckets of all times stand side by
+//! side, by powers of two: times from 1 µs to 100 ms take four of the six pages.
 //!
 //! # Invariants
 //!
@@ -15,10 +18,10 @@ use dormouse_clock::ticks_to_ns;
 use dormouse_sys::prefetch;
 use dormouse_sys::sync::Sequence;
 
-use crate::buckets::{self, BUCKETS, Histogram};
+use crate::buckets::{self, BUCKETS, Histogram, OF_POWER};
 
-/// The most that a process has beside those of the rows 0: 64 MB.
-pub(crate) const MOST: u64 = (64 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;
+/// The most that a process has beside those of the rows 0: 128 MB of addresses.
+pub(crate) const MOST: u64 = (128 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;
 
 /// The times that are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +50,19 @@ pub(crate) struct Counts {
     max_task: [AtomicU64; TIMES],
     /// The buckets that hold any, by bits.
     used: [[AtomicU64; BUCKETS.div_ceil(64)]; TIMES],
-    buckets: [[AtomicU64; BUCKETS]; TIMES - 1],
-    requests: [Requests; BUCKETS],
+    /// The zero bucket is the last one of the first block, and the only one there.
+    powers: [Power; (ZERO + BUCKETS).div_ceil(OF_POWER)],
+}
+
+/// Where the zero bucket is, counted in buckets: all others begin with a block.
+const ZERO: usize = OF_POWER - 1;
+
+/// The buckets of a power of two.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Power {
+    counts: [[AtomicU64; OF_POWER]; TIMES - 1],
+    requests: [Requests; OF_POWER],
 }
 
 /// The requests of a bucket: both words in a line of the cache.
@@ -71,9 +85,14 @@ impl Counts {
     #[inline]
     fn bucket(&self, time: Time, bucket: usize) -> &AtomicU64 {
         match time {
-            Time::Request => &self.requests[bucket].count,
-            _ => &self.buckets[time as usize][bucket],
+            Time::Request => &self.requests(bucket).count,
+            _ => &self.powers[(ZERO + bucket) / OF_POWER].counts[time as usize][(ZERO + bucket) % OF_POWER],
         }
+    }
+
+    #[inline]
+    fn requests(&self, bucket: usize) -> &Requests {
+        &self.powers[(ZERO + bucket) / OF_POWER].requests[(ZERO + bucket) % OF_POWER]
     }
 
     /// Counts a time of a task that is over. Whether it is the longest so far.
@@ -88,7 +107,7 @@ impl Counts {
         add(counted, 1);
         add(&self.sum_ns[at], ns);
         if time == Time::Request {
-            self.requests[bucket].task.store(task, Ordering::Relaxed);
+            self.requests(bucket).task.store(task, Ordering::Relaxed);
         }
         let is_longest = ns > self.max_ns[at].load(Ordering::Relaxed);
         if is_longest {
@@ -128,7 +147,7 @@ impl Counts {
                 used &= used - 1;
                 histogram.buckets[bucket] += self.bucket(time, bucket).load(Ordering::Relaxed);
                 if time == Time::Request {
-                    let task = self.requests[bucket].task.load(Ordering::Relaxed);
+                    let task = self.requests(bucket).task.load(Ordering::Relaxed);
                     // Of those of several threads it is one.
                     histogram.tasks[bucket] = histogram.tasks[bucket].max(task);
                 }

@@ -1,9 +1,9 @@
 //! One recent request for each bucket: its task, its latency, its end, and its trace.
 //!
 //! The rows of threads contain only the number of a task for each bucket, so that they stay small.
-//! Here a group has one entry for each bucket, which all threads share. To keep threads from
-//! contending for its cache line, an entry stays for [`STAYS_NS`]: during that time a request that
-//! ends only reads it.
+//! Here a group has one entry for each bucket that is exported, four of ours, which all threads
+//! share. To keep threads from contending for its cache line, an entry stays for [`STAYS_NS`]:
+//! during that time a request that ends only reads it.
 //!
 //! A trace is useful only if it was kept somewhere, and that may be one request in a hundred. So an
 //! entry with a sampled trace makes way for a request without one only after [`TRACED_STAYS_NS`],
@@ -32,10 +32,16 @@ use dormouse_clock::{realtime_ns, ticks_to_ns};
 use dormouse_sys::prefetch;
 use dormouse_sys::sync::Sequence;
 
-use crate::buckets::{self, BUCKETS, OF_POWER};
+use crate::buckets::{self, EXPORTED_SCALE, POWERS, SCALE};
 use crate::memory::{self, Zeroed};
 use crate::rows::{GROUPS, row_of};
 use crate::trace_context::TraceContext;
+
+/// The number of entries of a power of two.
+const OF_POWER: usize = 1 << EXPORTED_SCALE;
+
+/// The number of entries of a group, including that of the zero bucket.
+const ENTRIES: usize = 1 + POWERS * OF_POWER;
 
 /// How long an entry stays.
 const STAYS_NS: u64 = 10_000_000;
@@ -77,8 +83,8 @@ struct Entry {
 struct Entries {
     /// The buckets whose entries were written, by bits: a reader passes the others by. The zero
     /// bucket belongs to no power of two and has no bit, so that those of one are in one word.
-    used: [AtomicU64; (BUCKETS - 1).div_ceil(64)],
-    by_bucket: [Entry; BUCKETS],
+    used: [AtomicU64; (ENTRIES - 1).div_ceil(64)],
+    by_bucket: [Entry; ENTRIES],
 }
 
 // SAFETY: atomics alone, of which zero is a value.
@@ -141,7 +147,7 @@ fn begin(row: &AtomicPtr<Entries>, of: Ended) {
 impl Entries {
     #[inline]
     fn take(&self, of: Ended) {
-        let bucket = buckets::place(ticks_to_ns(of.lasted));
+        let bucket = buckets::place(ticks_to_ns(of.lasted)).div_ceil(1 << (SCALE - EXPORTED_SCALE));
         if self.by_bucket[bucket].take(of)
             && let Some(bit) = bucket.checked_sub(1)
         {
@@ -185,7 +191,7 @@ impl Entries {
         let mut longest = None;
         for at in (0..OF_POWER).rev().filter(|at| used >> at & 1 != 0) {
             let bucket = 1 + power * OF_POWER + at;
-            let read = self.by_bucket[bucket].read(bucket);
+            let read = self.by_bucket[bucket].read();
             if read.is_some_and(|it| it.trace.is_some()) {
                 return read;
             }
@@ -229,13 +235,14 @@ impl Entry {
     }
 
     /// `None` if it was never written, or is being written at every attempt.
-    fn read(&self, bucket: usize) -> Option<Exemplar> {
+    fn read(&self) -> Option<Exemplar> {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let read = || {
+            let duration_ns = load(&self.duration_ns);
             let exemplar = Exemplar {
-                bucket,
+                bucket: buckets::place(duration_ns),
                 task: load(&self.task),
-                duration_ns: load(&self.duration_ns),
+                duration_ns,
                 unix_ns: load(&self.unix_ns),
                 trace: TraceContext::from_words(self.trace.each_ref().map(load), true),
             };
@@ -341,16 +348,16 @@ mod tests {
     fn each_power_of_two_has_one() {
         let of = |bucket: usize, task, trace| {
             let seconds = buckets::upper_bound_ns(bucket) / 1e9;
-            ended(Ended { lasted: (point().hz * seconds * 0.95) as u64, ..request(505, task, trace) });
+            ended(Ended { lasted: (point().hz * seconds * 0.98) as u64, ..request(505, task, trace) });
         };
-        // The buckets 41 to 44 end with a power of two.
-        for (bucket, task) in [(40, 1), (41, 2), (43, 3), (44, 4), (45, 5)] {
+        // The buckets 161 to 176 end with a power of two, and have an entry for four of them.
+        for (bucket, task) in [(160, 1), (164, 2), (172, 3), (176, 4), (177, 5)] {
             of(bucket, task, None);
         }
         let seen = || exemplars(505, |it| (it.bucket, it.task));
-        assert_eq!(seen(), [(40, 1), (44, 4), (45, 5)], "the longest of each");
-        of(42, 6, traced(6));
-        assert_eq!(seen(), [(40, 1), (42, 6), (45, 5)], "one with a trace is of more use");
+        assert_eq!(seen(), [(160, 1), (176, 4), (177, 5)], "the longest of each");
+        of(168, 6, traced(6));
+        assert_eq!(seen(), [(160, 1), (168, 6), (177, 5)], "one with a trace is of more use");
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Histograms {
 ///
 /// # Cost
 ///
-/// Reads each thread's rows, and each living task; takes 10 KB for each group. No thread is
+/// Reads each thread's rows, and each living task; takes 37 KB for each group. No thread is
 /// stopped.
 pub fn read() -> Vec<GroupWaits> {
     let mut all = Vec::new();
@@ -93,7 +93,7 @@ pub fn read() -> Vec<GroupWaits> {
 ///
 /// # Cost
 ///
-/// The cost of [`read`], but 10 KB in all; buckets that are not wanted are not read.
+/// The cost of [`read`], but 37 KB in all; buckets that are not wanted are not read.
 pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();

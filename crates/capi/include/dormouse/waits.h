@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-/* Durations of one kind. The error of the quantiles is at most 19 %. All zeroes if there were none. */
+/* Durations of one kind. The error of the quantiles is at most 4.4 %. All zeroes if there were none. */
 struct dormouse_durations {
 	uint64_t count;
 	uint64_t p50_ns;

@@ -18,6 +18,7 @@ use axum::body::Bytes;
 use axum::response::Response;
 use dormouse_protocol::figures::{percent, ratio};
 use dormouse_protocol::{Clock, ExemplarRow, GroupRow, Stat};
+use dormouse_statistics::buckets::EXPORTED_SCALE;
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
@@ -302,7 +303,10 @@ impl Tick {
         Tick {
             cpu_percent: tick.cpu_refused.is_none().then(|| percent(group.cpu_ns, tick.mono_ns)),
             requests_per_s: ratio(group.requests, tick.mono_ns) * 1e9,
-            latency: group.waits.as_ref().map(|waits| waits.requests.buckets.clone()).unwrap_or_default(),
+            latency: group
+                .waits
+                .as_ref()
+                .map_or_else(Vec::new, |waits| waits.requests.clone().at_scale(EXPORTED_SCALE).buckets),
         }
     }
 }

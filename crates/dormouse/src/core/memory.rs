@@ -15,9 +15,9 @@ pub(crate) const MUCH: usize = 512 * 1024;
 /// and then as text.
 pub(crate) const EACH: usize = 1024;
 
-/// The memory of the times of one group: four histograms of some hundred buckets and an exemplar
-/// for each of one, as numbers, as rows, and as text.
-const EACH_TIMES: usize = 64 * 1024;
+/// The memory of the times of one group, at most: four histograms of some six hundred buckets, and
+/// an exemplar for each power of two of one, as rows and as text.
+const EACH_TIMES: usize = 128 * 1024;
 
 /// Whether there is memory for an answer about all keys and groups.
 pub(crate) fn is_there_for_keys() -> bool {

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse::clock::EPOCH_NS;
+use dormouse::waits::buckets::EXPORTED_SCALE;
 use dormouse::waits::{GroupWaits, Waiting, is_on};
 use dormouse::{Event, Group, TraceContext};
 use dormouse_protocol::{
@@ -290,7 +291,8 @@ fn who_asks_is_told_exemplars() {
         assert_eq!(it.span_id, Some(WireId([0xcd; 8])));
         assert_eq!(asks.row(group).unwrap().requests.exemplars, requests.exemplars, "also its time");
         assert_eq!(looks.row(group).unwrap().requests.exemplars, []);
-        let whole = asks.row(group).unwrap();
+        let WaitsRow { requests, polls, .. } = *asks.row(group).unwrap();
+        let [requests, polls] = [requests, polls].map(|row| row.at_scale(EXPORTED_SCALE));
         for (brief, has_exemplars, has_polls) in
             [(Brief::Requests, false, false), (Brief::Exemplars, true, false), (Brief::All, true, true)]
         {
@@ -298,10 +300,10 @@ fn who_asks_is_told_exemplars() {
             assert!(short.threads.is_empty() && short.groups.is_empty() && short.thread_count() > 0);
             short.expand();
             let row = short.groups.into_iter().find(|row| row.id == group.id()).unwrap().waits.unwrap();
-            assert_eq!(row.requests.buckets, whole.requests.buckets, "{brief:?}");
-            let exemplars = if has_exemplars { &whole.requests.exemplars[..] } else { &[] };
+            assert_eq!(row.requests.buckets, requests.buckets, "{brief:?}");
+            let exemplars = if has_exemplars { &requests.exemplars[..] } else { &[] };
             assert_eq!(row.requests.exemplars, exemplars, "{brief:?}");
-            let polls = if has_polls { &whole.polls.buckets[..] } else { &[] };
+            let polls = if has_polls { &polls.buckets[..] } else { &[] };
             assert_eq!(row.polls.buckets, polls, "{brief:?}");
         }
     });

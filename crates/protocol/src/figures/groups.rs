@@ -303,7 +303,10 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         ..histogram("poll", |waits| &waits.polls, |waits| &mut waits.polls)
     },
     Figure {
-        columns: &[column(View::TopWaits, 70, "DELAY P99", Unit::Time).part(Part::P99).leaves(7)],
+        columns: &[
+            column(View::TopWaits, 70, "DELAY P99", Unit::Time).part(Part::P99).leaves(7),
+            column(View::StatWaits, 65, "DELAY P99", Unit::Time).part(Part::P99),
+        ],
         metric: Some(metric(&MetricFamily {
             name: "dormouse.poll.delay",
             unit: Seconds,

@@ -131,8 +131,9 @@ pub struct ExemplarRow {
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
         let row = Self::without_tasks(of);
-        let known =
-            || row.buckets.iter().map(|&(at, _)| (at, of.tasks[place(at)])).filter(|(_, task)| *task != 0);
+        let known = || {
+            row.buckets.iter().map(|&(at, _)| (at, of.tasks[row.place(at)])).filter(|(_, task)| *task != 0)
+        };
         // A list takes the memory that it needs, and no more: a scrape has some of each group.
         let mut tasks = Vec::with_capacity(known().count());
         tasks.extend(known());
@@ -145,6 +146,7 @@ impl HistogramRow {
     pub fn without_tasks(of: &Histogram) -> Self {
         let (mut places, mut count) = ([0; BUCKETS], 0);
         // Most buckets hold none, and are passed in eights.
+        let wider = SCALE - of.scale.clamp(0, SCALE);
         for (eight, counts) in of.buckets.chunks(8).enumerate() {
             if counts.iter().fold(0, |any, n| any | n) != 0 {
                 for (at, _) in counts.iter().enumerate().filter(|(_, n)| **n != 0) {
@@ -154,9 +156,9 @@ impl HistogramRow {
             }
         }
         let places = places[..count].strip_prefix(&[0]).unwrap_or(&places[..count]);
-        let buckets = places.iter().map(|&place| (bucket_index(place), of.buckets[place])).collect();
+        let buckets = places.iter().map(|&place| (bucket_index(place) >> wider, of.buckets[place])).collect();
         Self {
-            scale: SCALE,
+            scale: SCALE - wider,
             unit_ns: UNIT_NS,
             zero_threshold_ns: ZERO_THRESHOLD_NS,
             zero_count: of.buckets[0],
@@ -175,19 +177,16 @@ pub fn bucket_index(place: usize) -> i32 {
     OFFSET + place as i32 - 1
 }
 
-/// The place of a bucket, by such an index.
-fn place(index: i32) -> usize {
-    (index - OFFSET + 1) as usize
-}
-
 /// A histogram of any peer: buckets that are finer become one, and those beyond the last are in the
-/// last. Coarser ones, and those of another unit, stand at their upper ends.
+/// last. Wider ones, and those of another unit, stand at their upper ends.
 impl From<&HistogramRow> for Histogram {
     fn from(row: &HistogramRow) -> Self {
         let mut of = Histogram {
             sum_ns: row.sum_ns.unwrap_or(0),
             max_ns: row.max_ns,
             max_task: row.max_task.unwrap_or(0),
+            // Nothing is known of the buckets of an empty one.
+            scale: if row.buckets.is_empty() { SCALE } else { row.scale.clamp(0, SCALE) },
             ..Self::default()
         };
         of.buckets[0] = row.zero_count;
@@ -203,6 +202,29 @@ impl From<&HistogramRow> for Histogram {
 }
 
 impl HistogramRow {
+    /// The same durations in the buckets of `scale`, if these are wider than the row's.
+    #[must_use]
+    pub fn at_scale(mut self, scale: i32) -> Self {
+        let wider = self.scale.saturating_sub(scale);
+        if wider <= 0 {
+            return self;
+        }
+        let index = |index: i32| index >> wider.min(31);
+        self.scale = scale;
+        self.buckets.iter_mut().for_each(|(at, _)| *at = index(*at));
+        self.buckets.dedup_by(|(at, n), (before, sum)| {
+            let is_same = at == before;
+            if is_same {
+                *sum = sum.saturating_add(*n);
+            }
+            is_same
+        });
+        self.tasks.iter_mut().for_each(|(at, _)| *at = index(*at));
+        self.tasks.dedup_by_key(|(at, _)| *at);
+        self.exemplars.iter_mut().for_each(|it| it.index = index(it.index));
+        self
+    }
+
     /// The place of a bucket with that index in [`Histogram::buckets`].
     fn place(&self, index: i32) -> usize {
         let index = i64::from(index);
@@ -246,6 +268,8 @@ impl WaitsRow {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_statistics::buckets::place;
+
     use super::*;
 
     #[test]
@@ -268,12 +292,12 @@ mod tests {
             assert_eq!(of.count(), 1, "{unit_ns} {scale} {index}");
             of.buckets.iter().position(|&n| n == 1).unwrap()
         };
-        // The second half of 0.5..1 in halves, in quarters, and in eighths of seconds.
+        // The end of 0.5..1 seconds in one part, in four, in sixteen, and in 32.
         let second = 1_000_000_000;
-        let bounds = [at(second, 1, -1), at(second, 2, -1), at(second, 3, -1), at(second, 3, -2)];
-        assert_eq!(bounds, [96; 4]);
-        // An older agent's: up to 128 ns and 181 ns, which are in 119.2..141.8 and 168.6..200.5.
-        assert_eq!([at(1, 2, 27), at(1, 2, 29)], [5, 7]);
+        let bounds = [at(second, 0, -1), at(second, 2, -1), at(second, 4, -1), at(second, 5, -2)];
+        assert_eq!(bounds, [384; 4]);
+        // An older agent's: up to 128 ns, and up to 181 ns.
+        assert_eq!([at(1, 2, 27), at(1, 2, 29)], [128.0, 181.02].map(|ns| place(ns as u64)));
         for scale in [i32::MIN, -40, 0, 20, i32::MAX] {
             for index in [i32::MIN, -1, 0, 1, i32::MAX] {
                 for unit_ns in [0, 1, second, u64::MAX] {
@@ -281,6 +305,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn wider_buckets_are_read_as_they_were_counted() {
+        // Up to 0.84 and up to 1 second, as agents before this scale count.
+        let row = HistogramRow {
+            scale: 2,
+            unit_ns: UNIT_NS,
+            buckets: vec![(-2, 50), (-1, 50)],
+            max_ns: UNIT_NS,
+            ..HistogramRow::default()
+        };
+        let of = Histogram::from(&row);
+        assert_eq!(
+            HistogramRow::from(&of),
+            HistogramRow { sum_ns: Some(0), zero_threshold_ns: ZERO_THRESHOLD_NS, ..row }
+        );
+        let (half, most) = (of.quantile_ns(0.25).unwrap(), of.quantile_ns(0.75).unwrap());
+        assert!((770_000_000..778_000_000).contains(&half), "in the middle of 707 to 841 ms: {half}");
+        assert!((917_000_000..924_000_000).contains(&most), "in the middle of 841 ms to 1 s: {most}");
+    }
+
+    #[test]
+    fn merged_buckets_keep_their_counts() {
+        let exemplar = ExemplarRow { index: -5, ..ExemplarRow::default() };
+        let row = HistogramRow {
+            scale: 4,
+            buckets: vec![(-9, 1), (-8, 2), (-5, 4), (-4, u64::MAX), (-1, 1), (0, 16)],
+            tasks: vec![(-8, 3), (-5, 5)],
+            exemplars: vec![exemplar],
+            ..HistogramRow::default()
+        };
+        let merged = row.clone().at_scale(2);
+        assert_eq!(merged.buckets, [(-3, 1), (-2, 6), (-1, u64::MAX), (0, 16)]);
+        assert_eq!((merged.scale, merged.tasks[0].0, merged.exemplars[0].index), (2, -2, -2));
+        assert_eq!(merged.clone().at_scale(4), merged, "no bucket is parted");
+        let _any = HistogramRow { scale: i32::MAX, ..row }.at_scale(i32::MIN);
     }
 
     #[test]

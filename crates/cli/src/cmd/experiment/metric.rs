@@ -116,16 +116,19 @@ pub(super) struct Use {
     pub(super) alive: u64,
     /// Place and number of each bucket that holds any, where latencies are measured.
     latencies: Vec<(usize, u64)>,
+    /// The scale of the widest of these buckets.
+    scale: i32,
 }
 
 impl Use {
     pub(super) fn of(requests: u64, amount: u64) -> Use {
-        Use { requests, amount: amount as f64, alive: 0, latencies: Vec::new() }
+        Use { requests, amount: amount as f64, ..Use::default() }
     }
 
     pub(super) fn of_latencies(all: &Histogram) -> Use {
         let latencies = all.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(at, &n)| (at, n));
-        Use { requests: all.count(), amount: all.sum_ns as f64, alive: 0, latencies: latencies.collect() }
+        let (requests, amount) = (all.count(), all.sum_ns as f64);
+        Use { requests, amount, alive: 0, latencies: latencies.collect(), scale: all.scale }
     }
 
     /// Adds what others used.
@@ -133,12 +136,14 @@ impl Use {
         self.requests += other.requests;
         self.amount += other.amount;
         self.alive += other.alive;
+        let has_any = !self.latencies.is_empty();
+        self.scale = if has_any { self.scale.min(other.scale) } else { other.scale };
         self.latencies.extend_from_slice(&other.latencies);
     }
 
     /// The latency that 99 % do not exceed; 0 where there is none.
     pub(super) fn p99_ns(&self) -> f64 {
-        let mut all = Histogram { max_ns: u64::MAX, ..Histogram::default() };
+        let mut all = Histogram { max_ns: u64::MAX, scale: self.scale, ..Histogram::default() };
         for &(at, n) in &self.latencies {
             all.buckets[at] += n;
         }

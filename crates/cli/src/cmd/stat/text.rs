@@ -19,10 +19,15 @@ use crate::sample::tasks::TICK_NS;
 use crate::sample::totals::{Usage, refusal};
 use crate::text::clean;
 
-/// The bounds of the table of times.
-const WAITS: &str = "times of tasks are known from their first poll on, latencies of requests that began since; \
-                     P50, P90 and P99 are within 19 %; a latency begins when the handler is called, and what a \
-                     request waits for before that is not in it";
+/// The bounds of the table of times, whose buckets are of that scale.
+fn times_bounds(scale: i32) -> String {
+    let width = (f64::from(-scale).exp2().exp2() - 1.0) * 100.0;
+    format!(
+        "times of tasks are known from their first poll on, latencies of requests that began since; \
+         P50, P90 and P99 are within {width:.1} %; a latency begins when the handler is called, and what a \
+         request waits for before that is not in it"
+    )
+}
 
 /// The bound of the times that threads wait for a CPU.
 const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the kernel's account: a wait that goes on \
@@ -152,10 +157,12 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
     }
     lines.extend(delta.inside.as_ref().and_then(refusal));
     lines.extend(delta.inside.iter().flat_map(Stat::outlived).map(|notice| clean(&notice)));
-    if account.groups.iter().any(|row| row.has_waits) {
-        lines.push(WAITS.to_owned());
-    }
     let groups = delta.inside.as_ref();
+    let waits =
+        groups.iter().flat_map(|inside| inside.groups.iter().filter_map(|group| group.waits.as_ref()));
+    if let Some(scale) = waits.map(|waits| waits.requests.scale).min() {
+        lines.push(times_bounds(scale));
+    }
     let alone = events_of_groups(account);
     if groups.is_some() && !alone.is_empty() {
         lines.push(format!("{}: {OF_GROUPS}", alone.join(", ")));

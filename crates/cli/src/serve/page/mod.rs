@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dormouse_profile::encode::FLAME_SCRIPTS;
 use dormouse_protocol::figures::{FigurePart, FigureUnit};
-use dormouse_statistics::buckets::{SCALE, UNIT_NS};
+use dormouse_statistics::buckets::{EXPORTED_SCALE, UNIT_NS};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
@@ -103,7 +103,7 @@ struct TimesData {
     help: &'static str,
 }
 
-/// The buckets of differences.
+/// The buckets of latencies over time.
 #[derive(Serialize)]
 struct Buckets {
     scale: i32,
@@ -131,7 +131,7 @@ fn figures() -> String {
         columns: columns.collect(),
         times: times.collect(),
         windows: windows::WINDOWS,
-        buckets: Buckets { scale: SCALE, unit_ns: UNIT_NS },
+        buckets: Buckets { scale: EXPORTED_SCALE, unit_ns: UNIT_NS },
     };
     format!("const FIGURES = {};\n", as_document(&figures))
 }

@@ -12,7 +12,7 @@ use dormouse_protocol::figures::{
     PROCESS_FIGURES, ProcessSpan,
 };
 use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, HistogramRow, Stat};
-use dormouse_waits::buckets::UNIT_NS;
+use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
 use dormouse_waits::{Histogram, Histograms};
 
 use super::origin::{Origin, unix_ns};
@@ -170,6 +170,7 @@ fn histogram(row: HistogramRow) -> ExponentialHistogram {
         let converted = HistogramRow::from(&Histogram::from(&row));
         return histogram(HistogramRow { sum_ns: row.sum_ns, exemplars: Vec::new(), ..converted });
     }
+    let row = row.at_scale(EXPORTED_SCALE);
     ExponentialHistogram {
         scale: row.scale,
         zero_threshold: zero_threshold(&row),

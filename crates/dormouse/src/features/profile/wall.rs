@@ -18,7 +18,7 @@ use dormouse_profile::{
     Error, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Values, WallState,
 };
 use dormouse_waits::places::{PlaceCoverage, place, place_coverage};
-use dormouse_waits::{GroupWaits, Placing, Waiting};
+use dormouse_waits::{GroupWaits, Histograms, Placing, Waiting, read_each};
 
 use super::scale::{fit, prune, unknown_thread};
 use crate::core::group::Group;
@@ -52,9 +52,9 @@ impl Times {
     }
 }
 
-impl From<GroupWaits> for Times {
-    fn from(of: GroupWaits) -> Self {
-        let GroupWaits { poll_ns, runnable_ns, await_ns, delays, .. } = of;
+impl From<&GroupWaits> for Times {
+    fn from(of: &GroupWaits) -> Self {
+        let &GroupWaits { poll_ns, runnable_ns, await_ns, ref delays, .. } = of;
         Self { poll_ns, runnable_ns, await_ns, delays: delays.count() }
     }
 }
@@ -74,7 +74,8 @@ impl Look {
     fn now() -> Self {
         let begun = Instant::now();
         let times = dormouse_waits::times_by_place();
-        let groups = dormouse_waits::read().into_iter().map(|of| (of.group, of.into())).collect();
+        let mut groups = HashMap::with_capacity(dormouse_waits::groups());
+        read_each(Histograms::All, |of| _ = groups.insert(of.group, of.into()));
         Self {
             at: [begun, Instant::now()],
             groups,

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use dormouse_statistics::buckets::EXPORTED_SCALE;
 use serde::{Deserialize, Serialize};
 
 use super::{CountRow, GroupRow, Stat};
@@ -56,8 +57,8 @@ pub struct BriefGroup(
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct BriefWaits(Option<u64>, u64, u64, u64, Vec<BriefHistogram>);
 
-/// A [`HistogramRow`]: `scale`, `unit_ns`, `zero_threshold_ns`, `zero_count`, `buckets`, `sum_ns`,
-/// `max_ns`, `exemplars`.
+/// A [`HistogramRow`] in the buckets of metrics: `scale`, `unit_ns`, `zero_threshold_ns`,
+/// `zero_count`, `buckets`, `sum_ns`, `max_ns`, `exemplars`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct BriefHistogram(i32, u64, u64, u64, Vec<(i32, u64)>, Option<u64>, u64, Vec<BriefExemplar>);
@@ -153,6 +154,7 @@ impl From<BriefGroup> for GroupRow {
 
 impl From<HistogramRow> for BriefHistogram {
     fn from(row: HistogramRow) -> Self {
+        let row = row.at_scale(EXPORTED_SCALE);
         let HistogramRow { scale, unit_ns, zero_threshold_ns, zero_count, buckets, sum_ns, max_ns, .. } = row;
         let exemplars = row.exemplars.into_iter().map(BriefExemplar::from).collect();
         Self(scale, unit_ns, zero_threshold_ns, zero_count, buckets, sum_ns, max_ns, exemplars)
@@ -202,7 +204,7 @@ mod tests {
         let exemplar =
             ExemplarRow { index: 3, task: 9, trace_id: Some(WireId([7; 16])), ..ExemplarRow::default() };
         let requests = HistogramRow {
-            scale: 3,
+            scale: 2,
             unit_ns: 1,
             buckets: vec![(1, 2)],
             exemplars: vec![exemplar],

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dormouse_events::Counting;
 use dormouse_keys::Selector;
-use dormouse_waits::{Histogram, Placing, SlowRequest, Waiting, living, read};
+use dormouse_waits::{Histogram, Histograms, Placing, SlowRequest, Waiting, living, read_each};
 
 use super::scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span, of};
 use crate::core::group::Group;
@@ -18,8 +18,8 @@ use crate::core::trace::Trace;
 use crate::features::long_polls::LongPoll;
 use crate::features::triggers::rules::{Comparison, Limit, number};
 
-/// The memory of one group's times.
-const EACH: usize = 8 * 1024;
+/// The memory of a reading: the sums of all groups, and the times of one.
+const READING: usize = 128 * 1024;
 
 /// Reports of long polls that are taken at once.
 const REPORTS: usize = 64;
@@ -274,16 +274,16 @@ impl RequestSight {
 
 /// The ages of the requests of these groups that have ended so far; `None` without memory.
 pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
-    if !memory::is_there(memory::SOME + Group::most() * EACH) {
+    if !memory::is_there(memory::SOME + READING) {
         return None;
     }
     let mut sum = Box::<Histogram>::default();
-    for of in read().iter().filter(|of| groups.has(of.group)) {
-        for (to, from) in sum.buckets.iter_mut().zip(of.requests.buckets) {
-            *to += from;
+    read_each(Histograms::Requests, |of| {
+        if groups.has(of.group) {
+            sum.buckets.iter_mut().zip(&of.requests.buckets).for_each(|(to, from)| *to += from);
+            sum.max_ns = sum.max_ns.max(of.requests.max_ns);
         }
-        sum.max_ns = sum.max_ns.max(of.requests.max_ns);
-    }
+    });
     Some(sum)
 }
 
