@@ -187,7 +187,7 @@ fn a_panic_leaves_nothing_behind() {
 }
 
 #[test]
-fn groups_on_one_pool_pay_for_their_cpu_time() {
+fn groups_pay_for_their_work_on_one_pool() {
     let _counting: Counting = dormouse::start_counting(&[Event::TASK_CLOCK]).unwrap();
     let pool = pool(2);
     let own = [("a share", 100), ("four shares", 400)].map(|(name, pieces)| {
@@ -212,7 +212,7 @@ fn groups_on_one_pool_pay_for_their_cpu_time() {
     });
     for (group, pieces, own) in own {
         let (own, cpu) = (own.into_inner() as f64, group.read().cpu.as_nanos() as f64);
-        // What is around its pieces is its own, too.
+        // The code around a group's pieces is charged to the group, too.
         assert!(own >= f64::from(pieces) * 200e3 && (0.99..1.15).contains(&(cpu / own)), "{cpu} for {own}");
     }
 }

@@ -34,8 +34,9 @@ pub trait InGroup: ParallelIterator {
     ///
     /// let words = ["tea", "milk", "sugar"];
     /// let report = Group::new("report");
-    /// let lengths: Vec<_> =
-    ///     report.scope(|| words.par_iter().map(|word| (word.len(), Group::current())).in_group().collect());
+    /// let lengths: Vec<_> = report.scope(|| {
+    ///     words.par_iter().map(|word| (word.len(), Group::current())).in_group().collect()
+    /// });
     /// assert_eq!(lengths, [(3, Some(report)), (4, Some(report)), (5, Some(report))]);
     /// ```
     #[track_caller]

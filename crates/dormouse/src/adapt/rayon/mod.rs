@@ -1,9 +1,9 @@
 //! rayon's functions, and parallel iterators, in the group that is current where they are called.
 //!
-//! A worker of rayon's that waits for a part of its work does other work meanwhile, of whoever gave
-//! it to the pool. So a group that is merely *current* around a wait pays for strangers, and a part
-//! that another worker takes is charged to nobody. Here each part enters the group by itself, and a
-//! worker is in no group while it waits.
+//! While a worker of rayon's waits for a part of its work, it does any other work of the pool. So a
+//! group that is merely *current* around a wait pays for strangers, and a part that another worker
+//! takes is charged to no group. Here each part enters the group by itself, and a worker is in no
+//! group while it waits.
 //!
 //! ```
 //! use dormouse::Group;

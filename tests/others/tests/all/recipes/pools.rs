@@ -93,7 +93,7 @@ fn files_are_charged_to_who_reads_them() {
     assert!(Group::new("tokio blocking").read().cpu > Duration::from_millis(1));
 }
 
-/// A message, and the group of whoever has sent it.
+/// A message, and the group of its sender.
 struct Order {
     cups: u32,
     from: Carried,
