@@ -93,7 +93,7 @@ impl Flag {
         self.area().rseq_cs.load(Ordering::Relaxed) == DESCRIPTOR.load(Ordering::Relaxed)
     }
 
-    /// Whether another library has stored a descriptor there.
+    /// Whether another library has stored a descriptor in the thread's field.
     pub fn is_foreign(self) -> bool {
         let there = self.area().rseq_cs.load(Ordering::Relaxed);
         there != 0 && there != DESCRIPTOR.load(Ordering::Relaxed)

@@ -58,7 +58,7 @@ impl MappedObject {
         &self.name
     }
 
-    /// The last component of its name, for display.
+    /// The last component of the object's name, for display.
     pub fn short_name(&self) -> Cow<'_, str> {
         let last = self.file.and_then(|_| self.name.file_name());
         last.unwrap_or(self.name.as_os_str()).to_string_lossy()

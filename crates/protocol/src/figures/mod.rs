@@ -71,7 +71,7 @@ pub enum FigureSums {
 pub struct FigureMetric {
     /// The family of the metric.
     pub family: &'static MetricFamily,
-    /// The label that distinguishes it from other figures of the family: name and value.
+    /// The label that distinguishes the metric from others of its family: name and value.
     pub label: Option<(&'static str, &'static str)>,
 }
 

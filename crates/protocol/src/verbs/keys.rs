@@ -34,7 +34,7 @@ pub struct Keys {
 pub struct KeyInfo {
     /// The key's name; it need not be unique.
     pub name: String,
-    /// `key`, `probe` or `tracing`.
+    /// The kind of key: `key`, `probe` or `tracing`.
     pub kind: String,
     /// Whether code that branches on the key takes the branch now.
     pub on: bool,

@@ -50,7 +50,7 @@ pub extern "C" fn guest_core() -> u8 {
     sites!(CORE_OFF, CORE_ON)
 }
 
-/// The states that the constructors saw, early and late.
+/// The states of the key that an early and a late constructor of the object found.
 #[unsafe(no_mangle)]
 pub extern "C" fn guest_constructors() -> [u8; 2] {
     [EARLY.load(Ordering::Relaxed), LATE.load(Ordering::Relaxed)]
