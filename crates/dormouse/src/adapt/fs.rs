@@ -3,7 +3,7 @@
 //! `tokio::fs` hands its work to tokio's own threads, in no group. Names and signatures are the
 //! same as there. There is no `File` and no `read_dir`, which keep work in flight between two
 //! calls: run std's in [`spawn_blocking`], or give tokio's a name by
-//! [`group_blocking`](super::group_blocking).
+//! [`group_blocking`](crate::tokio::group_blocking).
 //!
 //! ```
 //! use dormouse::Group;
