@@ -26,9 +26,11 @@
 //!   until it is requested ([`Group::start_counting`], [`start_counting`], the command,
 //!   `DORMOUSE_COUNT`);
 //! - [`thread`], [`mod@tokio`] and [`mod@tower`] (features `tokio`, `tower`), [`inherit()`],
-//!   [`inherit_fn`], [`carry`]: keep work that is handed on in its group;
+//!   [`inherit_fn`], [`carry`]: keep work that is handed on in its group; [`outside`]: keeps work
+//!   out of all groups;
 //! - `dormouse::rayon` (feature `rayon`): parallel iterators and rayon's functions in groups;
 //! - `dormouse::axum` and `dormouse::hyper` (features `axum`, `hyper`): a group for connections;
+//! - `dormouse::actix` (feature `actix`): a middleware that charges requests to their routes;
 //! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, with a
 //!   function that is called when it is used up;
 //! - [`Watch`]: reports each access to a variable, with thread, task, group, and the values before
@@ -81,6 +83,8 @@ pub use self::core::task::{Entered, Instrumented, Task, idle};
 pub use self::core::trace::{Trace, TraceError, trace};
 pub use self::core::trace_context::{TraceContext, set_trace_context};
 pub use self::core::value::Value;
+#[cfg(feature = "actix")]
+pub use adapt::actix;
 #[cfg(feature = "axum")]
 pub use adapt::axum;
 #[cfg(feature = "hyper")]
@@ -93,6 +97,7 @@ pub use adapt::tokio;
 pub use adapt::tower;
 pub use adapt::{
     inherit::{Carried, Inherited, carry, inherit, inherit_fn},
+    outside::{Outside, outside},
     part::{Part, part},
     thread,
 };

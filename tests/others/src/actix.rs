@@ -1,21 +1,29 @@
 //! A web service on actix-web, whose workers are threads with a runtime each.
 
+use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use actix_web::body::MessageBody;
-use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::middleware::{Next, from_fn};
-use actix_web::{App, Error, HttpServer, web};
-use dormouse::Group;
+use actix_web::dev::ServiceRequest;
+use actix_web::web::Bytes;
+use actix_web::{App, HttpResponse, HttpServer, web};
+use dormouse::actix::GroupMiddleware;
+use futures_util::stream::unfold;
 
 use crate::known;
+
+/// Events that a stream sends.
+const EVENTS: u32 = 10;
 
 pub(crate) fn run() -> io::Result<()> {
     actix_web::rt::System::new().block_on(async {
         let app = || {
+            let groups = GroupMiddleware::new(|request: &ServiceRequest| {
+                request.match_pattern().unwrap_or_else(|| "unmatched".to_owned()).into()
+            });
             App::new()
-                .wrap(from_fn(grouped))
+                .wrap(groups)
+                .route("/events", web::get().to(events))
                 .route("/compute", web::get().to(compute))
                 .route("/never", web::get().to(never))
                 .route("/fail", web::get().to(fail))
@@ -30,17 +38,21 @@ pub(crate) fn run() -> io::Result<()> {
     })
 }
 
-async fn grouped(
-    request: ServiceRequest,
-    next: Next<impl MessageBody>,
-) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let group = Group::new(&request.match_pattern().unwrap_or_else(|| "unmatched".to_owned()));
-    group.instrument(next.call(request)).await
-}
-
 async fn compute() -> &'static str {
     known::burn("/compute", Duration::from_millis(30));
     "computed"
+}
+
+/// Some events at once; then the stream stays open until its client hangs up.
+async fn events() -> HttpResponse {
+    let events = unfold(0, async |sent| {
+        if sent == EVENTS {
+            std::future::pending::<()>().await;
+        }
+        known::burn("/events", Duration::from_millis(5));
+        Some((Ok::<_, Infallible>(Bytes::from_static(b"data: tea\n\n")), sent + 1))
+    });
+    HttpResponse::Ok().content_type("text/event-stream").streaming(events)
 }
 
 async fn never() -> &'static str {

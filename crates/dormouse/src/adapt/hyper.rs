@@ -1,5 +1,6 @@
 //! hyper's own spawns, in groups.
 
+use super::outside::outside;
 use super::tokio::{spawn, spawn_as};
 use crate::core::group::Group;
 
@@ -31,6 +32,7 @@ enum Payer {
     /// The group that is current at the spawn.
     Current,
     Group(Group),
+    Nobody,
 }
 
 impl Executor {
@@ -55,6 +57,11 @@ impl Executor {
     pub const fn group(group: Group) -> Self {
         Self(Payer::Group(group))
     }
+
+    /// The tasks are in no group: for a client whose connections need no figures of their own.
+    pub const fn outside() -> Self {
+        Self(Payer::Nobody)
+    }
 }
 
 impl<F> ::hyper::rt::Executor<F> for Executor
@@ -66,6 +73,7 @@ where
         drop(match self.0 {
             Payer::Current => spawn(future),
             Payer::Group(group) => spawn_as(group.connection(), future),
+            Payer::Nobody => ::tokio::task::spawn(outside(future)),
         });
     }
 }

@@ -5,12 +5,18 @@
 //! ours has to move between threads, and work that never runs is counted as finished when it is
 //! dropped. Where no group is current, work is handed on unchanged.
 
+#[cfg(feature = "actix")]
+pub mod actix;
 #[cfg(feature = "axum")]
 pub mod axum;
 #[cfg(feature = "tokio")]
 mod blocking;
+#[cfg(any(feature = "actix", feature = "tower"))]
+mod body;
 #[cfg(feature = "tokio")]
 pub mod fs;
+#[cfg(any(feature = "actix", feature = "tower"))]
+mod groups;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod hooks;
 /// Without tokio's hooks tasks cannot be distinguished.
@@ -29,6 +35,7 @@ pub(crate) mod inherit;
 mod join_set;
 #[cfg(feature = "tokio")]
 mod lazy;
+pub(crate) mod outside;
 pub(crate) mod part;
 #[cfg(feature = "rayon")]
 pub mod rayon;

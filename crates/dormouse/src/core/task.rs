@@ -245,7 +245,7 @@ impl Task {
 
     /// Records that the task was called from outside, and belongs to its caller's trace. `context`
     /// is not called while times are not taken.
-    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "for layers"))]
+    #[cfg_attr(not(any(feature = "actix", feature = "tower")), expect(dead_code, reason = "for layers"))]
     #[inline]
     pub(crate) fn call(&mut self, context: impl FnOnce() -> Option<TraceContext>) {
         if let Some(context) = self.waits.call(context) {

@@ -39,6 +39,28 @@ fn spawned_work_is_in_the_named_group() {
     });
 }
 
+#[test]
+fn work_outside_is_in_no_group() {
+    block_on(async {
+        let request = Group::new("a request with work outside");
+        let who = async || (Group::current(), inherit(async { Group::current() }).await);
+        let work = request.scope(|| dormouse::outside(who()));
+        assert_eq!(request.instrument(work).await, (None, None), "polled by its request");
+        // Destructors, too.
+        struct Seen(std::sync::mpsc::Sender<Option<Group>>);
+        impl Drop for Seen {
+            fn drop(&mut self) {
+                self.0.send(Group::current()).unwrap();
+            }
+        }
+        let (sender, dropped) = std::sync::mpsc::channel();
+        let seen = Seen(sender);
+        let unpolled = dormouse::outside(async move { drop(seen) });
+        request.scope(|| drop(unpolled));
+        assert_eq!((dropped.recv().unwrap(), request.read().alive), (None, 0));
+    });
+}
+
 /// Asks a server by a client whose connections `executor` spawns, first in one group and then in
 /// another; returns what is alive in the first one in between.
 async fn ask_twice(executor: Executor, name: &str) -> u64 {
@@ -67,6 +89,7 @@ fn a_pooled_connection_is_its_groups() {
         assert_eq!(ask_twice(Executor::group(upstream), "a client").await, 0);
         let stat = upstream.read();
         assert!(stat.started > 0 && stat.polls > 0 && stat.requests == 0, "{stat:?}");
+        assert_eq!(ask_twice(Executor::outside(), "nobody").await, 0);
         // A server's executor would have the first request's group pay for all later ones.
         assert!(ask_twice(Executor::server(), "a server").await > 0);
     });

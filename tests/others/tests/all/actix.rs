@@ -22,6 +22,20 @@ fn routes_have_their_time() {
 }
 
 #[test]
+fn streams_are_charged_while_they_last() {
+    let mut service = Service::start("actix", &[]);
+    let mut guests: Vec<_> = (0..3).map(|_| Lines::get(service.address, "/events")).collect();
+    for guest in &mut guests {
+        (0..10).for_each(|_| guest.skip_to("data:"));
+    }
+    let (shown, _) = service.charged();
+    assert_eq!((row(&shown, "/events").requests, row(&shown, "/events").alive), (0, 3));
+    drop(guests);
+    service.await_alive("/events", 0);
+    assert_eq!(row(&service.shown(), "/events").requests, 3);
+}
+
+#[test]
 fn hang_ups_and_panics_are_requests() {
     let mut service = Service::start("actix", &[]);
     for _ in 0..3 {

@@ -7,6 +7,7 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use super::super::body::GroupBody;
 use crate::core::task::Task;
 
 pin_project! {
@@ -50,28 +51,7 @@ where
         let Some(task) = this.task else { return Poll::Pending };
         let answer = ready!(task.poll(this.future, cx));
         let task = this.task.take();
-        Poll::Ready(answer.map(|response| response.map(|body| GroupBody { body: Some(body), task })))
-    }
-}
-
-pin_project! {
-    /// A response's body whose frames are charged to the group of the request. The request ends
-    /// with it: after the last frame, after an error, or when it is dropped.
-    #[derive(Debug)]
-    pub struct GroupBody<B> {
-        // `None` after its end. It is dropped inside the group.
-        #[pin]
-        body: Option<B>,
-        task: Option<Task>,
-    }
-
-    impl<B> PinnedDrop for GroupBody<B> {
-        fn drop(this: Pin<&mut Self>) {
-            let this = this.project();
-            if let Some(task) = this.task {
-                task.drop_future(this.body);
-            }
-        }
+        Poll::Ready(answer.map(|response| response.map(|body| GroupBody::new(body, task))))
     }
 }
 
@@ -83,27 +63,14 @@ impl<B: Body> Body for GroupBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let mut this = self.project();
-        let Some(task) = this.task else { return Poll::Ready(None) };
-        let frame = task.poll_with(cx, |cx| {
-            let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
-            let frame = ready!(body.poll_frame(cx));
-            if !matches!(frame, Some(Ok(_))) {
-                this.body.set(None);
-            }
-            Poll::Ready(frame)
-        });
-        if this.body.is_none() {
-            *this.task = None;
-        }
-        frame
+        self.poll_charged(cx, B::poll_frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.inner().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.inner().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

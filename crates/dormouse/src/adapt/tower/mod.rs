@@ -28,7 +28,6 @@
 mod answered;
 mod body;
 mod caller;
-mod groups;
 mod metrics;
 mod pprof;
 
@@ -42,17 +41,16 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use self::caller::Caller;
-use self::groups::Groups;
+use super::groups::Groups;
 use crate::core::task::{Instrumented, Task};
 
 pub use self::answered::Answered;
-pub use self::body::{GroupBody, GroupResponse};
+pub use self::body::GroupResponse;
 pub use self::caller::{Traceparent, Untraced};
 pub use self::metrics::MetricsService;
 pub use self::pprof::PprofService;
-
-/// The default limit of groups that a layer makes.
-pub const DEFAULT_BOUND: usize = 64;
+pub use super::body::GroupBody;
+pub use super::groups::DEFAULT_BOUND;
 
 /// Charges each request to the group that a function names, including the body of its response; see
 /// the [module](self).

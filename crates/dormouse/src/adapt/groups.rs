@@ -1,24 +1,27 @@
-//! The groups of one layer: limits how many groups clients can create.
+//! The groups of one layer, or of one middleware: limits how many groups clients can create.
 
 use crate::core::group::{Group, cut};
 use crate::core::registry::{OTHER, Place};
 
+/// The default limit of groups that a layer makes.
+pub const DEFAULT_BOUND: usize = 64;
+
 /// The groups of one layer, in the order of their first requests. A service has few routes, so a
 /// look through them beats a map behind a lock that all workers share.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(in crate::adapt) struct Groups {
     /// Filled from the front.
     known: Box<[Place]>,
     other: Place,
 }
 
 impl Groups {
-    pub(super) fn new(bound: usize) -> Self {
+    pub(in crate::adapt) fn new(bound: usize) -> Self {
         Self { known: (0..bound).map(|_| Place::new()).collect(), other: Place::new() }
     }
 
     /// The group of that name, or `other` if there is room for no more.
-    pub(super) fn named(&self, name: &str) -> Group {
+    pub(in crate::adapt) fn named(&self, name: &str) -> Group {
         let name = cut(name);
         for place in &self.known {
             match place.get() {

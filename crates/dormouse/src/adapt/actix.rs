@@ -1,0 +1,186 @@
+//! A middleware of actix-web: each request is charged to the group of its route, with the body of
+//! its response.
+//!
+//! The services inside, the future of the response and the chunks of its body are one task, which
+//! ends when the body does. So server-sent events that a handler streams for hours are charged to
+//! their route, though the connection's dispatcher polls them.
+//!
+//! ```
+//! use actix_web::{App, dev::ServiceRequest, web};
+//! use dormouse::actix::GroupMiddleware;
+//!
+//! async fn menu() -> &'static str {
+//!     "tea"
+//! }
+//!
+//! // Within the closure of `HttpServer::new`:
+//! let groups = GroupMiddleware::new(|request: &ServiceRequest| {
+//!     request.match_pattern().unwrap_or_else(|| "unmatched".into()).into()
+//! });
+//! let app = App::new().wrap(groups).route("/menu", web::get().to(menu));
+//! # let _ = app;
+//! ```
+//!
+//! # Things it does not do
+//!
+//! actix accepts and serves connections itself, on current-thread runtimes of its own, and takes
+//! neither a stream nor a way to spawn. So the work on connections (parsing requests, writing
+//! responses) is in no group.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::{Future, Ready, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use ::actix_web::body::{BodySize, MessageBody};
+use ::actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
+use ::actix_web::web::Bytes;
+use pin_project_lite::pin_project;
+
+use super::groups::{DEFAULT_BOUND, Groups};
+use crate::core::task::Task;
+
+pub use super::body::GroupBody;
+
+/// Charges each request to the group that a function names, including the body of its response; see
+/// the [module](self). A client could use up the groups if its bytes became names, so it makes at
+/// most 64, and the rest is charged to `other`.
+///
+/// ```
+/// use dormouse::actix::GroupMiddleware;
+///
+/// let one = GroupMiddleware::new(|_| "all requests".into());
+/// let app = actix_web::App::new().wrap(one);
+/// # let _ = app;
+/// ```
+#[derive(Clone)]
+pub struct GroupMiddleware<N> {
+    name: N,
+    groups: Arc<Groups>,
+}
+
+impl<N> GroupMiddleware<N>
+where
+    N: Fn(&ServiceRequest) -> Cow<'_, str>,
+{
+    /// A middleware that names the group of a request by its route. Use a few names, never one for
+    /// each request.
+    pub fn new(name: N) -> Self {
+        Self::with_bound(DEFAULT_BOUND, name)
+    }
+
+    /// A middleware that makes at most `bound` groups, beside `other`.
+    pub fn with_bound(bound: usize, name: N) -> Self {
+        Self { name, groups: Arc::new(Groups::new(bound)) }
+    }
+}
+
+impl<N> fmt::Debug for GroupMiddleware<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupMiddleware").field("groups", &self.groups).finish_non_exhaustive()
+    }
+}
+
+impl<S, N, B> Transform<S, ServiceRequest> for GroupMiddleware<N>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>>,
+    N: Fn(&ServiceRequest) -> Cow<'_, str> + Clone,
+    B: MessageBody,
+{
+    type Response = ServiceResponse<GroupBody<B>>;
+    type Error = S::Error;
+    type Transform = MiddlewareService<S, N>;
+    type InitError = ();
+    type Future = Ready<Result<Self::Transform, ()>>;
+
+    fn new_transform(&self, inner: S) -> Self::Future {
+        ready(Ok(MiddlewareService { inner, middleware: self.clone() }))
+    }
+}
+
+/// The service that [`GroupMiddleware`] makes.
+#[derive(Debug)]
+pub struct MiddlewareService<S, N> {
+    inner: S,
+    middleware: GroupMiddleware<N>,
+}
+
+impl<S, N, B> Service<ServiceRequest> for MiddlewareService<S, N>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>>,
+    N: Fn(&ServiceRequest) -> Cow<'_, str>,
+    B: MessageBody,
+{
+    type Response = ServiceResponse<GroupBody<B>>;
+    type Error = S::Error;
+    type Future = MiddlewareResponse<S::Future>;
+
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let GroupMiddleware { name, groups } = &self.middleware;
+        let mut task = groups.named(&name(&request)).task();
+        task.call(|| None);
+        let future = task.run(|| self.inner.call(request));
+        MiddlewareResponse { future: Some(future), task: Some(task) }
+    }
+}
+
+pin_project! {
+    /// The future of a response: its polls, destructor and body are one task of a group.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct MiddlewareResponse<F> {
+        // `None` once dropped, which happens inside the group.
+        #[pin]
+        future: Option<F>,
+        // `None` once the body has it.
+        task: Option<Task>,
+    }
+
+    impl<F> PinnedDrop for MiddlewareResponse<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let Some(task) = this.task {
+                task.drop_future(this.future);
+            }
+        }
+    }
+}
+
+impl<F, B, E> Future for MiddlewareResponse<F>
+where
+    F: Future<Output = Result<ServiceResponse<B>, E>>,
+{
+    type Output = Result<ServiceResponse<GroupBody<B>>, E>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // None: polled after its end, as in `Instrumented`.
+        let Some(task) = this.task else { return Poll::Pending };
+        let answer = ready!(task.poll(this.future, cx));
+        let task = this.task.take();
+        Poll::Ready(answer.map(|response| response.map_body(|_, body| GroupBody::new(body, task))))
+    }
+}
+
+impl<B: MessageBody> MessageBody for GroupBody<B> {
+    type Error = B::Error;
+
+    fn size(&self) -> BodySize {
+        self.inner().map_or(BodySize::None, B::size)
+    }
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, B::Error>>> {
+        self.poll_charged(cx, B::poll_next)
+    }
+
+    fn try_into_bytes(self) -> Result<Bytes, Self> {
+        self.try_take(B::try_into_bytes).unwrap_or_else(|| Ok(Bytes::new()))
+    }
+}
