@@ -96,6 +96,7 @@ const PLAN: [(&str, &[&str]); 24] = [
             "dormouse",
             "dormouse-sys",
             "dormouse-breakpoints",
+            "dormouse-encode",
             "dormouse-maps",
             "dormouse-metrics",
             "dormouse-profile",

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io::Read as _;
 
+use dormouse_encode::protobuf::{FieldValue as Value, Fields, Packed};
 use dormouse_protocol::profile::{
     MappedRange, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Thread,
 };
@@ -75,71 +76,16 @@ fn put<T>(table: &mut Vec<T>, entry: T) -> Result<()> {
     Ok(())
 }
 
-/// A field of a message.
-#[derive(Clone, Copy)]
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
 /// The fields of a message. Ends after an error.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, count: u64) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(usize::try_from(count).ok()?)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn field(&mut self) -> Option<(u32, Value<'a>)> {
-        let key = self.varint()?;
-        let value = match key & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => Value::Bytes(self.take(8)?),
-            2 => {
-                let length = self.varint()?;
-                Value::Bytes(self.take(length)?)
-            }
-            5 => Value::Bytes(self.take(4)?),
-            _ => return None,
-        };
-        Some((u32::try_from(key >> 3).ok().filter(|&it| it != 0)?, value))
-    }
-}
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u32, Value<'a>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_none() {
-            self.0 = &[];
-        }
-        Some(field.ok_or_else(|| malformed("a field that is cut off or of an unknown type")))
-    }
+fn fields(message: &[u8]) -> impl Iterator<Item = Result<(u32, Value<'_>)>> {
+    let cut = |_| malformed("a field that is cut off or of an unknown type");
+    Fields::of(message).map(move |field| field.map_err(cut))
 }
 
 /// The numbers of a message that has no others that matter.
 fn numbers<const N: usize>(message: &[u8]) -> Result<[u64; N]> {
     let mut numbers = [0; N];
-    for field in Fields(message) {
+    for field in fields(message) {
         if let (field, Value::Number(value)) = field?
             && let Some(number) = numbers.get_mut(field as usize)
         {
@@ -158,13 +104,8 @@ fn positive(value: u64) -> u64 {
 fn repeated(value: Value, to: &mut Vec<u64>) -> Result<()> {
     match value {
         Value::Number(number) => put(to, number),
-        Value::Bytes(packed) => {
-            let mut packed = Fields(packed);
-            while !packed.0.is_empty() {
-                put(to, packed.varint().ok_or_else(|| malformed("a list that is cut off"))?)?;
-            }
-            Ok(())
-        }
+        Value::Bytes(packed) => Packed::of(packed)
+            .try_for_each(|number| put(to, number.map_err(|_| malformed("a list that is cut off"))?)),
     }
 }
 
@@ -186,7 +127,7 @@ struct Tables<'a> {
 impl<'a> Tables<'a> {
     fn read(bytes: &'a [u8]) -> Result<Self> {
         let mut it = Self::default();
-        for field in Fields(bytes) {
+        for field in fields(bytes) {
             match field? {
                 (field::SAMPLE_TYPE, Value::Bytes(bytes)) => put(&mut it.columns, bytes)?,
                 (field::SAMPLE, Value::Bytes(bytes)) => put(&mut it.samples, bytes)?,
@@ -372,7 +313,7 @@ impl<'a> Reader<'a> {
     /// The functions at a location.
     fn frames(&mut self, message: &[u8], functions: &HashMap<u64, (u64, u64)>) -> Result<Vec<SourceFrame>> {
         let mut frames: Vec<SourceFrame> = Vec::new();
-        for field in Fields(message) {
+        for field in fields(message) {
             let (location::LINE, Value::Bytes(bytes)) = field? else { continue };
             let it: [u64; 3] = numbers(bytes)?;
             let named = functions.get(&it[line::FUNCTION as usize]);
@@ -396,7 +337,7 @@ impl<'a> Reader<'a> {
     fn sample(&mut self, message: &[u8]) -> Result<()> {
         let (mut locations, mut values) = (Vec::new(), Vec::new());
         let (mut group, mut thread, mut tid) = (0, 0, 0);
-        for field in Fields(message) {
+        for field in fields(message) {
             match field? {
                 (sample::LOCATION, value) => repeated(value, &mut locations)?,
                 (sample::VALUE, value) => repeated(value, &mut values)?,

@@ -11,6 +11,8 @@
 //! opentelemetry-proto, `collector/metrics/v1/metrics_service.proto`; `google/rpc/status.proto`;
 //! the protobuf encoding guide.
 
+use dormouse_encode::protobuf::{FieldValue, Fields};
+
 use crate::text::clean;
 
 /// The most characters of a collector that a message has.
@@ -28,15 +30,17 @@ pub(super) struct PartialSuccess {
 /// The remark in an answer that takes a push; none as a rule.
 pub(super) fn partial_success(answer: &[u8]) -> Option<PartialSuccess> {
     let partial = fields(answer)?.into_iter().rev().find_map(|(number, value)| match value {
-        Field::Bytes(bytes) if number == 1 => Some(bytes),
+        FieldValue::Bytes(bytes) if number == 1 => Some(bytes),
         _ => None,
     })?;
     let mut found = PartialSuccess { rejected: 0, message: String::new() };
     for (number, value) in fields(partial)? {
         match (number, value) {
             // A signed number; no collector sends a negative one.
-            (1, Field::Number(rejected)) => found.rejected = u64::try_from(rejected as i64).unwrap_or(0),
-            (2, Field::Bytes(text)) => found.message = String::from_utf8_lossy(text).into_owned(),
+            (1, FieldValue::Number(rejected)) => {
+                found.rejected = u64::try_from(rejected as i64).unwrap_or(0);
+            }
+            (2, FieldValue::Bytes(text)) => found.message = String::from_utf8_lossy(text).into_owned(),
             _ => {}
         }
     }
@@ -48,7 +52,7 @@ pub(super) fn reason(kind: Option<&str>, body: &[u8]) -> String {
     let is_protobuf = kind.is_some_and(|kind| kind.contains("protobuf"));
     let text = if is_protobuf {
         fields(body).into_iter().flatten().find_map(|field| match field {
-            (2, Field::Bytes(text)) => Some(text),
+            (2, FieldValue::Bytes(text)) => Some(text),
             _ => None,
         })
     } else {
@@ -74,49 +78,9 @@ pub(super) fn excerpt(text: &str) -> String {
     clean(&words)
 }
 
-enum Field<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    /// A field of known size that is skipped.
-    Fixed,
-}
-
-/// The fields of a message, as long as it is one.
-fn fields(mut message: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
-    let mut all = Vec::new();
-    while !message.is_empty() {
-        let tag = varint(&mut message)?;
-        let value = match tag & 7 {
-            0 => Field::Number(varint(&mut message)?),
-            1 => take(&mut message, 8).map(|_| Field::Fixed)?,
-            2 => {
-                let length = varint(&mut message)?;
-                Field::Bytes(take(&mut message, usize::try_from(length).ok()?)?)
-            }
-            5 => take(&mut message, 4).map(|_| Field::Fixed)?,
-            _ => return None,
-        };
-        all.push((tag >> 3, value));
-    }
-    Some(all)
-}
-
-fn take<'a>(message: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = message.split_at_checked(length)?;
-    *message = rest;
-    Some(taken)
-}
-
-fn varint(message: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take(message, 1)?[0];
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
+/// The fields of a message, if it is one.
+fn fields(message: &[u8]) -> Option<Vec<(u32, FieldValue<'_>)>> {
+    Fields::of(message).collect::<Result<_, _>>().ok()
 }
 
 #[cfg(test)]

@@ -1,4 +1,8 @@
-//! A writer of protocol buffers: messages of numbers, text and other messages.
+//! Protocol buffers: messages of numbers, text and other messages, written and read.
+
+mod read;
+
+pub use read::{FieldValue, Fields, MalformedField, Packed};
 
 /// A message that is being written.
 #[derive(Debug, Default)]
