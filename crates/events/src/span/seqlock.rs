@@ -11,6 +11,9 @@
 //!   the delta to the context in the owner's stead, and [rebases](Span::rebase) the span: it stores
 //!   a new [`Baseline`] from which the owner is to charge the rest.
 //!
+//! The number is more than that of a [`Sequence`](dormouse_sys::sync::Sequence): it names the span,
+//! so that a rebase finds out whether it is still the same one, and says whether the span runs.
+//!
 //! So two threads may want to charge a delta, the owner and the flushing thread, and exactly one
 //! must. One word, `rebased`, decides: either a flush increments the count in it, or the owner sets
 //! [`CLAIMED`] in it, whichever comes first. Touching that word at each end of a span would cost

@@ -4,6 +4,10 @@
 //! Rows lie in a static table beside the threads' blocks, empty as the loader leaves them. So a
 //! thread that begins to count allocates nothing, and a reader never touches freed memory.
 //!
+//! A slot has a sequence number of its own and is no [`Sequence`](dormouse_sys::sync::Sequence):
+//! its reader makes system calls between the two looks at the number, so it tries eight times, not
+//! a hundred, and returns nothing in place of words of two moments.
+//!
 //! # Invariants
 //!
 //! 1. Only its own thread opens a slot and writes the last readings and the totals; totals never
