@@ -65,6 +65,10 @@ pub trait Duty: Default + 'static {
     /// Does the work that is due, and gives the time until the next step.
     fn step(&mut self) -> Duration;
 
+    /// Takes the place of [`Duty::step`] where there is no memory for that: what must not wait, and
+    /// allocates nothing.
+    fn step_without_memory(&mut self) {}
+
     /// Ends what an errand has begun. It may be gone already, with a thread that was killed.
     fn end(&mut self, id: Self::Id);
 }
@@ -100,7 +104,7 @@ pub enum KeeperError {
     Ended,
 }
 
-/// Why the last errands were left alone.
+/// Why an errand is left alone.
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
     NoMemory,
@@ -110,7 +114,7 @@ enum Refusal {
 
 /// Work for the thread, done in the order in which it was left.
 enum Work<D: Duty> {
-    Errand(Box<dyn FnOnce(&mut D) + Send>),
+    Errand(Box<dyn FnOnce(Result<&mut D, Refusal>) + Send>),
     End(D::Id),
 }
 
@@ -122,7 +126,6 @@ struct Shared<D: Duty> {
     is_there: bool,
     /// Its id; 0 until it has begun.
     tid: u32,
-    refusal: Option<Refusal>,
     /// It has room for the ends of all that has begun, so that an end allocates nothing.
     work: VecDeque<Work<D>>,
     /// How much has begun, and how many errands are to begin something.
@@ -131,7 +134,7 @@ struct Shared<D: Duty> {
 
 impl<D: Duty> Shared<D> {
     const fn new(process: u64) -> Self {
-        Self { process, is_there: false, tid: 0, refusal: None, work: VecDeque::new(), begun: 0 }
+        Self { process, is_there: false, tid: 0, work: VecDeque::new(), begun: 0 }
     }
 
     /// Makes room for one thing more, and for the ends.
@@ -202,7 +205,7 @@ impl<D: Duty> Keeper<D> {
         errand: impl FnOnce(&mut D) + Send + 'static,
     ) -> Result<(), KeeperError> {
         self.make_room_for_one()?;
-        let left = self.leave(errand);
+        let left = self.leave(|duty| _ = duty.map(errand));
         if left.is_err() {
             forget_one(&mut self.lock()?);
         }
@@ -253,19 +256,17 @@ impl<D: Duty> Keeper<D> {
         let by_thread = Arc::clone(&taken);
         self.leave(move |duty| {
             if !by_thread.swap(true, Ordering::Relaxed) {
-                let _ = tell.send(errand(duty));
+                let _ = tell.send(duty.map(errand));
             }
         })?;
         loop {
             match told.recv_timeout(PATIENCE.min(longest)) {
-                Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(match self.lock()?.refusal {
-                        Some(Refusal::NoMemory) => KeeperError::NoMemory,
-                        Some(Refusal::Table(code)) => KeeperError::Table(io::Error::from_raw_os_error(code)),
-                        None => KeeperError::Ended,
-                    });
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(Refusal::NoMemory)) => return Err(KeeperError::NoMemory),
+                Ok(Err(Refusal::Table(code))) => {
+                    return Err(KeeperError::Table(io::Error::from_raw_os_error(code)));
                 }
+                Err(RecvTimeoutError::Disconnected) => return Err(KeeperError::Ended),
                 Err(RecvTimeoutError::Timeout) if identity::id() != process => {
                     return Err(KeeperError::Forked);
                 }
@@ -304,7 +305,10 @@ impl<D: Duty> Keeper<D> {
     }
 
     /// Leaves an errand, and starts the thread if there is none.
-    fn leave(&'static self, errand: impl FnOnce(&mut D) + Send + 'static) -> Result<(), KeeperError> {
+    fn leave(
+        &'static self,
+        errand: impl FnOnce(Result<&mut D, Refusal>) + Send + 'static,
+    ) -> Result<(), KeeperError> {
         if !memory::is_there(ASKING) {
             return Err(KeeperError::NoMemory);
         }
@@ -315,7 +319,6 @@ impl<D: Duty> Keeper<D> {
         let is_there = std::mem::replace(&mut shared.is_there, true);
         if !is_there {
             shared.tid = 0;
-            shared.refusal = None;
         }
         drop(shared);
         if is_there {
@@ -347,17 +350,20 @@ impl<D: Duty> Keeper<D> {
         Ok(shared)
     }
 
-    /// Marks the thread `tid`, which is gone or about to end, as gone, and drops its errands.
+    /// Marks the thread `tid`, which is gone or about to end, as gone, and drops its errands: their
+    /// callers get the error from their closed channels.
     fn give_up(&'static self, tid: u32) {
-        let Ok(mut shared) = self.lock() else { return };
+        drop(self.take_all(tid));
+    }
+
+    /// Marks the thread `tid` as gone. Returns its work, for a place without the lock.
+    fn take_all(&'static self, tid: u32) -> VecDeque<Work<D>> {
+        let Ok(mut shared) = self.lock() else { return VecDeque::new() };
         if shared.tid != tid {
-            return;
+            return VecDeque::new();
         }
         shared.is_there = false;
-        let work = std::mem::take(&mut shared.work);
-        drop(shared);
-        // The callers of these errands get the error from their closed channels.
-        drop(work);
+        std::mem::take(&mut shared.work)
     }
 
     fn run(&'static self) {
@@ -371,8 +377,12 @@ impl<D: Duty> Keeper<D> {
         let mut stderr = match LentStderr::leave_the_rest() {
             Ok(stderr) => stderr,
             Err(error) => {
-                let Ok(mut shared) = self.lock() else { return };
-                shared.refusal = Some(Refusal::Table(error.raw_os_error().unwrap_or_default()));
+                let refusal = Refusal::Table(error.raw_os_error().unwrap_or_default());
+                for work in self.take_all(identity::tid()) {
+                    if let Work::Errand(errand) = work {
+                        errand(Err(refusal));
+                    }
+                }
                 return;
             }
         };
@@ -393,16 +403,19 @@ impl<D: Duty> Keeper<D> {
                     }
                     break;
                 };
-                shared.refusal = (!has_memory).then_some(Refusal::NoMemory);
                 drop(shared);
                 match work {
                     Work::End(id) => duty.end(id),
-                    Work::Errand(errand) if has_memory => errand(&mut duty),
-                    // Its caller gets the error from its closed channel.
-                    Work::Errand(_) => {}
+                    Work::Errand(errand) if has_memory => errand(Ok(&mut duty)),
+                    Work::Errand(errand) => errand(Err(Refusal::NoMemory)),
                 }
             }
-            let next = if has_memory { duty.step() } else { PATIENCE };
+            let next = if has_memory {
+                duty.step()
+            } else {
+                duty.step_without_memory();
+                PATIENCE
+            };
             drop(step);
             if !duty.is_empty() {
                 stderr.sleep(next, |at_most| self.sleep(seen, at_most));

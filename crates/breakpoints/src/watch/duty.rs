@@ -116,6 +116,21 @@ impl keeper::Duty for Duty {
         }
     }
 
+    fn step_without_memory(&mut self) {
+        let at = monotonic_ns();
+        for watch in &mut self.watches {
+            match self.plan.rest(watch.number, at, watch.counts()) {
+                // A flexible one keeps its lines, disarmed, until its next turn.
+                Some(Order::Disarm(number)) => {
+                    watch.disarm();
+                    sched::set_resting(number, true);
+                }
+                Some(Order::Alarm(_, hits)) => watch.set_alarm(hits),
+                Some(Order::Arm(_)) | None => {}
+            }
+        }
+    }
+
     fn end(&mut self, number: u32) {
         self.leave(number, false);
     }
@@ -200,10 +215,7 @@ impl Duty {
             let watches = &self.watches;
             let counts = |number| {
                 let watch = watches.iter().find(|watch| watch.number == number);
-                watch.map_or(HitCounts::default(), |watch| {
-                    let counts = watch.claimed.tally.counts();
-                    HitCounts { all: counts.delivered + watch.unsignalled, passed: counts.passed }
-                })
+                watch.map_or(HitCounts::default(), Watched::counts)
             };
             let (orders, wake_at) = self.plan.step(at, self.slice_ns, counts);
             let is_turn = |order: &Order| matches!(*order, Order::Arm(number) if self.is_flexible(number));
@@ -295,9 +307,7 @@ impl Duty {
             return true;
         }
         match order {
-            Order::Alarm(_, hits) => {
-                watch.claimed.tally.set_alarm(hits.saturating_sub(watch.unsignalled));
-            }
+            Order::Alarm(_, hits) => watch.set_alarm(hits),
             Order::Disarm(_) => {
                 watch.disarm();
                 if watch.is_flexible {
@@ -307,6 +317,7 @@ impl Duty {
             }
             Order::Arm(_) if watch.is_flexible => {
                 watch.claimed.tally.look();
+                watch.give_back(&mut self.at_rest);
                 if let Err(error) = watch.take_lines(&mut self.at_rest) {
                     watch.lines.iter_mut().for_each(Line::disable);
                     watch.give_back(&mut self.at_rest);
@@ -356,6 +367,15 @@ fn open_line(attr: &Attr, until: Instant) -> Result<Line, Error> {
 }
 
 impl Watched {
+    fn counts(&self) -> HitCounts {
+        let counts = self.claimed.tally.counts();
+        HitCounts { all: counts.delivered + self.unsignalled, passed: counts.passed }
+    }
+
+    fn set_alarm(&self, hits: u64) {
+        self.claimed.tally.set_alarm(hits.saturating_sub(self.unsignalled));
+    }
+
     fn disarm(&mut self) {
         self.claimed.tally.set_armed(false);
         self.lines.iter_mut().for_each(Line::disable);

@@ -194,6 +194,27 @@ impl Plan {
         (orders, wake_at.into_iter().chain(self.deal_at).min())
     }
 
+    /// Looks at one watch without allocating: sets it to rest if it is in a storm or has had all
+    /// its hits. The next step arms it again, or ends it.
+    pub(crate) fn rest(&mut self, number: u32, now: u64, counts: HitCounts) -> Option<Order> {
+        let watch = self.watches.iter_mut().find(|watch| watch.request.number == number)?;
+        if watch.stage != Stage::Armed {
+            return None;
+        }
+        let is_over = watch.request.max_hits.is_some_and(|max| counts.passed >= max);
+        match watch.throttle.look(now, counts.all) {
+            Allowance::Hits(alarm) if !is_over => return Some(Order::Alarm(number, alarm)),
+            _ => {}
+        }
+        watch.stage = Stage::Resting;
+        watch.share.set_armed(now, false);
+        if watch.request.flexible.is_some() {
+            self.turns.set_ready(number, false);
+            self.deal_now = true;
+        }
+        Some(Order::Disarm(number))
+    }
+
     /// The state of a watch, how long it was armed of how long it has lived, and its rests.
     pub(crate) fn look(&self, number: u32, now: u64) -> Option<(Stage, u64, u64, u32)> {
         let watch = self.watches.iter().find(|watch| watch.request.number == number)?;
@@ -285,6 +306,21 @@ mod tests {
     }
 
     #[test]
+    fn a_storm_without_memory_rests_too() {
+        let mut plan = Plan::new(1);
+        plan.join(0, pinned(1));
+        plan.join(0, Request { max_hits: Some(50), ..pinned(2) });
+        let counts = |all| HitCounts { all, passed: all };
+        assert_eq!(plan.rest(1, 0, counts(20)), Some(Order::Alarm(1, 100)));
+        assert_eq!(plan.rest(1, MS, counts(210)), Some(Order::Disarm(1)));
+        assert_eq!(plan.rest(1, 2 * MS, counts(210)), None, "it rests");
+        assert_eq!(plan.rest(2, MS, counts(50)), Some(Order::Disarm(2)), "it has had all its hits");
+        let (orders, _) = plan.step(60 * MS, SLICE, |number| counts(if number == 1 { 210 } else { 50 }));
+        assert!(orders.contains(&Order::Arm(1)) && !orders.contains(&Order::Arm(2)), "{orders:?}");
+        assert_eq!(plan.look(2, 60 * MS).map(|(stage, ..)| stage), Some(Stage::Over));
+    }
+
+    #[test]
     fn a_refused_turn_comes_again() {
         let mut plan = Plan::new(1);
         plan.set_registers(2);
@@ -329,6 +365,14 @@ mod tests {
                         plan.leave(number);
                     }
                     3 if armed.contains(&number) => *hits.entry(number).or_default() += amount,
+                    4 if weights.contains_key(&number) => {
+                        let all = hits.get(&number).copied().unwrap_or(0);
+                        match plan.rest(number, now, HitCounts { all, passed: all }) {
+                            Some(Order::Disarm(_)) => prop_assert!(armed.remove(&number)),
+                            Some(Order::Alarm(_, alarm)) => prop_assert!(alarm >= all),
+                            _ => prop_assert!(!armed.contains(&number)),
+                        }
+                    }
                     _ => now += amount * MS,
                 }
                 let count = |number: u32| {

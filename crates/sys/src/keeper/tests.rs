@@ -12,6 +12,7 @@ use dormouse_testkit::{eventually, fork, in_child};
 use super::*;
 
 static STEPS: AtomicU32 = AtomicU32::new(0);
+static STARVED_STEPS: AtomicU32 = AtomicU32::new(0);
 
 /// Numbers that have begun.
 #[derive(Debug, Default)]
@@ -31,12 +32,18 @@ impl Duty for Numbers {
         Duration::MAX
     }
 
+    fn step_without_memory(&mut self) {
+        STARVED_STEPS.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn end(&mut self, id: u32) {
         self.there.remove(&id);
     }
 }
 
-static KEEPER: Keeper<Numbers> = Keeper::new(Phase::Profiles, "dormouse-test", 256 * 1024, 4096);
+static KEEPER: Keeper<Numbers> = Keeper::new(Phase::Profiles, "dormouse-test", 256 * 1024, STEP);
+/// More than the memory that a process has left over from before a limit.
+const STEP: usize = 64 << 20;
 
 fn threads() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
@@ -72,6 +79,28 @@ fn an_abort_of_the_thread_says_why() {
         let mut said = String::new();
         reader.read_to_string(&mut said).unwrap();
         assert!(said.contains("memory allocation of 24 bytes failed"), "{said:?}");
+    });
+}
+
+#[test]
+fn a_wake_without_memory_is_no_lost_step() {
+    in_child(|| {
+        begin(1);
+        let limit = libc::rlimit { rlim_cur: 1, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the child's own limit: no mapping is new from now on.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+        let steps = STEPS.load(Ordering::Relaxed);
+        KEEPER.wake();
+        eventually(|| STARVED_STEPS.load(Ordering::Relaxed) > 0);
+        assert_eq!(STEPS.load(Ordering::Relaxed), steps, "there is no memory for it");
+        // Each asker gets its own reason, whatever the others get.
+        for _ in 0..100 {
+            let refused = KEEPER.ask(|_| ());
+            assert!(matches!(refused, Err(KeeperError::NoMemory)), "{refused:?}");
+        }
+        KEEPER.end(1);
+        // An end takes no memory.
+        eventually(|| threads() == 0);
     });
 }
 
