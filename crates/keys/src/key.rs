@@ -203,11 +203,13 @@ impl Key {
     }
 
     /// Makes a new state visible, after the text has changed.
-    pub(crate) fn publish(&self, _: PatchLock<'_>, baseline: bool, leases: u32) {
+    pub(crate) fn publish(&self, lock: PatchLock<'_>, baseline: bool, leases: u32) {
         self.baseline.store(baseline, Ordering::Relaxed);
         let forks = u64::from(rendezvous::forks()) << 32;
         self.leases.store(forks | u64::from(leases), Ordering::Relaxed);
         // Pairs with the load in `is_enabled`.
         self.on.store(baseline || leases > 0, Ordering::Release);
+        // Pairs with the load in `registry::count_on`.
+        lock.table.switches.fetch_add(1, Ordering::Release);
     }
 }

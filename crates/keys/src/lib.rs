@@ -140,7 +140,7 @@ pub use error::Error;
 pub use hold::{Hold, Holder, LONGEST_HOLD};
 pub use key::{Key, StaticKey};
 pub use lease::{Lease, ReleaseError};
-pub use list::{Listed, all, count, list, try_all, try_list};
+pub use list::{Listed, all, count, count_on, count_sites, list, try_all, try_list};
 pub use prepare::prepare;
 pub use protocol::Protocol;
 #[cfg(feature = "counting")]

@@ -65,6 +65,25 @@ pub fn count() -> usize {
     registry::count().unwrap_or_default()
 }
 
+/// The number of sites of all keys; 0 where they cannot be listed.
+///
+/// # Cost
+///
+/// See [`count`].
+pub fn count_sites() -> usize {
+    registry::count_sites().unwrap_or_default()
+}
+
+/// The number of keys that are on; 0 where they cannot be listed.
+///
+/// # Cost
+///
+/// Four loads; after keys were switched, or an object loaded or unloaded, a look at each key under
+/// the lock that batches take, once.
+pub fn count_on() -> usize {
+    registry::count_on().unwrap_or_default()
+}
+
 /// Calls `each` for every key that a site names and returns the results. Calls [`try_list`]; empty
 /// where that fails.
 pub fn list<T>(each: impl FnMut(Listed<'_>) -> T) -> Vec<T> {

@@ -23,7 +23,6 @@ use dormouse_sys::rendezvous::Table;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PatchLock<'a> {
     /// The words that all copies of dormouse in the process share.
-    #[cfg_attr(not(dormouse_patching), expect(dead_code, reason = "it leads to lists of objects"))]
     pub(crate) table: &'static Table,
     held: PhantomData<&'a Guard<'static>>,
 }

@@ -26,7 +26,6 @@ pub(crate) fn hello() -> Hello {
         .and_then(|field| field.parse().ok())
         .unwrap_or(0);
     let name = read("/proc/self/comm").trim_end().to_owned();
-    let sites = dormouse_keys::list(|used| used.sites);
     Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -35,8 +34,8 @@ pub(crate) fn hello() -> Hello {
         name,
         exe: std::env::current_exe().map(|p| p.display().to_string()).unwrap_or_default(),
         uid: rustix::process::geteuid().as_raw(),
-        keys: sites.len(),
-        sites: sites.into_iter().sum(),
+        keys: dormouse_keys::count(),
+        sites: dormouse_keys::count_sites(),
         ops: dormouse_protocol::announced().into_iter().map(str::to_owned).collect(),
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use dormouse::{static_key, unlikely};
 use dormouse_protocol::{
     HelloRequest, KeyInfo, Keys, KeysRequest, OffRequest, OnRequest, Op, PROTOCOL, PlacesRequest,
-    RecordRequest, Request, Response, SlotsRequest, TasksRequest, TriggersRequest,
+    RecordRequest, Request, Response, SlotsRequest, StatRequest, TasksRequest, TriggersRequest,
 };
 use dormouse_testkit::{HANG, in_child};
 
@@ -67,7 +67,13 @@ fn on_takes_the_patch_lock_twice() {
             assert_eq!(locks_of(off.clone().into()), 2);
         }
         assert_eq!(locks_of(KeysRequest { glob: Some(glob()) }.into()), 1, "list");
+        // The first has clocks of its own begin.
+        assert!(locks_of(StatRequest::default().into()) > 0);
+        assert_eq!(locks_of(on.into()), 2);
+        assert_eq!(locks_of(StatRequest::default().into()), 1, "count what was switched");
         for op in [
+            HelloRequest { client: "a test".into(), notices: false }.into(),
+            StatRequest::default().into(),
             PlacesRequest { from: 0 }.into(),
             TasksRequest { from: 0 }.into(),
             RecordRequest::default().into(),

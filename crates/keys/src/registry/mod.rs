@@ -74,10 +74,15 @@ pub struct Mismatches {
     pub foreign: usize,
 }
 
-/// The number of keys in the index, and 1 more than the generation of the list of objects that it
-/// is true for.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The numbers of keys and of sites in the index, and 1 more than the generation of the list of
+/// objects that they are true for.
+static KEYS: AtomicUsize = AtomicUsize::new(0);
+static SITES: AtomicUsize = AtomicUsize::new(0);
 static COUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// The number of keys that are on, and 1 more than the count of switches that it is true for.
+static ON: AtomicUsize = AtomicUsize::new(0);
+static ON_COUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// How often the patch lock was taken here.
 #[cfg(feature = "counting")]
@@ -117,20 +122,53 @@ pub(crate) fn lock() -> Result<Registry, Error> {
     let mut registry = Registry { local: LOCAL.lock()?, table, patch };
     registry.refresh()?;
     let index = &registry.local.index;
-    COUNT.store(index.keys.len(), Ordering::Relaxed);
-    // Pairs with the load in `count`.
-    COUNTED.store(index.generation() + 1, Ordering::Release);
+    if COUNTED.load(Ordering::Relaxed) != index.generation() + 1 {
+        KEYS.store(index.keys.len(), Ordering::Relaxed);
+        SITES.store(index.keys.iter().map(|used| used.sites).sum(), Ordering::Relaxed);
+        // The keys of another list: how many are on is unknown.
+        ON_COUNTED.store(0, Ordering::Relaxed);
+        // Pairs with the load in `count_objects`.
+        COUNTED.store(index.generation() + 1, Ordering::Release);
+    }
     Ok(registry)
 }
 
 /// The number of keys that sites name. It takes the patch lock only after an object has come or
-/// left.
+/// left; so does [`count_sites`].
 pub(crate) fn count() -> Result<usize, Error> {
-    // Pairs with the store in `lock`: the number is of this generation, or of a later one.
-    if COUNTED.load(Ordering::Acquire) == generation()? + 1 {
-        return Ok(COUNT.load(Ordering::Relaxed));
+    count_objects()?;
+    Ok(KEYS.load(Ordering::Relaxed))
+}
+
+/// The number of sites.
+pub(crate) fn count_sites() -> Result<usize, Error> {
+    count_objects()?;
+    Ok(SITES.load(Ordering::Relaxed))
+}
+
+/// The number of keys that are on. It takes the patch lock only after a key was switched, or an
+/// object has come or left.
+pub(crate) fn count_on() -> Result<usize, Error> {
+    count_objects()?;
+    let switches = &rendezvous::table()?.switches;
+    // Pairs with the store below: the number is of this count of switches, or of a later one. The
+    // load of `switches` pairs with the addition in `Key::publish`.
+    if ON_COUNTED.load(Ordering::Acquire) != switches.load(Ordering::Acquire) + 1 {
+        let registry = lock()?;
+        let on = registry.keys().iter().filter(|used| used.key.is_enabled()).count();
+        ON.store(on, Ordering::Relaxed);
+        ON_COUNTED.store(switches.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
-    Ok(lock()?.keys().len())
+    Ok(ON.load(Ordering::Relaxed))
+}
+
+/// Sees to it that the numbers are of the objects that are loaded now.
+fn count_objects() -> Result<(), Error> {
+    // Pairs with the store in `lock`: the numbers are of this generation, or of a later one.
+    if COUNTED.load(Ordering::Acquire) != generation()? + 1 {
+        lock()?;
+    }
+    Ok(())
 }
 
 /// How often batches and listings of this copy of dormouse have taken the patch lock.

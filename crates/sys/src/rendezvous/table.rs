@@ -27,7 +27,7 @@ use crate::{debug_trap, passing, sigtrap};
 
 /// The version of everything that copies share: [`Table`] and all that it points to (objects,
 /// entries, keys, their attachments, rings, records). A copy with another number is refused.
-pub const ABI: u32 = 4;
+pub const ABI: u32 = 5;
 
 /// The state that the leader keeps for all copies.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct Table {
     pub(super) forking: AtomicBool,
     /// Changes, under the patch lock, whenever an object is loaded or unloaded.
     pub generation: AtomicU64,
+    /// Changes, under the patch lock, whenever a key gets a state.
+    pub switches: AtomicU64,
     /// The first of the objects with sites.
     pub objects: AtomicPtr<c_void>,
     /// The first of the objects whose sites could not be brought to the state of their keys.
@@ -87,10 +89,10 @@ const _: () = {
             $(assert!(offset_of!(Table, $field$(.$part)?) == $at, "the shared layout has changed: raise ABI");)*
         };
     }
-    lies_at!(patch 0, switched 8, stuck 9, forks 12, forking 16, generation 24, objects 32, waiting 40, agent.pid 56);
-    lies_at!(agent.path 64, agent.length 72, recorder 80, next_probe 88, pool 96, push 104, current 112);
-    lies_at!(trap_handler 120, install_trap 128, begin_trap_round 136, install_watcher 144);
-    assert!(ABI == 4 && size_of::<Table>() == 152 && size_of::<Current>() == 16, "raise ABI");
+    lies_at!(patch 0, switched 8, stuck 9, forks 12, forking 16, generation 24, switches 32, objects 40, waiting 48, agent.pid 64);
+    lies_at!(agent.path 72, agent.length 80, recorder 88, next_probe 96, pool 104, push 112, current 120);
+    lies_at!(trap_handler 128, install_trap 136, begin_trap_round 144, install_watcher 152);
+    assert!(ABI == 5 && size_of::<Table>() == 160 && size_of::<Current>() == 16, "raise ABI");
 };
 
 /// The table of this copy.
@@ -101,6 +103,7 @@ pub(super) static TABLE: Table = Table {
     forks: AtomicU32::new(0),
     forking: AtomicBool::new(false),
     generation: AtomicU64::new(0),
+    switches: AtomicU64::new(0),
     objects: AtomicPtr::new(std::ptr::null_mut()),
     waiting: AtomicPtr::new(std::ptr::null_mut()),
     agent: Agent {

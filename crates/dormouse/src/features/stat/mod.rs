@@ -78,7 +78,7 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, has_
         let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
         waits.tell(&mut best.groups, times, has_cpu);
     }
-    best.keys_on = dormouse_keys::list(|k| k.key.is_enabled()).into_iter().filter(|&on| on).count();
+    best.keys_on = dormouse_keys::count_on();
     best
 }
 
