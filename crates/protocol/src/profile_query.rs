@@ -1,5 +1,6 @@
 //! A profile as a path and a query ask for it, at the addresses that Go's programs have.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -61,15 +62,18 @@ impl ProfileQuery {
     }
 
     /// Reads the parameters of a query; those named in `own` belong to the server. The error names
-    /// the wrong parameter and the reason.
+    /// the wrong parameter and the reason: only `group` may be given more than once.
     pub fn read<N: AsRef<str>, V: AsRef<str>>(
         mut self,
         words: impl IntoIterator<Item = (N, V)>,
         own: &[&str],
     ) -> Result<Self, String> {
-        let mut groups = Vec::new();
+        let (mut groups, mut given) = (Vec::new(), HashSet::new());
         for (name, value) in words {
             let (name, value) = (name.as_ref(), value.as_ref());
+            if name != "group" && !given.insert(name.to_owned()) {
+                return Err(format!("`{name}` is given more than once"));
+            }
             match name {
                 "seconds" => self.length = Duration::from_secs(number(name, value, SECONDS)?),
                 "hz" => self.request.hz = Some(number(name, value, ProfileRequest::HZ)?),

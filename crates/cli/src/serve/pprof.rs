@@ -47,9 +47,13 @@ pub(super) fn asked(kind: &str, words: &[(String, String)]) -> Result<Asked, Res
 
 /// Reads the query of a profile for the page.
 pub(super) fn for_page(words: &[(String, String)]) -> Result<Taking, Response> {
-    let kind = words.iter().find(|(name, _)| name == "kind").map_or("cpu", |(_, kind)| kind);
+    let (kinds, rest): (Vec<_>, Vec<_>) = words.iter().cloned().partition(|(name, _)| name == "kind");
+    let kind = match &*kinds {
+        [] => "cpu",
+        [(_, kind)] => kind,
+        _ => return Err(bad("`kind` is given more than once")),
+    };
     let kind = kind.parse().map_err(|why: String| bad(&format!("`kind`: {why}")))?;
-    let rest: Vec<_> = words.iter().filter(|(name, _)| name != "kind").cloned().collect();
     taking(ProfileQuery::of(kind, PAGE_SECONDS), &rest)
 }
 
@@ -117,6 +121,8 @@ mod tests {
             assert_eq!(refused.status().as_u16(), status, "{kind} {name}={value}");
         }
         assert!(for_page(&pairs(&[("kind", "heap")])).is_err());
+        assert!(for_page(&pairs(&[("kind", "cpu"), ("kind", "cpu")])).is_err());
+        assert!(asked("profile", &pairs(&[("seconds", "1"), ("seconds", "1")])).is_err());
         assert_eq!(for_page(&pairs(&[("kind", "wall")])).unwrap().query.request.kind, ProfileKind::Wall);
     }
 }

@@ -106,8 +106,11 @@ impl Client {
         }
     }
 
-    /// Takes its hello.
+    /// Takes its first hello; later ones change nothing.
     pub(crate) fn greet(&mut self, mut name: String, notices: bool) {
+        if self.greeted.is_some() {
+            return;
+        }
         while name.len() > MAX_NAME {
             name.pop();
         }
@@ -351,6 +354,7 @@ mod tests {
     fn a_long_name_is_cut_between_characters() {
         let (_remote, mut client) = pair();
         client.greet("ä".repeat(MAX_NAME) + "b", true);
+        client.greet("another".into(), false);
         assert_eq!((client.name, client.greeted), ("ä".repeat(MAX_NAME / 2), Some(true)));
     }
 

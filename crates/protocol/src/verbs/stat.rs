@@ -192,7 +192,7 @@ impl Stat {
             cpu_refused: self.cpu_refused.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),
             threads: Vec::new(),
-            runnable_ns: self.runnable_ns.map(|ns| ns.saturating_sub(before.runnable_ns.unwrap_or(0))),
+            runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
             clock: self.clock.clone(),
@@ -238,12 +238,13 @@ impl GroupRow {
     }
 
     /// The difference to `before`, an earlier row of the group. No figure is negative: a total that
-    /// decreased, as that of a scaled event may, counts as unchanged.
+    /// decreased, as that of a scaled event may, counts as unchanged. An event that was not counted
+    /// in one of the two has no difference.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let count = |count: &CountRow| match before.counts.iter().find(|it| it.event == count.event) {
-            Some(before) => count.since(before),
-            None => count.clone(),
+        let count = |count: &CountRow| {
+            let before = before.counts.iter().find(|it| it.event == count.event)?;
+            Some(count.since(before))
         };
         Self {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
@@ -252,7 +253,7 @@ impl GroupRow {
             finished: self.finished.saturating_sub(before.finished),
             requests: self.requests.saturating_sub(before.requests),
             polls: self.polls.saturating_sub(before.polls),
-            counts: self.counts.iter().map(count).collect(),
+            counts: self.counts.iter().filter_map(count).collect(),
             // Times that were not taken before have no difference.
             waits: self.waits.as_ref().zip(before.waits.as_ref()).map(|(now, it)| Box::new(now.since(it))),
             ..self.clone()
@@ -337,4 +338,29 @@ pub struct ThreadStat {
     /// that has not ended. Absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(event: &'static str, value: u64) -> CountRow {
+        CountRow { event: event.into(), value, enabled_ns: value, running_ns: value }
+    }
+
+    #[test]
+    fn what_was_not_read_has_no_difference() {
+        let before = Stat { groups: vec![GroupRow { id: 1, ..GroupRow::default() }], ..Stat::default() };
+        let mut now = before.clone();
+        now.runnable_ns = Some(7);
+        now.groups[0].counts = vec![count("alloc-count", 5)];
+        let since = now.since(&before);
+        assert_eq!((since.runnable_ns, since.groups[0].counts.as_slice()), (None, &[][..]));
+        let mut later = now.clone();
+        later.runnable_ns = Some(9);
+        later.groups[0].counts = vec![count("alloc-count", 8), count("page-faults", 3)];
+        let since = later.since(&now);
+        assert_eq!(since.runnable_ns, Some(2));
+        assert_eq!(since.groups[0].counts, [count("alloc-count", 3)]);
+    }
 }

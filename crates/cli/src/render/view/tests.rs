@@ -186,9 +186,11 @@ fn json_has_units_in_key_names() {
 
 #[test]
 fn events_of_groups_alone_are_named() {
-    let (before, mut after) = pair();
-    let count = CountRow { event: "alloc-count".into(), value: 1, enabled_ns: 1, running_ns: 1 };
-    after.inside.as_mut().unwrap().groups[0].counts = vec![count];
+    let (mut before, mut after) = pair();
+    for (sample, value) in [(&mut before, 1), (&mut after, 2)] {
+        let count = CountRow { event: "alloc-count".into(), value, enabled_ns: value, running_ns: value };
+        sample.inside.as_mut().unwrap().groups[0].counts = vec![count];
+    }
     let view = |events: &[&str]| {
         let events: Vec<String> = events.iter().map(|&event| event.to_owned()).collect();
         View::between(&before, &before, &after, &events)

@@ -84,7 +84,9 @@ pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>, begun_cpu_ns: u64) {
     let inherited: HashMap<u32, &GroupRow> = history.inherited.iter().map(|row| (row.id, row)).collect();
     for group in &mut stat.groups {
         if let Some(before) = inherited.get(&group.id) {
-            *group = group.since(before);
+            // The counts are the client's, who began in this process.
+            let counts = std::mem::take(&mut group.counts);
+            *group = GroupRow { counts, ..group.since(before) };
             // Tasks of other threads are in the parent alone.
             group.alive = group.started.saturating_sub(group.finished);
         }
