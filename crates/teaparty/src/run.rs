@@ -27,6 +27,8 @@ pub struct Summary {
 /// Runs the house until its guests leave, or a signal or the end of standard input closes it.
 /// `ready` is called with the URL once it listens.
 pub fn run(args: &Args, ready: impl FnOnce(&str)) -> anyhow::Result<Summary> {
+    // By this name it is looked into, whichever program it runs in.
+    let _ = std::fs::write("/proc/self/comm", "teaparty");
     instrument::start(args.log);
     let stop = Stop::new();
     if args.exit_with_parent {

@@ -137,3 +137,16 @@ fn of_collection(metrics: &Metrics, at: usize) -> Rc<Exposition> {
     // A thread that ends has no last one.
     LAST.try_with(of).ok().flatten().unwrap_or_else(read)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instruments_stay_as_they_are() {
+        let of = |family: &MetricFamily| {
+            format!("{} {:?} in {:?}: {}", family.name, family.kind, family.unit.code(), family.help)
+        };
+        insta::assert_snapshot!(numbers().map(of).collect::<Vec<_>>().join("\n"));
+    }
+}
