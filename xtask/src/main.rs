@@ -17,7 +17,7 @@ use crate::process::{Result, cargo, run, target};
 const HELP: &str = "\
 cargo xtask ci [STEP…]        all checks, or these steps alone: about 25 minutes on two cores
 cargo xtask long [STEP…]      the same with every bench, longer stress, packages and the archive
-cargo xtask schema            write docs/protocol.schema.json again, after a change of the protocol
+cargo xtask schema            write docs/*.schema.json again, after a change of the protocol or --json
 cargo xtask bench [WORKLOAD…] build for release, and run these workloads of the bench, quickly
 cargo xtask package [FOLDER]  make the archive of command, C library and pages; in target/archive
 cargo xtask fleet             build the programs that tests of `serve` push to, into a cache
@@ -42,8 +42,13 @@ fn command(arguments: &[String]) -> Result {
     match name {
         "ci" | "long" => steps::run(name == "long", rest),
         "schema" => {
-            let mut test = cargo("test --package dormouse-protocol --tests the_schema_is_the_committed_one");
-            run(test.env("DORMOUSE_BLESS", "1"))
+            for test in [
+                "test --package dormouse-protocol --tests the_schema_is_the_committed_one",
+                "test --package dormouse-cli --bin dormouse the_schema_of_documents_is_the_committed_one",
+            ] {
+                run(cargo(test).env("DORMOUSE_BLESS", "1"))?;
+            }
+            Ok(())
         }
         "bench" => {
             run(&mut cargo("build --release --locked"))?;

@@ -76,6 +76,7 @@ pub(crate) enum Failure {
 
 /// The words of a failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Report {
     #[serde(skip)]
     pub(crate) exit: Exit,

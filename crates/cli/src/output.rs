@@ -56,6 +56,13 @@ struct Remote {
     cancel: Signals,
 }
 
+/// A document of `--json`. The list of subcommands ([`crate::cmd`]) names the documents of each,
+/// and only these can be written.
+#[cfg(not(test))]
+pub(crate) trait JsonDocument: Serialize {}
+#[cfg(test)]
+pub(crate) trait JsonDocument: Serialize + schemars::JsonSchema {}
+
 /// A JSON document with its schema version in front.
 #[derive(Serialize)]
 struct Document<'a, T> {
@@ -65,11 +72,13 @@ struct Document<'a, T> {
 }
 
 #[derive(Serialize)]
-struct ErrorBody<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ErrorBody<'a> {
     error: ErrorText<'a>,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ErrorText<'a> {
     kind: &'static str,
     exit: u8,
@@ -158,7 +167,7 @@ impl Context {
     }
 
     /// Writes one JSON document on a line of its own.
-    pub(crate) fn document<T: Serialize>(&mut self, body: &T) -> Outcome<()> {
+    pub(crate) fn document<T: JsonDocument>(&mut self, body: &T) -> Outcome<()> {
         let text = text::json(&Document { schema: SCHEMA, body })
             .map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
         self.line(text)

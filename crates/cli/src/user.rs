@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// A user.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct User {
     pub(crate) uid: u32,
     #[serde(rename = "user")]

@@ -10,6 +10,8 @@ use crate::output::{Context, HEAD};
 use crate::render::table::Table;
 use crate::text::{clean, count};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// List who is connected to a service, and what it does for each
 ///
@@ -19,7 +21,8 @@ use crate::verb::Asked;
 pub(crate) struct Request {}
 
 #[derive(Serialize)]
-struct Document<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Document<'a> {
     pid: u32,
     #[serde(flatten)]
     answer: &'a Clients,
@@ -27,6 +30,8 @@ struct Document<'a> {
 
 impl Asked for Request {
     const NAME: &'static str = "clients";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let mut session = subject.session(context.patience)?;

@@ -21,7 +21,9 @@ use crate::prologues::Prologues;
 use crate::render::table::Table;
 use crate::target::{Target, describe};
 use crate::text::clean;
-use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
+use crate::verb::{Asked, Subcommand};
 
 /// The first process, which is somebody else's for all but root.
 const FIRST: u32 = 1;
@@ -47,7 +49,8 @@ pub(crate) struct Args {
 pub(crate) struct Request {}
 
 #[derive(Serialize)]
-struct Examination<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Examination<'a> {
     subject: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
@@ -55,15 +58,22 @@ struct Examination<'a> {
     doctor: &'a Doctor,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    match &args.target {
-        Some(target) => args.request.run(&Subject::of(target), context),
-        None => print("this machine", None, &examine_here(context), context),
+impl Subcommand for Args {
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Request::OFFER;
+
+    fn run(&self, context: &mut Context) -> Outcome {
+        match &self.target {
+            Some(target) => self.request.run(&Subject::of(target), context),
+            None => print("this machine", None, &examine_here(context), context),
+        }
     }
 }
 
 impl Asked for Request {
     const NAME: &'static str = "doctor";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let (process, session) = subject.look(context.patience)?;

@@ -11,6 +11,8 @@ use crate::render::leases::{holder_text, short_ms};
 use crate::render::table::Table;
 use crate::text::clean;
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// List the keys of a process, and which are on
 #[derive(Debug, Default, clap::Args, Deserialize)]
@@ -22,6 +24,8 @@ pub(crate) struct Request {
 
 impl Asked for Request {
     const NAME: &'static str = "keys";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let mut session = subject.session(context.patience)?;

@@ -10,7 +10,9 @@ use crate::render::table::Table;
 use crate::sample::events::{here, of_any_process};
 use crate::target::Target;
 use crate::text::clean;
-use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
+use crate::verb::{Asked, Subcommand};
 
 /// List the events that can be counted, and why others cannot
 #[derive(Debug, clap::Args)]
@@ -26,28 +28,37 @@ pub(crate) struct Args {
 pub(crate) struct Request {}
 
 #[derive(Serialize)]
-struct Listing<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Listing<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    events: Vec<Row<'a>>,
+    events: Vec<EventRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct EventRow<'a> {
     #[serde(flatten)]
     event: &'a EventInfo,
     available: bool,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    match &args.target {
-        Some(target) => args.request.run(&Subject::of(target), context),
-        None => print(None, &here(), context),
+impl Subcommand for Args {
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Request::OFFER;
+
+    fn run(&self, context: &mut Context) -> Outcome {
+        match &self.target {
+            Some(target) => self.request.run(&Subject::of(target), context),
+            None => print(None, &here(), context),
+        }
     }
 }
 
 impl Asked for Request {
     const NAME: &'static str = "list";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let (process, session) = subject.look(context.patience)?;
@@ -61,7 +72,7 @@ impl Asked for Request {
 
 fn print(pid: Option<u32>, events: &[EventInfo], context: &mut Context) -> Outcome {
     if context.json {
-        let row = |event| Row { event, available: event.unavailable.is_none() };
+        let row = |event| EventRow { event, available: event.unavailable.is_none() };
         context.document(&Listing { pid, events: events.iter().map(row).collect() })?;
     } else {
         context.text(table(events).render(HEAD))?;

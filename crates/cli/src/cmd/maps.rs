@@ -21,6 +21,8 @@ use crate::render::table::Table;
 use crate::target::{Finder, Process};
 use crate::text::{Clean, by_text, clean};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// A machine with less memory than this is treated as if it had this much.
 const LEAST_MEMORY: u64 = 4 << 30;
@@ -83,15 +85,17 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 #[derive(Serialize)]
-struct Listing<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Listing<'a> {
     pid: u32,
     name: &'a str,
-    mappings: Vec<Row>,
+    mappings: Vec<MappingRow>,
 }
 
 /// A mapping.
 #[derive(Serialize)]
-struct Row {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct MappingRow {
     start: String,
     /// The address after the last one.
     end: String,
@@ -109,10 +113,11 @@ struct Row {
 
 /// The mapping and the functions at an address.
 #[derive(Serialize)]
-struct Answer {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Answer {
     pid: u32,
     addr: String,
-    mapping: Option<Row>,
+    mapping: Option<MappingRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<String>,
     /// Where in its file.
@@ -123,6 +128,7 @@ struct Answer {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Call {
     function: String,
     inlined: bool,
@@ -136,6 +142,12 @@ struct Call {
 
 impl Asked for Request {
     const NAME: &'static str = "maps";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
+
+    fn is_stream(&self) -> bool {
+        self.wanted.len() > 1
+    }
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         // A server would keep the bound.
@@ -195,7 +207,7 @@ fn bound_memory() {
 fn list(process: &Process, space: &AddressSpace, context: &mut Context) -> Outcome {
     let mappings = space.mappings().map_err(|error| Failure::from(&SpaceError::from(error)))?;
     if context.json {
-        let mappings = mappings.iter().map(|mapping| Row::of(space, mapping)).collect();
+        let mappings = mappings.iter().map(|mapping| MappingRow::of(space, mapping)).collect();
         context.document(&Listing { pid: process.pid, name: process.name(), mappings })?;
         return Ok(Exit::Ok);
     }
@@ -225,7 +237,7 @@ fn resolve(
     let found = space.resolve_now(addr).map_err(|error| Failure::from(&error))?;
     let symbol = found.map(|found| symbolizer.symbol(space, &found, addr));
     if context.json {
-        let mapping = found.map(|found| Row::of(space, &found));
+        let mapping = found.map(|found| MappingRow::of(space, &found));
         context.document(&Answer::new(space.pid(), addr, mapping, symbol.as_deref()))?;
         return Ok(found.is_some());
     }
@@ -259,14 +271,14 @@ fn frame(frame: &Frame) -> String {
     format!("{GOOD}{name}{GOOD:#}{place}{}", source.unwrap_or_default())
 }
 
-impl Row {
-    fn of(space: &AddressSpace, mapping: &Mapping<Region>) -> Row {
+impl MappingRow {
+    fn of(space: &AddressSpace, mapping: &Mapping<Region>) -> MappingRow {
         let Region { kind, perms, offset, object, .. } = mapping.value;
         let object = space.object(object);
         let file = object.as_ref().and_then(|object| object.file());
         // Of code only: the kernel reads it from the file each time.
         let build_id = perms.contains(Perms::EXECUTE).then(|| space.build_id(mapping)).flatten();
-        Row {
+        MappingRow {
             start: format!("{:#x}", mapping.start),
             end: format!("{:#x}", end(mapping)),
             perms: perms.to_string(),
@@ -282,7 +294,7 @@ impl Row {
 }
 
 impl Answer {
-    fn new(pid: u32, addr: u64, mapping: Option<Row>, symbol: Option<&Symbol>) -> Answer {
+    fn new(pid: u32, addr: u64, mapping: Option<MappingRow>, symbol: Option<&Symbol>) -> Answer {
         let call = |frame: &Frame| Call {
             function: frame.function.to_string(),
             inlined: frame.offset.is_none(),

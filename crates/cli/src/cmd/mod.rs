@@ -13,6 +13,8 @@ mod maps;
 mod profile;
 mod ps;
 mod record;
+#[cfg(test)]
+mod schema;
 #[cfg(feature = "serve")]
 mod serve;
 mod slots;
@@ -24,17 +26,21 @@ mod trace;
 mod triggers;
 mod watch;
 
+use clap::Parser;
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::args::Common;
 use crate::exit::{Exit, Outcome, Report};
-use crate::output::Context;
+use crate::output::{Context, JsonDocument};
+use crate::render::leases::Switched;
+use crate::render::processes::Listing;
+use crate::render::view::Snapshot;
 #[cfg(feature = "serve")]
 use crate::serve::Verbs;
-use crate::verb::Line;
+use crate::stream::RecordLine;
 #[cfg(feature = "serve")]
 use crate::verb::Offer;
+use crate::verb::{Line, Subcommand};
 use switch::{off, on, reset};
 
 const STYLES: Styles = Styles::styled()
@@ -91,97 +97,85 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The subcommands.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Ps(ps::Args),
-    Keys(Line<keys::Request>),
-    Clients(Line<clients::Request>),
-    On(Line<on::Request>),
-    Off(Line<off::Request>),
-    Reset(Line<reset::Request>),
-    Trace(Line<trace::Request>),
-    Top(Line<top::Request>),
-    Stat(stat::Args),
-    List(list::Args),
-    Record(record::Args),
-    Profile(profile::Args),
-    Tasks(Line<tasks::Request>),
-    Triggers(Line<triggers::Request>),
-    Watch(Line<watch::Request>),
-    Experiment(experiment::Args),
-    Slots(Line<slots::Request>),
-    Maps(Line<maps::Request>),
-    Doctor(doctor::Args),
-    #[cfg(feature = "serve")]
-    Serve(serve::Args),
-    #[cfg(feature = "demo")]
-    Demo(demo::Args),
-    /// Run a benchmark: dormouse's rows and those of peers, by the program dormouse-bench
-    Bench(bench::Args),
-    /// Compare runs of the bench: what got worse, what got better, and what is uncertain
-    Compare(bench::Args),
-    Generate(generate::Args),
-    /// Run the demo's service
-    #[cfg(feature = "demo")]
-    #[command(hide = true)]
-    Teaparty(dormouse_teaparty::Args),
+/// Everything that is known of the subcommands comes from one list: the command line, the verbs
+/// over HTTP, and the documents that `--json` writes. `like` names subcommands that write the same.
+macro_rules! subcommands {
+    ($(
+        $(#[$cfg:meta])?
+        $name:ident($args:ty) $(writes [$($document:ty),*])? $(like [$($other:ident),*])?,
+    )*) => {
+        /// The subcommands.
+        #[derive(Debug, clap::Subcommand)]
+        pub(crate) enum Command {
+            $($(#[$cfg])? $name($args),)*
+        }
+
+        /// Runs a subcommand.
+        pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
+            match command {
+                $($(#[$cfg])? Command::$name(args) => args.run(context),)*
+            }
+        }
+
+        /// The verbs that HTTP may ask for.
+        #[cfg(feature = "serve")]
+        fn offers() -> Vec<Offer> {
+            let all = [$($(#[$cfg])? <$args as Subcommand>::OFFER),*];
+            all.into_iter().flatten().collect()
+        }
+
+        $($(#[$cfg])? const _: () = {
+            $($(impl JsonDocument for $document {})*)?
+        };)*
+
+        /// The schemas of the documents that each subcommand writes, and those that write the same.
+        #[cfg(test)]
+        fn documents(of: &mut schemars::SchemaGenerator) -> Vec<schema::Documents> {
+            vec![$($(#[$cfg])? schema::Documents {
+                command: stringify!($name),
+                own: vec![$($(schema::of::<$document>(of)),*)?],
+                like: &[$($(stringify!($other)),*)?],
+            }),*]
+        }
+    };
 }
 
-/// The verbs that HTTP may ask for.
-#[cfg(feature = "serve")]
-const SERVED: Verbs = Verbs {
-    offers: &[
-        Offer::reading::<clients::Request>(),
-        Offer::reading::<doctor::Request>(),
-        Offer::reading::<keys::Request>(),
-        Offer::changing::<switch::Request>(),
-        Offer::reading::<list::Request>(),
-        Offer::reading::<maps::Request>(),
-        Offer::reading::<profile::Request>(),
-        Offer::reading::<slots::Request>(),
-        Offer::reading::<stat::Request>(),
-        Offer::reading::<tasks::Request>(),
-        Offer::reading::<top::Request>(),
-        Offer::changing::<trace::Request>(),
-        Offer::reading::<triggers::Request>(),
-        Offer::changing::<watch::Request>(),
-    ],
-    profile: profile::encoded,
-};
+subcommands! {
+    Ps(ps::Args) writes [Listing<'_>],
+    Keys(Line<keys::Request>) writes [dormouse_protocol::Keys],
+    Clients(Line<clients::Request>) writes [clients::Document<'_>],
+    On(Line<on::Request>) writes [Switched<'_>],
+    Off(Line<off::Request>) like [On],
+    Reset(Line<reset::Request>) like [On],
+    Trace(Line<trace::Request>) writes [trace::Document<'_>, RecordLine<'_>],
+    Top(Line<top::Request>) writes [Snapshot<'_>],
+    Stat(stat::Args) writes [stat::Document<'_>, stat::RunDocument<'_>, stat::RunsDocument],
+    List(list::Args) writes [list::Listing<'_>],
+    Record(record::Args) writes [record::RecorderDocument<'_>, record::SavedDocument<'_>],
+    Profile(profile::Args) writes [profile::ProfileDocument<'_>, profile::DiffDocument],
+    Tasks(Line<tasks::Request>)
+        writes [tasks::TasksDocument<'_>, tasks::TreeDocument<'_>, tasks::LongPollDocument<'_>],
+    Triggers(Line<triggers::Request>) writes [triggers::Document<'_>],
+    Watch(Line<watch::Request>) writes [watch::Document<'_>],
+    Experiment(experiment::Args) writes [experiment::Document<'_>],
+    Slots(Line<slots::Request>) writes [slots::Document<'_>],
+    Maps(Line<maps::Request>) writes [maps::Listing<'_>, maps::Answer],
+    Doctor(doctor::Args) writes [doctor::Examination<'_>],
+    #[cfg(feature = "serve")]
+    Serve(serve::Args) writes [crate::serve::Event<'_>],
+    #[cfg(feature = "demo")]
+    Demo(demo::Args) writes [demo::Begun<'_>, demo::Second, demo::Summary] like [Top, Trace],
+    Bench(bench::Args),
+    Compare(bench::Compare),
+    Generate(generate::Args),
+    #[cfg(feature = "demo")]
+    Teaparty(demo::Teaparty) writes [demo::Begin, demo::End],
+}
 
-/// Runs a subcommand.
-pub(crate) fn run(command: Command, context: &mut Context) -> Outcome {
-    match command {
-        Command::Ps(args) => ps::run(&args, context),
-        Command::Keys(line) => line.run(context),
-        Command::Clients(line) => line.run(context),
-        Command::On(line) => line.run(context),
-        Command::Off(line) => line.run(context),
-        Command::Reset(line) => line.run(context),
-        Command::Trace(line) => line.run(context),
-        Command::Top(line) => line.run(context),
-        Command::Stat(args) => stat::run(&args, context),
-        Command::List(args) => list::run(&args, context),
-        Command::Record(args) => record::run(&args, context),
-        Command::Profile(args) => profile::run(&args, context),
-        Command::Tasks(line) => line.run(context),
-        Command::Triggers(line) => line.run(context),
-        Command::Watch(line) => line.run(context),
-        Command::Experiment(args) => experiment::run(&args, context),
-        Command::Slots(line) => line.run(context),
-        Command::Maps(line) => line.run(context),
-        Command::Doctor(args) => doctor::run(&args, context),
-        #[cfg(feature = "serve")]
-        Command::Serve(args) => serve::run(&args, SERVED, context),
-        #[cfg(feature = "demo")]
-        Command::Demo(args) => demo::run(&args, context),
-        Command::Bench(args) => bench::run(None, &args, context),
-        Command::Compare(args) => bench::run(Some("compare"), &args, context),
-        Command::Generate(args) => generate::run(&args, Cli::command(), context),
-        #[cfg(feature = "demo")]
-        Command::Teaparty(args) => demo::teaparty(&args, context),
-    }
+/// The verbs of the server.
+#[cfg(feature = "serve")]
+fn verbs() -> Verbs {
+    Verbs { offers: offers(), profile: profile::encoded }
 }
 
 /// The error message for an invalid command line.
@@ -201,6 +195,8 @@ pub(crate) fn misread(error: &clap::Error) -> Report {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]
@@ -246,18 +242,21 @@ mod tests {
             ("stat", "repeat"),
             ("tasks", "wake"),
             ("triggers", "add"),
+            ("record", "glob"),
+            ("record", "save"),
             ("keys", "target"),
             ("keys", "json=0 --timeout"),
             ("keys", ""),
         ] {
-            for offer in SERVED.offers.iter().filter(|offer| offer.name == verb) {
+            for offer in offers().iter().filter(|offer| offer.name == verb) {
                 assert!((offer.read)(&[(name.into(), "/tmp/x".into())]).is_err(), "{verb} {name}");
             }
         }
-        let is_stdin_read = (SERVED.offers[5].read)(&[("addr".into(), "-".into())]).is_ok();
+        let maps = offers().into_iter().find(|offer| offer.name == "maps").unwrap();
+        let is_stdin_read = (maps.read)(&[("addr".into(), "-".into())]).is_ok();
         assert!(!is_stdin_read, "the server's own input is nobody's");
-        for changes in ["on", "off", "reset", "record", "serve", "demo", "generate", "experiment"] {
-            assert!(SERVED.offers.iter().all(|offer| offer.name != changes), "{changes}");
+        for changes in ["on", "off", "reset", "serve", "demo", "generate", "experiment"] {
+            assert!(offers().iter().all(|offer| offer.name != changes), "{changes}");
         }
     }
 
@@ -274,9 +273,9 @@ mod tests {
             state ^= state << 17;
             (state % bound as u64) as usize
         };
-        let (mut read, mut refused) = (0, 0);
+        let (offers, mut read, mut refused) = (offers(), 0, 0);
         for _ in 0..20_000 {
-            let offer = &SERVED.offers[below(SERVED.offers.len())];
+            let offer = &offers[below(offers.len())];
             let mut query = Vec::new();
             for _ in 0..below(3) {
                 let name = if below(8) > 0 { names[below(names.len())] } else { words[below(words.len())] };

@@ -11,41 +11,44 @@ use dormouse_protocol::Hello;
 use crate::client::Client;
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{Context, FAIR, HEAD, say};
-use crate::render::processes::{Listing, Refused, Row};
+use crate::render::processes::{Listing, ProcessRow, Refused};
 use crate::render::table::Table;
 use crate::target::{Finder, Found};
 use crate::text::clean;
+use crate::verb::Subcommand;
 
 /// List the processes with dormouse in them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
-pub(crate) fn run(_: &Args, context: &mut Context) -> Outcome {
-    let finder = Finder::new();
-    let found = finder.all()?;
-    let seen = ask_all(&finder, &found, context.patience);
-    if context.json {
-        let processes = seen
-            .iter()
-            .map(|(found, answer)| Row {
-                pid: found.process.pid,
-                name: answer.as_ref().map_or(found.process.name(), |hello| &hello.name),
-                uid: found.process.uid,
-                agent: answer.as_ref().ok(),
-                refused: answer.as_ref().err().map(Refused::of),
-            })
-            .collect();
-        context.document(&Listing { processes })?;
-    } else if !seen.is_empty() {
-        context.text(table(&seen).render(HEAD))?;
+impl Subcommand for Args {
+    fn run(&self, context: &mut Context) -> Outcome {
+        let finder = Finder::new();
+        let found = finder.all()?;
+        let seen = ask_all(&finder, &found, context.patience);
+        if context.json {
+            let processes = seen
+                .iter()
+                .map(|(found, answer)| ProcessRow {
+                    pid: found.process.pid,
+                    name: answer.as_ref().map_or(found.process.name(), |hello| &hello.name),
+                    uid: found.process.uid,
+                    agent: answer.as_ref().ok(),
+                    refused: answer.as_ref().err().map(Refused::of),
+                })
+                .collect();
+            context.document(&Listing { processes })?;
+        } else if !seen.is_empty() {
+            context.text(table(&seen).render(HEAD))?;
+        }
+        if !seen.is_empty() {
+            return Ok(Exit::Ok);
+        }
+        if !context.json {
+            say("no process with dormouse in it was found; a service has it after dormouse::init()");
+        }
+        Ok(Exit::Failed)
     }
-    if !seen.is_empty() {
-        return Ok(Exit::Ok);
-    }
-    if !context.json {
-        say("no process with dormouse in it was found; a service has it after dormouse::init()");
-    }
-    Ok(Exit::Failed)
 }
 
 /// Asks every process for its name. One that turns out to have no agent is left out.

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use crate::exit::Outcome;
 use crate::output::Context;
 use crate::sample::events::EventRequest;
-use crate::serve::{self, Settings, Verbs};
+use crate::serve::{self, Settings};
 use crate::target::Target;
 use crate::user::uid_of;
+use crate::verb::Subcommand;
 
 /// Serve metrics, profiles, every reading verb and a page over HTTP, for all services of this host
 ///
@@ -68,18 +69,19 @@ fn host(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// Serves these verbs.
-pub(crate) fn run(args: &Args, verbs: Verbs, context: &mut Context) -> Outcome {
-    let settings = Settings {
-        targets: args.targets.clone(),
-        users: args.users.clone(),
-        listen: args.listen,
-        token_file: args.token_file.clone(),
-        public_metrics: args.public_metrics,
-        push_proxy: args.push_proxy,
-        events: args.events.clone(),
-        waits: !args.no_waits,
-        names: args.allow_host.clone(),
-    };
-    serve::run(settings, verbs, context)
+impl Subcommand for Args {
+    fn run(&self, context: &mut Context) -> Outcome {
+        let settings = Settings {
+            targets: self.targets.clone(),
+            users: self.users.clone(),
+            listen: self.listen,
+            token_file: self.token_file.clone(),
+            public_metrics: self.public_metrics,
+            push_proxy: self.push_proxy,
+            events: self.events.clone(),
+            waits: !self.no_waits,
+            names: self.allow_host.clone(),
+        };
+        serve::run(settings, super::verbs(), context)
+    }
 }

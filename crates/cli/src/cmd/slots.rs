@@ -19,6 +19,8 @@ use crate::target::Proc;
 use crate::target::process::read_text;
 use crate::text::{clean, count, list};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// Threads that are named; of others there is the number.
 const MOST_NAMED: usize = 4;
@@ -31,7 +33,8 @@ const MOST_NAMED: usize = 4;
 pub(crate) struct Request {}
 
 #[derive(Serialize)]
-struct Document<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Document<'a> {
     pid: u32,
     /// Null if the process has no dormouse, or one that does not support watches.
     watches: Option<&'a SlotsAnswer>,
@@ -41,6 +44,7 @@ struct Document<'a> {
 
 /// A thread, and how many of its registers are free.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FreeThread {
     tid: u32,
     name: String,
@@ -49,6 +53,8 @@ struct FreeThread {
 
 impl Asked for Request {
     const NAME: &'static str = "slots";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let (process, session) = subject.look(context.patience)?;

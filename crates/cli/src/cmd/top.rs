@@ -20,6 +20,8 @@ use crate::sample::events::EventRequest;
 use crate::sample::source::Source;
 use crate::signals::Signals;
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// The shortest interval, in milliseconds: below it the agent would show up in its own figures.
 const SHORTEST_MS: u64 = 50;
@@ -81,6 +83,8 @@ impl Request {
 
 impl Asked for Request {
     const NAME: &'static str = "top";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn is_stream(&self) -> bool {
         true

@@ -13,6 +13,8 @@ use crate::output::{Context, FAIR, HEAD};
 use crate::render::table::Table;
 use crate::text::clean;
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// List the triggers of a service, and why each has not fired; arm and remove them
 ///
@@ -33,7 +35,8 @@ pub(crate) struct Request {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Document<'a> {
     pid: u32,
     #[serde(flatten)]
     answer: &'a TriggersAnswer,
@@ -41,6 +44,8 @@ struct Document<'a> {
 
 impl Asked for Request {
     const NAME: &'static str = "triggers";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let mut session = subject.session(context.patience)?;

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// A function, and a line of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CodeFrame {
     pub(crate) function: String,
     pub(crate) inlined: bool,

@@ -13,6 +13,7 @@ use crate::user::User;
 
 /// A change of keys: the JSON of `on`, `off` and `reset`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Switched<'a> {
     pub(crate) state: &'static str,
     /// The reason why they stay on: `foreground`, `timed`, `kept`; `dwell` where they go off later,

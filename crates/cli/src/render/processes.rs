@@ -7,13 +7,15 @@ use crate::exit::Report;
 
 /// A list of them.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Listing<'a> {
-    pub(crate) processes: Vec<Row<'a>>,
+    pub(crate) processes: Vec<ProcessRow<'a>>,
 }
 
 /// A process, and what its agent reports about itself.
 #[derive(Serialize)]
-pub(crate) struct Row<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ProcessRow<'a> {
     pub(crate) pid: u32,
     pub(crate) name: &'a str,
     pub(crate) uid: u32,
@@ -25,6 +27,7 @@ pub(crate) struct Row<'a> {
 
 /// Why an agent refuses.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Refused<'a> {
     pub(crate) kind: &'static str,
     pub(crate) message: &'a str,

@@ -3,6 +3,9 @@
 //! `top`, `stat` and `demo` make the same rows. The tables of figures ([`GROUP_FIGURES`],
 //! [`THREAD_FIGURES`](super::threads::THREAD_FIGURES)) list the figures of each view and document.
 
+#[cfg(test)]
+mod schema;
+
 use std::cmp::Ordering;
 
 use dormouse_protocol::CountRow;

@@ -241,6 +241,7 @@ fn with_rates(mut columns: Vec<Column>, events: &[String]) -> Vec<Column> {
 
 /// A view as JSON, one a line.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Snapshot<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
@@ -270,7 +271,9 @@ pub(crate) struct Snapshot<'a> {
 
 /// A row with its events.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(bound = "")]
+#[cfg_attr(test, schemars(inline, bound = "RowDocument<'a, Of>: schemars::JsonSchema"))]
 struct Line<'a, Of: 'static> {
     #[serde(flatten)]
     row: RowDocument<'a, Of>,
@@ -279,6 +282,7 @@ struct Line<'a, Of: 'static> {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Rate<'a> {
     event: &'a str,
     /// Null where the event is not counted.
@@ -287,6 +291,7 @@ struct Rate<'a> {
 
 /// Events that rows of threads and the process do not have.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct OfGroups<'a> {
     events: &'a [String],
     reason: &'static str,

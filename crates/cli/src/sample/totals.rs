@@ -12,6 +12,7 @@ use crate::text::clean;
 
 /// CPU time, switches and faults of a thread or a process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Usage {
     pub(crate) user_ns: u64,
     pub(crate) system_ns: u64,
@@ -23,6 +24,7 @@ pub(crate) struct Usage {
 
 /// One thread.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Thread {
     /// The thread id as seen from here.
     pub(crate) tid: u32,

@@ -95,15 +95,17 @@ pub(crate) type TakeProfile =
     fn(&Subject, (&ProfileRequest, Duration), fn(&Profile, &Symbols) -> Vec<u8>, &mut Context) -> Outcome;
 
 /// The verbs, which lie above this.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Verbs {
-    pub(crate) offers: &'static [Offer],
+    pub(crate) offers: Vec<Offer>,
     pub(crate) profile: TakeProfile,
 }
 
+/// The document that `--json` begins with.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case")]
-enum Event<'a> {
+pub(crate) enum Event<'a> {
     Start { pid: u32, url: &'a str, token_file: String },
 }
 

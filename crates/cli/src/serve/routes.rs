@@ -21,7 +21,7 @@ use super::metrics;
 use super::page::PageFile;
 use super::pprof::{self, Asked};
 use super::served::{RunSlots, Shape};
-use crate::render::processes::{Listing, Refused, Row};
+use crate::render::processes::{Listing, ProcessRow, Refused};
 use crate::user::User;
 use crate::verb::Offer;
 
@@ -154,7 +154,7 @@ async fn processes(State(app): Shared) -> Response {
     document(&Listing { processes })
 }
 
-fn row<'a>(session: &'a ServiceSession, phase: &'a SessionPhase) -> Row<'a> {
+fn row<'a>(session: &'a ServiceSession, phase: &'a SessionPhase) -> ProcessRow<'a> {
     let (agent, refused) = match phase {
         SessionPhase::Answers(hello) => (Some(&**hello), None),
         SessionPhase::Refused(report) => (None, Some(Refused::of(report))),
@@ -164,7 +164,7 @@ fn row<'a>(session: &'a ServiceSession, phase: &'a SessionPhase) -> Row<'a> {
     };
     let process = session.process();
     let name = agent.map_or(process.name(), |hello| &hello.name);
-    Row { pid: process.pid, name, uid: process.uid, agent, refused }
+    ProcessRow { pid: process.pid, name, uid: process.uid, agent, refused }
 }
 
 async fn live(State(app): Shared, Path(name): Path<String>) -> Response {

@@ -24,6 +24,7 @@ use crate::signals::{Signals, wait};
 use crate::text::count;
 
 pub(crate) use lines::Lines;
+pub(crate) use names::RecordLine;
 pub(crate) use timed::Timed;
 
 /// How long records are held so that those of several threads come out in order: more than the
@@ -39,6 +40,7 @@ pub(crate) struct Limits {
 
 /// The numbers of records that were printed and lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Tally {
     pub(crate) records: u64,
     #[serde(rename = "dropped_in_rings")]

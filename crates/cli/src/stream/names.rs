@@ -41,7 +41,8 @@ struct Thread {
 /// A record as JSON. `tid` (in a service of another namespace: `inner_tid`) and `thread_start`
 /// together, `probe_id`, `group_id` and `task` are never reused in a process.
 #[derive(Serialize)]
-struct Line<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct RecordLine<'a> {
     schema: u32,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -95,7 +96,7 @@ impl Names {
         let probe = self.probes.get(&record.probe);
         let thread = self.threads.get(&(tid, start));
         let is_elsewhere = self.numbers.is_some();
-        let line = Line {
+        let line = RecordLine {
             schema: SCHEMA,
             kind: "record",
             time_unix_ns: at(&self.clock, self.clock.real_ns, record.tsc),

@@ -20,6 +20,16 @@ use crate::exit::Outcome;
 use crate::output::Context;
 use crate::target::Target;
 
+/// The arguments of a subcommand.
+pub(crate) trait Subcommand: clap::Args {
+    /// The verb that HTTP offers of it.
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = None;
+
+    /// Runs it.
+    fn run(&self, context: &mut Context) -> Outcome;
+}
+
 /// The request of a verb, without the process that it is about. The command line has it by
 /// [`clap::Args`], HTTP by [`Offer`].
 pub(crate) trait Asked: DeserializeOwned + Send + 'static {
@@ -28,6 +38,10 @@ pub(crate) trait Asked: DeserializeOwned + Send + 'static {
 
     /// The help text of the target.
     const TARGET: &'static str = help::TARGET;
+
+    /// The verb that HTTP offers of it; `None` if only the command line has it.
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer>;
 
     /// Whether the answer is lines, until the end of the client; else it is one document.
     fn is_stream(&self) -> bool {
@@ -48,9 +62,11 @@ pub(crate) struct Line<R: Asked + clap::Args> {
     pub(crate) request: R,
 }
 
-impl<R: Asked + clap::Args> Line<R> {
-    /// Runs it.
-    pub(crate) fn run(&self, context: &mut Context) -> Outcome {
+impl<R: Asked + clap::Args> Subcommand for Line<R> {
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = R::OFFER;
+
+    fn run(&self, context: &mut Context) -> Outcome {
         self.request.run(&Subject::of(&self.target), context)
     }
 }

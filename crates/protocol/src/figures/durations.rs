@@ -9,6 +9,7 @@ use crate::verbs::{ExemplarRow, HistogramRow};
 
 /// The distribution of one kind of duration, as `--json` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Durations {
     /// The number of durations.
     pub count: u64,

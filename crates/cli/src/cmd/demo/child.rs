@@ -36,13 +36,16 @@ const KEPT: usize = 5;
 
 /// The first line of the service.
 #[derive(Serialize, Deserialize)]
-struct Begin {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Begin {
     listening: String,
 }
 
 /// The last line of the service.
 #[derive(Serialize, Deserialize)]
-pub(super) struct End {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct End {
+    #[cfg_attr(test, schemars(with = "serde_json::Value"))]
     pub(super) summary: dormouse_teaparty::Summary,
 }
 

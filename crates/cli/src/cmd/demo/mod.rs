@@ -8,13 +8,16 @@ mod script;
 mod summary;
 mod toggle;
 
+pub(super) use child::{Begin, End};
+pub(super) use script::Begun;
+pub(super) use summary::Summary;
+pub(super) use toggle::Second;
+
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use dormouse_protocol::{Stat, StatRequest};
 
-use self::child::TeaHouse;
-use self::summary::Summary;
 use crate::client::Client;
 use crate::duration::parse_positive;
 use crate::exit::{Exit, Failure, Outcome};
@@ -23,6 +26,8 @@ use crate::output::{Context, is_interactive, say};
 use crate::sample::events::EventRequest;
 use crate::sample::source::Source;
 use crate::target::Target;
+use crate::verb::Subcommand;
+use child::TeaHouse;
 
 /// How long the service lives by default: for a live view, until the user leaves.
 const LIVE: Duration = Duration::from_secs(3600);
@@ -57,24 +62,26 @@ fn parse_length(text: &str) -> Result<Duration, String> {
     })
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let is_live = is_interactive() && !args.plain && !args.toggle && !context.json;
-    let length = args.length.unwrap_or(if is_live { LIVE } else { PLAIN });
-    let mut house = TeaHouse::open(args.load, length, context.patience)?;
-    match play(&mut house, args, is_live, length, context) {
-        Ok(Some(summary)) => {
-            summary.print(context)?;
-            context.flush()?;
-            if !context.json {
-                say(
-                    "\nyour own service: call dormouse::init() in it, then try dormouse ps, top, keys and trace",
-                );
+impl Subcommand for Args {
+    fn run(&self, context: &mut Context) -> Outcome {
+        let is_live = is_interactive() && !self.plain && !self.toggle && !context.json;
+        let length = self.length.unwrap_or(if is_live { LIVE } else { PLAIN });
+        let mut house = TeaHouse::open(self.load, length, context.patience)?;
+        match play(&mut house, self, is_live, length, context) {
+            Ok(Some(summary)) => {
+                summary.print(context)?;
+                context.flush()?;
+                if !context.json {
+                    say(
+                        "\nyour own service: call dormouse::init() in it, then try dormouse ps, top, keys and trace",
+                    );
+                }
+                Ok(summary.exit())
             }
-            Ok(summary.exit())
+            Ok(None) => Ok(Exit::Interrupted),
+            // The service's own end explains why it could not be talked to.
+            Err(failure) => Err(house.explain(failure)),
         }
-        Ok(None) => Ok(Exit::Interrupted),
-        // The service's own end explains why it could not be talked to.
-        Err(failure) => Err(house.explain(failure)),
     }
 }
 
@@ -112,10 +119,21 @@ fn play(
     Ok(Some(Summary::of((house.pid(), house.url.clone()), &hello, batches, stat, load)))
 }
 
-/// The hidden subcommand: the service itself.
-pub(crate) fn teaparty(args: &dormouse_teaparty::Args, context: &mut Context) -> Outcome {
-    // Not by this program's name: a service that is looked into, not the command that looks.
-    let _ = rustix::thread::set_name(c"teaparty");
+/// Run the demo's service
+#[derive(Debug, clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Teaparty {
+    #[command(flatten)]
+    args: dormouse_teaparty::Args,
+}
+
+impl Subcommand for Teaparty {
+    fn run(&self, context: &mut Context) -> Outcome {
+        serve_tea(&self.args, context)
+    }
+}
+
+fn serve_tea(args: &dormouse_teaparty::Args, context: &mut Context) -> Outcome {
     let json = context.json;
     let mut told = Ok(());
     let summary = dormouse_teaparty::run(args, |url| {

@@ -27,7 +27,8 @@ const PARTS: u32 = TABLES + 2;
 const RECORDS: NonZero<u64> = NonZero::new(24).unwrap();
 
 #[derive(Serialize)]
-struct Begun<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Begun<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     pid: u32,

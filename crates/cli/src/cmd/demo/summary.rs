@@ -14,6 +14,7 @@ use crate::text::{clean, count};
 
 /// The work of switching all keys.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Batches {
     pub(super) on: BatchStat,
     pub(super) off: BatchStat,
@@ -24,7 +25,8 @@ pub(super) struct Batches {
 
 /// Everything at once.
 #[derive(Debug, Serialize)]
-pub(super) struct Summary {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Summary {
     #[serde(rename = "type")]
     kind: &'static str,
     pid: u32,
@@ -47,6 +49,7 @@ pub(super) struct Summary {
 
 /// One route: what the clients measured, and its cost in the service.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Route {
     #[serde(rename = "route")]
     name: Cow<'static, str>,
@@ -60,6 +63,7 @@ struct Route {
 
 /// A group that is no route.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Other {
     group: String,
     cpu_ns: u64,

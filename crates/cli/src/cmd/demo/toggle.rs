@@ -20,7 +20,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// One line.
 #[derive(Serialize)]
-struct Second {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Second {
     #[serde(rename = "type")]
     kind: &'static str,
     updates: u64,

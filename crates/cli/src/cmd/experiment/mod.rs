@@ -13,6 +13,8 @@ mod report;
 mod switch;
 mod trial;
 
+pub(super) use report::Document;
+
 #[cfg(test)]
 mod tests;
 
@@ -26,9 +28,10 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, is_drawable, say};
 use crate::signals::Signals;
 use crate::target::Target;
+use crate::verb::Subcommand;
 use judge::Verdict;
 use metric::Metric;
-use report::{Document, so_far};
+use report::so_far;
 use trial::{End, Trial};
 
 /// Find out how much the code behind a key costs each request, on the live service
@@ -55,50 +58,52 @@ pub(crate) struct Args {
     metric: Metric,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let Args { target, glob, .. } = args;
-    let conversation = Client::open(target, context.patience)?;
-    // From here on a signal ends the turn, not the process in the middle of a line.
-    let signals = Signals::to_end_or_stop()?;
-    let mut trial = Trial::prepare(conversation, signals, args.metric.clone(), glob)?;
-    let is_drawn = !context.json && is_drawable(&std::io::stderr());
-    if !context.json {
-        say(format_args!(
-            "switching {} on and off in {} for {}; Ctrl-C ends it",
-            crate::text::list(&trial.switch.names, 4),
-            trial.who(),
-            short_of(args.length),
-        ));
-    }
-    let end = trial.run(args.length, |trial| {
+impl Subcommand for Args {
+    fn run(&self, context: &mut Context) -> Outcome {
+        let Args { target, glob, .. } = self;
+        let conversation = Client::open(target, context.patience)?;
+        // From here on a signal ends the turn, not the process in the middle of a line.
+        let signals = Signals::to_end_or_stop()?;
+        let mut trial = Trial::prepare(conversation, signals, self.metric.clone(), glob)?;
+        let is_drawn = !context.json && is_drawable(&std::io::stderr());
+        if !context.json {
+            say(format_args!(
+                "switching {} on and off in {} for {}; Ctrl-C ends it",
+                crate::text::list(&trial.switch.names, 4),
+                trial.who(),
+                short_of(self.length),
+            ));
+        }
+        let end = trial.run(self.length, |trial| {
+            if is_drawn {
+                let (elapsed, length) = (short_of(trial.elapsed), short_of(self.length));
+                let line = format!("{elapsed} of {length}, {} pairs: {}", trial.pairs.len(), so_far(trial));
+                let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+            }
+        });
         if is_drawn {
-            let (elapsed, length) = (short_of(trial.elapsed), short_of(args.length));
-            let line = format!("{elapsed} of {length}, {} pairs: {}", trial.pairs.len(), so_far(trial));
-            let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
-    });
-    if is_drawn {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
-    let has_requests = !trial.judge.findings.is_empty();
-    if has_requests || matches!(end, End::Asked) {
-        if context.json {
-            context.document(&Document::of(&trial, &end))?;
-        } else {
-            context.text(report::text(&trial, &end))?;
+        let has_requests = !trial.judge.findings.is_empty();
+        if has_requests || matches!(end, End::Asked) {
+            if context.json {
+                context.document(&Document::of(&trial, &end))?;
+            } else {
+                context.text(report::text(&trial, &end))?;
+            }
         }
-    }
-    if let End::Broken(failure) = end {
-        if has_requests && !context.json {
-            say(format_args!("{FAIR}it ended early:{FAIR:#} the figures are of the time until then"));
+        if let End::Broken(failure) = end {
+            if has_requests && !context.json {
+                say(format_args!("{FAIR}it ended early:{FAIR:#} the figures are of the time until then"));
+            }
+            return Err(failure);
         }
-        return Err(failure);
+        let is_judged = trial.judge.findings.iter().any(|finding| finding.verdict != Verdict::TooFew);
+        if is_judged || matches!(end, End::Asked) {
+            return Ok(Exit::Ok);
+        }
+        let enough = if has_requests { "enough requests" } else { "a request" };
+        Err(Failure::failed(format!("no group of {} has ended {enough}", trial.who()))
+            .hint("dormouse top TARGET shows requests by group; --for takes more time"))
     }
-    let is_judged = trial.judge.findings.iter().any(|finding| finding.verdict != Verdict::TooFew);
-    if is_judged || matches!(end, End::Asked) {
-        return Ok(Exit::Ok);
-    }
-    let enough = if has_requests { "enough requests" } else { "a request" };
-    Err(Failure::failed(format!("no group of {} has ended {enough}", trial.who()))
-        .hint("dormouse top TARGET shows requests by group; --for takes more time"))
 }

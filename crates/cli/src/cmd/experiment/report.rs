@@ -15,7 +15,8 @@ use crate::render::table::Table;
 use crate::text::{clean, count, list};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Document<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Document<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     pid: u32,
@@ -38,6 +39,7 @@ pub(super) struct Document<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RowDocument<'a> {
     /// `process`, where only groups count `groups`; `average`: of the groups' changes, each weighed
     /// by how steady it is; `group`.

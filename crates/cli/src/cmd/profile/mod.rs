@@ -3,8 +3,13 @@
 //! The service samples itself and reports addresses; their names are resolved here. The profile
 //! belongs to the connection and ends with it, so it does not matter how this command ends.
 
+mod change;
+mod document;
 mod file;
 mod take;
+
+pub(super) use change::DiffDocument;
+pub(super) use document::ProfileDocument;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,13 +31,14 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::length::Length;
 use crate::new_file::NewFile;
 use crate::output::{Context, FAIR};
-use crate::render::profile::change::{self, DiffDocument};
-use crate::render::profile::document::{Circumstances, ProfileDocument};
 use crate::render::profile::text;
 use crate::target::Target;
 use crate::text::{clean, count, read_by_text};
-use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
+use crate::verb::{Asked, Subcommand};
 
+use document::Circumstances;
 use file::{Form, Place};
 use take::{Taken, of_command, of_target};
 
@@ -172,6 +178,8 @@ impl Args {
 impl Asked for Request {
     const NAME: &'static str = "profile";
     const TARGET: &'static str = help::TARGET_OR_FILE;
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         self.check()?;
@@ -182,22 +190,27 @@ impl Asked for Request {
     }
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    // Before anything is sampled or run, so that an unreadable or unwritable file costs no time.
-    args.check()?;
-    let Args { target, request, output, diff, command } = args;
-    let old = diff.as_deref().map(|path| earlier(path, request.kind)).transpose()?;
-    // A command has its own way with signals.
-    let signals = target.as_ref().map(|_| context.cancel()).transpose()?;
-    let file = output.as_ref().map(Place::create).transpose()?;
-    let length = request.length.map(|Length(length)| length);
-    let taken = match target.as_ref().zip(signals) {
-        Some((target, signals)) => {
-            of_target(target, (&args.to_request(), length.unwrap_or(LENGTH)), &signals, context)?
-        }
-        None => of_command(command, &args.to_request(), length, context)?,
-    };
-    show(taken, (request, output.as_ref().zip(file), old), context)
+impl Subcommand for Args {
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Request::OFFER;
+
+    fn run(&self, context: &mut Context) -> Outcome {
+        // Before anything is sampled or run: an unreadable or unwritable file costs no time.
+        self.check()?;
+        let Args { target, request, output, diff, command } = self;
+        let old = diff.as_deref().map(|path| earlier(path, request.kind)).transpose()?;
+        // A command has its own way with signals.
+        let signals = target.as_ref().map(|_| context.cancel()).transpose()?;
+        let file = output.as_ref().map(Place::create).transpose()?;
+        let length = request.length.map(|Length(length)| length);
+        let taken = match target.as_ref().zip(signals) {
+            Some((target, signals)) => {
+                of_target(target, (&self.to_request(), length.unwrap_or(LENGTH)), &signals, context)?
+            }
+            None => of_command(command, &self.to_request(), length, context)?,
+        };
+        show(taken, (request, output.as_ref().zip(file), old), context)
+    }
 }
 
 /// Takes a profile until its time is over or the client leaves, and writes it in some form.

@@ -5,15 +5,16 @@ use serde::Serialize;
 
 use super::Args;
 use crate::bytes;
-use crate::client::Client;
+use crate::client::session::Subject;
 use crate::duration::{milliseconds, short};
 use crate::exit::{Exit, Outcome};
-use crate::output::{Context, HEAD, say};
+use crate::output::{Context, HEAD};
 use crate::render::leases::short_ms;
 use crate::text::{Clean, count};
 
 #[derive(Serialize)]
-struct RecorderDocument<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct RecorderDocument<'a> {
     pid: u32,
     /// `on`, `off` where the command has ended it, or `none` where there is none.
     state: &'static str,
@@ -22,36 +23,43 @@ struct RecorderDocument<'a> {
 }
 
 pub(super) fn run(args: &Args, context: &mut Context) -> Outcome {
-    let target = &args.target;
-    let (mut client, _) = Client::open(target, context.patience)?;
     let mut request = RecordRequest::default();
     request.glob.clone_from(&args.glob);
     request.memory_bytes = args.memory;
     request.for_ms = args.length.map(milliseconds);
     request.off = args.off;
-    let answer: RecordAnswer = client.call(request)?;
+    ask(&Subject::of(&args.target), request, context)
+}
+
+/// Has the service start, end or describe its recorder.
+pub(super) fn ask(subject: &Subject, request: RecordRequest, context: &mut Context) -> Outcome {
+    let target = &subject.target;
+    let (is_off, is_on) = (request.off, request.glob.is_some());
+    let mut session = subject.session(context.patience)?;
+    let answer: RecordAnswer = session.call(request)?;
     let state = match &answer.recorder {
         None => "none",
-        Some(_) if args.off => "off",
+        Some(_) if is_off => "off",
         Some(_) => "on",
     };
     if context.json {
-        context.document(&RecorderDocument { pid: client.pid, state, answer: &answer })?;
+        context.document(&RecorderDocument { pid: session.pid(), state, answer: &answer })?;
     } else if let Some(row) = &answer.recorder {
         context.line(format_args!("{HEAD}recorder {state}{HEAD:#}: {}", figures(row)))?;
     }
     let Some(row) = &answer.recorder else {
-        say(format_args!("{} has no recorder; `dormouse record {target} GLOB` starts one", client.who));
+        let who = session.who();
+        context.note(format_args!("{who} has no recorder; `dormouse record {target} GLOB` starts one"));
         return Ok(Exit::Failed);
     };
     if row.dropped > 0 {
-        say(format_args!(
+        context.note(format_args!(
             "{} lost on the way: threads filled their rings faster than they were emptied",
             count(row.dropped, "record")
         ));
     }
-    if args.glob.is_some() && row.left_ms.is_none() {
-        say(format_args!("it stays in the service; `dormouse record {target} --off` ends it"));
+    if is_on && row.left_ms.is_none() {
+        context.note(format_args!("it stays in the service; `dormouse record {target} --off` ends it"));
     }
     Ok(Exit::Ok)
 }

@@ -8,14 +8,25 @@
 mod flight;
 mod save;
 
+pub(super) use flight::RecorderDocument;
+pub(super) use save::SavedDocument;
+
+use std::ffi::OsString;
 use std::time::Duration;
+
+use dormouse_protocol::RecordRequest;
+use serde::Deserialize;
 
 use crate::args::help;
 use crate::bytes;
+use crate::client::session::Subject;
 use crate::duration::parse_positive;
-use crate::exit::Outcome;
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Context;
 use crate::target::Target;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
+use crate::verb::{Asked, Subcommand};
 
 /// Keep the last records of probes in the service
 ///
@@ -37,12 +48,37 @@ pub(crate) struct Args {
     /// End the recorder, no matter which client started it
     #[arg(long, conflicts_with_all = ["glob", "length"])]
     off: bool,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    faults: Option<Option<OsString>>,
     /// Have the service write its present state to a file now, which dormouse tasks, profile and
     /// trace read; prints its path
     #[arg(long, conflicts_with_all = ["glob", "length", "off"])]
     save: bool,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    if args.save { save::run(&args.target, context) } else { flight::run(args, context) }
+impl Subcommand for Args {
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Request::OFFER;
+
+    fn run(&self, context: &mut Context) -> Outcome {
+        if self.faults.is_some() {
+            let moved = Failure::new(Exit::Usage, "faults are recorded by the bench");
+            return Err(moved.hint("dormouse-bench record-faults --help"));
+        }
+        if self.save { save::run(&self.target, context) } else { flight::run(self, context) }
+    }
+}
+
+/// The state of the recorder.
+#[derive(Debug, Deserialize)]
+struct Request {}
+
+impl Asked for Request {
+    const NAME: &'static str = "record";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
+
+    fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
+        flight::ask(subject, RecordRequest::default(), context)
+    }
 }

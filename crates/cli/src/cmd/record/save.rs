@@ -24,7 +24,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const LENGTH: Duration = Duration::from_secs(5);
 
 #[derive(Serialize)]
-struct Document<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct SavedDocument<'a> {
     pid: u32,
     file: &'a str,
 }
@@ -45,7 +46,7 @@ pub(super) fn run(target: &Target, context: &mut Context) -> Outcome {
         )));
     };
     if context.json {
-        context.document(&Document { pid: client.pid, file })?;
+        context.document(&SavedDocument { pid: client.pid, file })?;
     } else {
         context.line(clean(file))?;
     }

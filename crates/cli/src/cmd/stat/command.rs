@@ -45,6 +45,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The use of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Used {
     elapsed_ns: u64,
     #[serde(flatten)]
@@ -72,7 +73,8 @@ struct Inside {
 }
 
 #[derive(Serialize)]
-struct RunDocument<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct RunDocument<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     command: Vec<String>,
@@ -91,6 +93,7 @@ struct RunDocument<'a> {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct InsideDocument<'a> {
     before_end_ns: u64,
     #[serde(flatten)]
@@ -114,7 +117,8 @@ const SIZE: &str = "maximum resident size";
 
 /// All runs together.
 #[derive(Serialize)]
-struct Total {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct RunsDocument {
     #[serde(rename = "type")]
     kind: &'static str,
     command: Vec<String>,
@@ -123,6 +127,7 @@ struct Total {
     /// In the order of [`FIGURES`]; null where one run or more does not have it: the command is too
     /// small for its size to be known.
     #[serde(flatten, serialize_with = "as_map")]
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, Option<Figure>>"))]
     figures: Vec<(&'static str, Option<Figure>)>,
 }
 
@@ -328,7 +333,7 @@ fn document<'a>(
     }
 }
 
-fn total(command: &[OsString], runs: &[Run], failed_runs: usize) -> Outcome<Total> {
+fn total(command: &[OsString], runs: &[Run], failed_runs: usize) -> Outcome<RunsDocument> {
     let documents = runs.iter().map(|run| serde_json::to_value(document(command, 0, run, None)));
     let documents: Vec<Value> = documents
         .collect::<Result<_, _>>()
@@ -338,7 +343,7 @@ fn total(command: &[OsString], runs: &[Run], failed_runs: usize) -> Outcome<Tota
         (key, values.map(Figure::of))
     };
     let figures = FIGURES.iter().map(figure).collect();
-    Ok(Total { kind: "total", command: words(command), runs: runs.len(), failed_runs, figures })
+    Ok(RunsDocument { kind: "total", command: words(command), runs: runs.len(), failed_runs, figures })
 }
 
 fn print(command: &[OsString], run: &Run, context: &mut Context) -> Outcome<()> {
@@ -371,7 +376,7 @@ fn at_most(used: &Used) -> String {
     )
 }
 
-fn print_total(total: &Total, last: &Used, context: &mut Context) -> Outcome<()> {
+fn print_total(total: &RunsDocument, last: &Used, context: &mut Context) -> Outcome<()> {
     let failed = match total.failed_runs {
         0 => String::new(),
         n => format!(", {n} of them failed"),

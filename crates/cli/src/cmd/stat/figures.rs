@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// Mean and spread.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Figure {
     pub(super) mean: f64,
     /// The standard deviation of the runs, not of the mean; 0 for a single run.

@@ -16,7 +16,8 @@ use crate::sample::{IN_NO_GROUP, OF_GROUPS};
 
 /// One interval, or the total.
 #[derive(Serialize)]
-pub(super) struct Document<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Document<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     pid: u32,
@@ -29,6 +30,7 @@ pub(super) struct Document<'a> {
 
 /// The figures of the process and of its parts.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Figures<'a> {
     elapsed_ns: u64,
     clock: Bounds<'a>,
@@ -57,6 +59,7 @@ pub(super) struct Figures<'a> {
 
 /// How far the CPU times may be from the truth.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Bounds<'a> {
     /// The error bound for each thread that runs; the process's is that times its running threads.
     thread_error_bound_ns: u64,
@@ -72,6 +75,7 @@ struct Bounds<'a> {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Process<'a> {
     cpu_ns: u64,
     cpus_used: f64,
@@ -85,6 +89,7 @@ struct Process<'a> {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Group<'a> {
     #[serde(flatten)]
     row: RowDocument<'a, GroupFigure>,
@@ -93,6 +98,7 @@ struct Group<'a> {
 
 /// An event's count, or the reason why there is none: never 0 for that.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct EventCount<'a> {
     event: &'a str,
     unit: &'a str,

@@ -11,6 +11,9 @@ mod figures;
 mod json;
 mod text;
 
+pub(super) use command::{RunDocument, RunsDocument};
+pub(super) use json::Document;
+
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::os::fd::AsFd as _;
@@ -28,7 +31,9 @@ use crate::sample::events::EventRequest;
 use crate::sample::source::Source;
 use crate::signals::wait;
 use crate::target::Target;
-use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
+use crate::verb::{Asked, Subcommand};
 use account::{Account, Kind};
 
 /// The shortest interval, in milliseconds: below it the looks would show up in their own figures.
@@ -88,19 +93,26 @@ pub(crate) struct Request {
     interval: Option<Length<SHORTEST_MS>>,
 }
 
-pub(crate) fn run(args: &Args, context: &mut Context) -> Outcome {
-    if let Some(path) = &args.output {
-        context.write_to(path)?;
-    }
-    let Args { target, pid, request, .. } = args;
-    match target.clone().or(pid.map(Target::Pid)) {
-        Some(target) => request.run(&Subject::of(&target), context),
-        None => command::run(&args.command, args.repeat, &request.events, request.waits, context),
+impl Subcommand for Args {
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Request::OFFER;
+
+    fn run(&self, context: &mut Context) -> Outcome {
+        if let Some(path) = &self.output {
+            context.write_to(path)?;
+        }
+        let Args { target, pid, request, .. } = self;
+        match target.clone().or(pid.map(Target::Pid)) {
+            Some(target) => request.run(&Subject::of(&target), context),
+            None => command::run(&self.command, self.repeat, &request.events, request.waits, context),
+        }
     }
 }
 
 impl Asked for Request {
     const NAME: &'static str = "stat";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn is_stream(&self) -> bool {
         self.interval.is_some()

@@ -12,6 +12,8 @@ use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Context;
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// The longest time for which HTTP switches keys on.
 const LONGEST_MS: u64 = 3_600_000;
@@ -27,6 +29,8 @@ pub(crate) struct Request {
 
 impl Asked for Request {
     const NAME: &'static str = "keys";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::changing::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let wrong = |what: String| Err(Failure::new(Exit::Usage, what));

@@ -13,6 +13,8 @@ use crate::output::Context;
 use crate::render::leases::{Switched, note_held, short_ms, unix_ms_in};
 use crate::text::count;
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// Switch keys off
 ///
@@ -42,6 +44,8 @@ impl Request {
 
 impl Asked for Request {
     const NAME: &'static str = "off";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = None;
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let mut session = subject.session(context.patience)?;

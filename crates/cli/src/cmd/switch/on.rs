@@ -12,6 +12,8 @@ use std::time::Duration;
 use dormouse_protocol::{Changed, Note, OnRequest};
 use serde::Deserialize;
 
+#[cfg(feature = "serve")]
+use super::Request as SwitchRequest;
 use crate::args::help;
 use crate::client::Client;
 use crate::client::session::{Session, Subject};
@@ -21,6 +23,8 @@ use crate::output::Context;
 use crate::render::leases::{Switched, note_ended, short_ms, unix_ms_in};
 use crate::signals::{Signals, wait};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// Switch keys on: until Ctrl-C, for a time, or for good
 #[derive(Debug, clap::Args, Deserialize)]
@@ -51,6 +55,8 @@ impl Request {
 
 impl Asked for Request {
     const NAME: &'static str = "on";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::changing::<SwitchRequest>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let Request { glob, length, keep, dwell } = self;

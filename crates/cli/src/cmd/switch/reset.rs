@@ -9,6 +9,8 @@ use crate::exit::{Exit, Outcome};
 use crate::output::Context;
 use crate::render::leases::{Switched, note_held};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 /// Restore the states that keys started with
 ///
@@ -22,6 +24,8 @@ pub(crate) struct Request {
 
 impl Asked for Request {
     const NAME: &'static str = "reset";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = None;
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         let mut session = subject.session(context.patience)?;

@@ -11,6 +11,10 @@ mod long_polls;
 mod reports;
 mod waiting_places;
 
+pub(super) use listing::document::TasksDocument;
+pub(super) use listing::long_poll::LongPollDocument;
+pub(super) use listing::tree::TreeDocument;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd as _;
@@ -32,12 +36,13 @@ use crate::signals::{Signals, wait};
 use crate::target::Target;
 use crate::text::{clean, count, read_by_text};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 
 use agent::{Taken, TaskList};
 use choice::{Choice, Sort};
-use listing::document::TasksDocument;
 use listing::place::PlaceNames;
-use listing::tree::{self, TreeDocument};
+use listing::tree;
 use listing::{Listing, text};
 use waiting_places::named;
 
@@ -139,6 +144,8 @@ impl From<StateArg> for WireTaskState {
 impl Asked for Request {
     const NAME: &'static str = "tasks";
     const TARGET: &'static str = help::TARGET_OR_FILE;
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn is_stream(&self) -> bool {
         self.long_poll.is_some()

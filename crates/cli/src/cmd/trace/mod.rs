@@ -28,6 +28,8 @@ use crate::stream::{Limits, Lines, Sink, Stream, Tally, Timed, summary};
 use crate::target::Target;
 use crate::text::{count, list};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 use viewer::TimelinePlace;
 
 /// Switch probes on and print what they record, until Ctrl-C
@@ -54,8 +56,9 @@ pub(crate) struct Request {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case")]
-enum Document<'a> {
+pub(super) enum Document<'a> {
     Start {
         pid: u32,
         matched: &'a [String],
@@ -72,7 +75,8 @@ enum Document<'a> {
 
 /// A timeline in its file.
 #[derive(Debug, Serialize)]
-struct Written {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Written {
     file: String,
     duration_ns: u64,
     threads: usize,
@@ -106,6 +110,8 @@ impl Request {
 impl Asked for Request {
     const NAME: &'static str = "trace";
     const TARGET: &'static str = help::TARGET_OR_FILE;
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::changing::<Self>());
 
     fn is_stream(&self) -> bool {
         true

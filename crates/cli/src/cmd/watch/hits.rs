@@ -25,6 +25,7 @@ const NOWHERE: &str = "0x0";
 
 /// A report in the JSON of `watch`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReportDocument {
     state: WireState,
     hits: u64,
@@ -49,6 +50,7 @@ pub(crate) struct ReportDocument {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SiteDocument {
     hits: u64,
     share_percent: f64,
@@ -58,6 +60,7 @@ struct SiteDocument {
 
 /// A hit in the JSON of `watch`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct HitDocument {
     #[serde(flatten)]
     place: CodePlace,

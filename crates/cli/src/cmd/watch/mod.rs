@@ -32,6 +32,8 @@ use crate::signals::Signals;
 use crate::target::Target;
 use crate::text::{clean, read_by_text};
 use crate::verb::Asked;
+#[cfg(feature = "serve")]
+use crate::verb::Offer;
 use hits::{HitDocument, ReportDocument};
 use places::Places;
 use snapshot::WatchSnapshot;
@@ -151,8 +153,9 @@ impl FromStr for Bits {
 read_by_text!(Bits);
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case")]
-enum Document<'a> {
+pub(super) enum Document<'a> {
     Start {
         pid: u32,
         name: &'a str,
@@ -257,6 +260,8 @@ impl page::Writer for Watcher {
 
 impl Asked for Request {
     const NAME: &'static str = "watch";
+    #[cfg(feature = "serve")]
+    const OFFER: Option<Offer> = Some(Offer::changing::<Self>());
 
     fn is_stream(&self) -> bool {
         true

@@ -19,6 +19,7 @@ const MOST: usize = 1 << 16;
 /// A place in the code. Of several functions the innermost, which was inlined into the others,
 /// comes first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CodePlace {
     /// The address that the processor reported.
     pub(crate) addr: String,

@@ -37,6 +37,7 @@ impl WatchSnapshot {
 
 /// The end of a watch that was not asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
     /// The process has ended.

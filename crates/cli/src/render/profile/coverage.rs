@@ -15,7 +15,7 @@ const FEW_FRAMES: f64 = 5.0;
 const FEW_PERCENT: f64 = 90.0;
 
 /// Lines for a reader, those that are worth a warning in its colour.
-pub(super) fn lines(profile: &Profile) -> Vec<String> {
+pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     let coverage = &profile.coverage;
     let column = profile.kind.main_column();
     let mut lines = Vec::new();

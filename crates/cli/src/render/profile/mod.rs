@@ -1,7 +1,5 @@
-//! Profiles for users and programs: functions by group, what is missing, JSON.
+//! Profiles as text: functions by group, and what is missing.
 
-pub(crate) mod change;
-mod coverage;
-pub(crate) mod document;
+pub(crate) mod coverage;
 pub(crate) mod text;
 pub(crate) mod uses;

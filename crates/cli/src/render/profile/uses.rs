@@ -258,7 +258,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> f64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use dormouse_profile::{MappedRange, Node, ProfileCoverage, ProfileGroup, SourceFrame};
 
     use super::*;

@@ -12,6 +12,7 @@ use crate::render::frame::CodeFrame;
 
 /// The part that the list and the tree have in common.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct ListingHead {
     pid: u32,
     /// For how long times had been taken.
@@ -28,6 +29,7 @@ pub(super) struct ListingHead {
 
 /// The list of tasks.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct TasksDocument<'a> {
     #[serde(flatten)]
     head: ListingHead,
@@ -39,6 +41,7 @@ pub(crate) struct TasksDocument<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct TaskDocument<'a> {
     task: u64,
     group: &'a str,
@@ -71,6 +74,7 @@ struct TaskDocument<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct PlaceDocument<'a> {
     place: u32,
     frames: &'a [CodeFrame],

@@ -60,6 +60,7 @@ fn is_the_services(frame: &CodeFrame) -> bool {
 
 /// The report as JSON.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LongPollDocument<'a> {
     /// The number of the poll, which all reports on it have.
     poll: u64,

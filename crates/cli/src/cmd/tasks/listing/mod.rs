@@ -49,6 +49,7 @@ pub(crate) struct Listing<'a> {
 
 /// The tasks of a group that are alive, and of which no times are known.
 #[derive(Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Unlisted<'a> {
     pub(crate) group: &'a str,
     pub(crate) tasks: u64,

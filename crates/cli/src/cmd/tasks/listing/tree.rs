@@ -22,6 +22,7 @@ const MOST_FRAMES: usize = 128;
 
 /// A function on the way to places, or a stand-in for one, and the tasks that wait there.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Branch {
     tasks: u64,
     /// The longest time that one of them has been in its state.
@@ -37,6 +38,7 @@ pub(crate) struct Branch {
 
 /// A branch with its name.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Named {
     #[serde(flatten)]
     key: Key,
@@ -46,6 +48,7 @@ struct Named {
 
 /// The difference between branches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 enum Key {
     Group {
@@ -159,6 +162,7 @@ pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
 
 /// The tree as JSON.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct TreeDocument<'a> {
     #[serde(flatten)]
     head: ListingHead,

@@ -3,10 +3,11 @@
 use dormouse_profile::{Profile, ProfileCoverage, ProfileKind, Symbols};
 use serde::Serialize;
 
-use super::uses::{FunctionUse, percent, uses};
+use crate::render::profile::uses::{FunctionUse, percent, uses};
 
 /// A profile; values are in `unit`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ProfileDocument<'a> {
     pid: u32,
     program: &'a str,
@@ -30,6 +31,7 @@ pub(crate) struct ProfileDocument<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct GroupDocument {
     name: String,
     total: u64,
@@ -37,6 +39,7 @@ struct GroupDocument {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct FunctionDocument {
     function: String,
     #[serde(rename = "self")]

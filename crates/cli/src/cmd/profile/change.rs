@@ -15,16 +15,17 @@ use dormouse_profile::symbols::NO_SAMPLE;
 use dormouse_profile::{Diff, NO_GROUP, Profile, ProfileKind, Values};
 use serde::Serialize;
 
-use super::coverage;
-use super::text::brief;
-use super::uses::{FunctionUse, GroupUse, amount, uses};
 use crate::duration::short;
 use crate::output::{BAD, DIM, GOOD, HEAD};
+use crate::render::profile::coverage;
+use crate::render::profile::text::brief;
+use crate::render::profile::uses::{FunctionUse, GroupUse, amount, uses};
 use crate::render::table::Table;
 use crate::text::{Clean, clean, count};
 
 /// A group, or a function in it, in two profiles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Change {
     pub(crate) name: String,
     /// By itself; of a group, all of it.
@@ -85,6 +86,7 @@ impl Chance {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct GroupChange {
     #[serde(flatten)]
     all: Change,
@@ -95,6 +97,7 @@ pub(crate) struct GroupChange {
 /// Two profiles in the JSON of `profile --diff`; old values are scaled to the length of the new
 /// one.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DiffDocument {
     pid: u32,
     kind: ProfileKind,
@@ -263,8 +266,8 @@ pub(crate) fn report(who: &str, diff: &Diff, new: &Profile, column: usize, most:
 
 #[cfg(test)]
 mod tests {
-    use super::super::uses::tests::tea;
     use super::*;
+    use crate::render::profile::uses::tests::tea;
 
     /// The old profile took half as long and had more of `stir`.
     fn grown() -> (Diff, Profile) {
