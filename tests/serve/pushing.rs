@@ -47,8 +47,10 @@ impl Moody {
         }
     }
 
-    fn variables(&self, temporality: &'static str) -> [(&'static str, String); 3] {
+    /// The variables of a server that pushes here, beside a proxy that it shall not use.
+    fn variables(&self, temporality: &'static str) -> [(&'static str, String); 4] {
         [
+            ("ALL_PROXY", "http://127.0.0.1:9".into()),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", self.url.clone()),
             ("OTEL_METRIC_EXPORT_INTERVAL", "1000".into()),
             ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", temporality.into()),

@@ -17,6 +17,8 @@ use crate::support::{HANG, NOBODY, Service, skip};
 fn stranger() {
     let runtime = std::env::var("DORMOUSE_RUNTIME_DIR").expect("a directory");
     let manner = std::env::var("MANNER").expect("a manner");
+    // The name of the honest service.
+    std::fs::write("/proc/self/comm", "teaparty").expect("a name");
     let directory = Path::new(&runtime).join("dormouse");
     std::fs::create_dir(&directory).expect("a directory");
     let path = directory.join(format!("{}.sock", std::process::id()));

@@ -376,6 +376,21 @@ mod tests {
     }
 
     #[test]
+    fn readings_without_readers_are_dropped() {
+        let now = Instant::now();
+        let of = |pid, age| ((pid, 1), (Arc::default(), now - Duration::from_secs(age)));
+        let read = (1..=3).map(|pid| of(pid, 0));
+        let mut all: HashMap<_, _> = read.chain([of(4, 100), of(5, 200), of(6, 300), of(7, 700)]).collect();
+        forget(&mut all);
+        let mut left: Vec<u32> = all.keys().map(|(pid, _)| *pid).collect();
+        left.sort_unstable();
+        assert_eq!(left, [1, 2, 3, 4]);
+        all.extend((10..20).map(|pid| of(pid, 1)));
+        forget(&mut all);
+        assert_eq!(all.len(), 13, "all that are being read");
+    }
+
+    #[test]
     fn samples_have_what_changed() {
         let groups = |all: &[(u32, u64)]| {
             let group = |&(id, cpu_ns): &(u32, u64)| GroupRow { id, cpu_ns, ..GroupRow::default() };
