@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Answer /metrics without the token
     #[arg(long)]
     public_metrics: bool,
-    /// Push through the proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name
+    /// Push through the proxy that the environment names, as by `HTTPS_PROXY`
     #[arg(long)]
     push_proxy: bool,
     /// Events for groups to count beside CPU time; `dormouse list` lists them

@@ -249,13 +249,11 @@ impl Hub {
 
     fn named(&self, name: &str) -> Vec<Arc<ServiceSession>> {
         let sessions = self.sessions().into_iter();
-        match name.parse() {
-            Ok(Target::Pid(pid)) => sessions.filter(|session| session.process().pid == pid).collect(),
-            _ => {
-                let named = sessions.filter(|session| session.process().is_named(name));
-                closest(named.collect(), |session| session.process())
-            }
+        if let Ok(Target::Pid(pid)) = name.parse() {
+            return sessions.filter(|session| session.process().pid == pid).collect();
         }
+        let named = sessions.filter(|session| session.process().is_named(name));
+        closest(named.collect(), |session| session.process())
     }
 }
 

@@ -161,7 +161,7 @@ impl Post {
             format!("the collector answers {status}{}", reason(header(header::CONTENT_TYPE), &body));
         let again = RETRYABLE.contains(&status).then(|| named_pause(headers));
         if let Some(named) = header(header::RETRY_AFTER).filter(|_| again.is_some()) {
-            reason += &format!(" (Retry-After: {})", excerpt(named));
+            reason = format!("{reason} (Retry-After: {})", excerpt(named));
         }
         Err(Miss { reason, again })
     }

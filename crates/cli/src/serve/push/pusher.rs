@@ -123,7 +123,7 @@ impl<S: PushSource, T: Fn(&str)> Work<S, T> {
         match self.post.deliver(&request, deadline, wait) {
             Ok(partial) => {
                 self.source.taken();
-                self.news.taken(partial);
+                self.news.taken(partial.as_ref());
                 None
             }
             Err(NotTaken { reason, quiet }) => {
@@ -150,16 +150,16 @@ struct News<T> {
 }
 
 impl<T: Fn(&str)> News<T> {
-    fn taken(&mut self, partial: Option<PartialSuccess>) {
+    fn taken(&mut self, partial: Option<&PartialSuccess>) {
         if self.failing > 0 {
             (self.tell)(&format!("metrics are pushed again; {} pushes have failed", self.failing));
         }
-        match &partial {
+        match partial {
             Some(PartialSuccess { rejected, message }) if !self.is_partial || self.failing > 0 => {
                 (self.tell)(&format!("the collector has refused {rejected} points: {}", excerpt(message)));
             }
             None if self.is_partial && self.failing == 0 => {
-                (self.tell)("the collector takes all points again")
+                (self.tell)("the collector takes all points again");
             }
             _ => {}
         }
