@@ -16,10 +16,8 @@
 
 use std::cell::Cell;
 
-use ::tokio::runtime::Builder;
 use dormouse_events::Mark;
 
-use super::lazy::thread_parks;
 use crate::core::group::Group;
 
 const BLOCKING: &str = "tokio blocking";
@@ -29,31 +27,19 @@ thread_local! {
     static HERE: Cell<Option<Mark>> = const { Cell::new(None) };
 }
 
-/// Charges blocking work that no group has asked for to the group `tokio blocking`: `tokio::fs`,
-/// and what libraries do by tokio's own `spawn_blocking`. Its `alive` is the number of threads.
-///
-/// It sets `on_thread_start`, `on_thread_stop` and `on_thread_park`, of which tokio keeps one each.
-/// A program with hooks of its own calls [`thread_starts`], [`thread_stops`] and [`thread_parks`]
-/// in them.
-///
-/// # What it does not do
-///
-/// A worker is in the group, too, until it parks for the first time. A worker that
-/// `block_in_place` has turned into a thread for blocking work is not in the group.
+/// Call this when a thread of a runtime starts; see
+/// [`group_blocking`](crate::tokio::group_blocking).
 ///
 /// ```
+/// use dormouse::tokio::{thread_parks, thread_starts, thread_stops};
+///
 /// let mut builder = tokio::runtime::Builder::new_multi_thread();
-/// let runtime = dormouse::tokio::group_blocking(&mut builder).build()?;
-/// let current = || dormouse::Group::current().map(dormouse::Group::name);
-/// let there = runtime.block_on(async { tokio::task::spawn_blocking(current).await.unwrap() });
-/// assert_eq!(there, Some("tokio blocking"));
-/// # Ok::<(), std::io::Error>(())
+/// builder.on_thread_start(|| {
+///     // … the program's own hook
+///     thread_starts();
+/// });
+/// builder.on_thread_stop(thread_stops).on_thread_park(thread_parks);
 /// ```
-pub fn group_blocking(builder: &mut Builder) -> &mut Builder {
-    builder.on_thread_start(thread_starts).on_thread_stop(thread_stops).on_thread_park(thread_parks)
-}
-
-/// Call this when a thread of a runtime starts; see [`group_blocking`].
 pub fn thread_starts() {
     let group = Group::new(BLOCKING);
     let number = group.begin_task(true);
@@ -63,7 +49,19 @@ pub fn thread_starts() {
     }
 }
 
-/// Call this when a thread of a runtime is about to stop; see [`group_blocking`].
+/// Call this when a thread of a runtime is about to stop; see
+/// [`group_blocking`](crate::tokio::group_blocking).
+///
+/// ```
+/// use dormouse::tokio::{thread_parks, thread_starts, thread_stops};
+///
+/// let mut builder = tokio::runtime::Builder::new_multi_thread();
+/// builder.on_thread_start(|| {
+///     // … the program's own hook
+///     thread_starts();
+/// });
+/// builder.on_thread_stop(thread_stops).on_thread_park(thread_parks);
+/// ```
 pub fn thread_stops() {
     if let Some(mark) = HERE.take() {
         let group = Group::new(BLOCKING);

@@ -1,8 +1,8 @@
-//! `tokio::fs` in the current group: functions of a path, by [`spawn_blocking`] and `std::fs`.
+//! `tokio::fs` in the current group: functions of a path, by `spawn_blocking` and `std::fs`.
 //!
 //! `tokio::fs` hands its work to tokio's own threads, in no group. Names and signatures are the
 //! same as there. There is no `File` and no `read_dir`, which keep work in flight between two
-//! calls: run std's in [`spawn_blocking`], or give tokio's a name by
+//! calls: run std's in [`spawn_blocking`](crate::tokio::spawn_blocking), or give tokio's a name by
 //! [`group_blocking`](crate::tokio::group_blocking).
 //!
 //! ```
@@ -21,11 +21,13 @@ use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::tokio::spawn_blocking;
+use ::tokio::task::spawn_blocking;
+
+use super::inherit::inherit_fn;
 
 /// A panic of std's is an error, as in tokio.
 async fn run<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(f).await.map_err(io::Error::other)?
+    spawn_blocking(inherit_fn(f)).await.map_err(io::Error::other)?
 }
 
 macro_rules! of_a_path {
@@ -78,6 +80,17 @@ of_two_paths! {
 
 /// [`std::fs::exists`] on a thread for blocking work.
 ///
+/// ```
+/// use dormouse::tokio::fs;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// assert!(fs::try_exists("/proc/self").await?);
+/// # std::io::Result::Ok(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// The errors of std's function.
@@ -88,6 +101,22 @@ pub async fn try_exists(path: impl AsRef<Path>) -> io::Result<bool> {
 
 /// [`std::fs::set_permissions`] on a thread for blocking work.
 ///
+/// ```
+/// use dormouse::tokio::fs;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("tea");
+/// # fs::write(&path, "").await?;
+/// let mut permissions = fs::metadata(&path).await?.permissions();
+/// permissions.set_readonly(true);
+/// fs::set_permissions(&path, permissions).await?;
+/// # std::io::Result::Ok(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// The errors of std's function.
@@ -97,6 +126,20 @@ pub async fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -
 }
 
 /// [`std::fs::write`] on a thread for blocking work. The contents are copied.
+///
+/// ```
+/// use dormouse::tokio::fs;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("tea");
+/// fs::write(&path, "two cups").await?;
+/// assert_eq!(fs::read(&path).await?, b"two cups");
+/// # std::io::Result::Ok(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 ///

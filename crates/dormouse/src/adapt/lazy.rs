@@ -34,7 +34,7 @@ pub fn all_instrumented(builder: &mut Builder) -> &mut Builder {
 
 /// Call this when a thread of a runtime is about to park that is
 /// [all-instrumented](all_instrumented), or groups its
-/// [blocking work](super::blocking::group_blocking).
+/// [blocking work](crate::tokio::group_blocking).
 ///
 /// ```
 /// use dormouse::tokio::{thread_parks, thread_unparks};

@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use ::tokio::runtime::{Builder, Handle, RuntimeFlavor, TaskMeta};
 use ::tokio::task::Id;
-use dormouse_events::{Kind, Mark, park, poll_begins, poll_ends};
+use dormouse_events::{Kind, Mark, poll_begins, poll_ends};
 use dormouse_profile::own::path_in_package;
 
 use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
+use super::lazy::thread_parks;
 use crate::core::group::{Group, MAX_NAME};
 use crate::core::registry::OTHER;
 
@@ -84,7 +85,7 @@ pub fn group_spawns(builder: &mut Builder) -> &mut Builder {
     let has_workers = OnceLock::new();
     let flavor = || Handle::try_current().map(|handle| handle.runtime_flavor());
     builder
-        .on_thread_park(park)
+        .on_thread_park(thread_parks)
         .on_task_spawn(|task| {
             if let Some(group) = decide(task.spawned_at()) {
                 group.begin_numbered(task_number(task.id()), true);

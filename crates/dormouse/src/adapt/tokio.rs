@@ -74,7 +74,7 @@
 //! `poll_hooks`, and charges a task that is in no group to the group of that place: `spawn
 //! src/db.rs:42`.
 
-use ::tokio::runtime::Handle;
+use ::tokio::runtime::{Builder, Handle};
 use ::tokio::task::{JoinHandle, LocalSet};
 
 use super::hooks::ours;
@@ -82,7 +82,7 @@ use super::inherit::{Inherited, inherit, inherit_fn};
 use crate::core::group::Group;
 use crate::core::task::Task;
 
-pub use super::blocking::{group_blocking, thread_starts, thread_stops};
+pub use super::blocking::{thread_starts, thread_stops};
 pub use super::fs;
 #[cfg(tokio_unstable)]
 pub use super::hooks::{poll_hooks, task_begins};
@@ -260,4 +260,28 @@ where
     T: Send + 'static,
 {
     runtime.spawn_blocking(inherit_fn(f))
+}
+
+/// Charges blocking work that no group has asked for to the group `tokio blocking`: `tokio::fs`,
+/// and what libraries do by tokio's own `spawn_blocking`. Its `alive` is the number of threads.
+///
+/// It sets `on_thread_start`, `on_thread_stop` and `on_thread_park`, of which tokio keeps one each.
+/// A program with hooks of its own calls [`thread_starts`], [`thread_stops`] and [`thread_parks`]
+/// in them.
+///
+/// # What it does not do
+///
+/// A worker is in the group, too, until it parks for the first time. A worker that
+/// `block_in_place` has turned into a thread for blocking work is not in the group.
+///
+/// ```
+/// let mut builder = tokio::runtime::Builder::new_multi_thread();
+/// let runtime = dormouse::tokio::group_blocking(&mut builder).build()?;
+/// let current = || dormouse::Group::current().map(dormouse::Group::name);
+/// let there = runtime.block_on(async { tokio::task::spawn_blocking(current).await.unwrap() });
+/// assert_eq!(there, Some("tokio blocking"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn group_blocking(builder: &mut Builder) -> &mut Builder {
+    builder.on_thread_start(thread_starts).on_thread_stop(thread_stops).on_thread_park(thread_parks)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse::events::overflows;
-use dormouse::rayon::{InGroup as _, Scope, install, join, scope, spawn};
+use dormouse::rayon::{InGroup as _, PoolScope, install, join, scope, spawn};
 use dormouse::{Counting, Event, Group};
 use dormouse_testkit::{spin_for, thread_cpu};
 use rayon::ThreadPool;
@@ -61,7 +61,7 @@ fn a_join_pays_for_both_halves_alone() {
 
 #[test]
 fn a_scope_pays_for_its_spawns_alone() {
-    let parts = |parts: Scope<'_, '_>| {
+    let parts = |parts: PoolScope<'_, '_>| {
         parts.spawn(|parts| {
             happen(10);
             parts.spawn(|_| happen(1000));

@@ -20,6 +20,18 @@ use crate::adapt::inherit::{Carried, carry};
 use crate::core::task::Entered;
 
 /// [`in_group`](InGroup::in_group) for all parallel iterators.
+///
+/// ```
+/// use dormouse::Group;
+/// use dormouse::rayon::InGroup as _;
+/// use rayon::prelude::*;
+///
+/// let report = Group::new("report");
+/// report.scope(|| {
+///     let here = |_| assert_eq!(Group::current(), Some(report));
+///     (0..100).into_par_iter().in_group().for_each(here);
+/// });
+/// ```
 pub trait InGroup: ParallelIterator {
     /// Charges the iterator's pieces to the group that is current here, on whichever worker they
     /// are.

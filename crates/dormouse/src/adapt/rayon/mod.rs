@@ -109,18 +109,27 @@ where
 
 /// [`rayon::Scope`](::rayon::Scope), whose closures are in the group that is current at their
 /// spawn; see [`scope`].
+///
+/// ```
+/// use dormouse::{Group, rayon::{PoolScope, scope}};
+///
+/// fn parts(scope: PoolScope<'_, '_>) {
+///     scope.spawn(|_| assert_eq!(Group::current(), Some(Group::new("report"))));
+/// }
+/// Group::new("report").scope(|| scope(parts));
+/// ```
 #[derive(Debug, Clone, Copy)]
-pub struct Scope<'a, 'scope>(&'a ::rayon::Scope<'scope>);
+pub struct PoolScope<'a, 'scope>(&'a ::rayon::Scope<'scope>);
 
-impl<'scope> Scope<'_, 'scope> {
+impl<'scope> PoolScope<'_, 'scope> {
     /// Spawns a closure in the scope and in the current group.
     #[track_caller]
     pub fn spawn<F>(self, f: F)
     where
-        F: FnOnce(Scope<'_, 'scope>) + Send + 'scope,
+        F: FnOnce(PoolScope<'_, 'scope>) + Send + 'scope,
     {
         let carried = carry();
-        self.0.spawn(move |scope| carried.run(|| f(Scope(scope))));
+        self.0.spawn(move |scope| carried.run(|| f(PoolScope(scope))));
     }
 }
 
@@ -142,11 +151,11 @@ impl<'scope> Scope<'_, 'scope> {
 #[track_caller]
 pub fn scope<'scope, F, T>(f: F) -> T
 where
-    F: FnOnce(Scope<'_, 'scope>) -> T + Send,
+    F: FnOnce(PoolScope<'_, 'scope>) -> T + Send,
     T: Send,
 {
     let carried = carry();
-    waits(|| ::rayon::scope(|scope| carried.run(|| f(Scope(scope)))))
+    waits(|| ::rayon::scope(|scope| carried.run(|| f(PoolScope(scope)))))
 }
 
 /// Runs what may wait for work of the pool: on a worker in no group. Other threads just sleep, and
