@@ -6,6 +6,7 @@ use std::future::{pending, ready};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
 
 use axum::body::{Body, to_bytes};
 use axum::{Router, routing::get};
@@ -39,6 +40,15 @@ fn spawned_work_is_in_the_named_group() {
     });
 }
 
+/// Sends the group in which it is dropped.
+struct Seen(Sender<Option<Group>>);
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        self.0.send(Group::current()).unwrap();
+    }
+}
+
 #[test]
 fn work_outside_is_in_no_group() {
     block_on(async {
@@ -47,13 +57,7 @@ fn work_outside_is_in_no_group() {
         let work = request.scope(|| dormouse::outside(who()));
         assert_eq!(request.instrument(work).await, (None, None), "polled by its request");
         // Destructors, too.
-        struct Seen(std::sync::mpsc::Sender<Option<Group>>);
-        impl Drop for Seen {
-            fn drop(&mut self) {
-                self.0.send(Group::current()).unwrap();
-            }
-        }
-        let (sender, dropped) = std::sync::mpsc::channel();
+        let (sender, dropped) = channel();
         let seen = Seen(sender);
         let unpolled = dormouse::outside(async move { drop(seen) });
         request.scope(|| drop(unpolled));
