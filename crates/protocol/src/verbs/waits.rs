@@ -211,7 +211,9 @@ impl HistogramRow {
         }
         let index = |index: i32| index >> wider.min(31);
         self.scale = scale;
-        self.buckets.iter_mut().for_each(|(at, _)| *at = index(*at));
+        for (at, _) in self.buckets.iter_mut().chain(&mut self.tasks) {
+            *at = index(*at);
+        }
         self.buckets.dedup_by(|(at, n), (before, sum)| {
             let is_same = at == before;
             if is_same {
@@ -219,9 +221,10 @@ impl HistogramRow {
             }
             is_same
         });
-        self.tasks.iter_mut().for_each(|(at, _)| *at = index(*at));
         self.tasks.dedup_by_key(|(at, _)| *at);
-        self.exemplars.iter_mut().for_each(|it| it.index = index(it.index));
+        for exemplar in &mut self.exemplars {
+            exemplar.index = index(exemplar.index);
+        }
         self
     }
 
