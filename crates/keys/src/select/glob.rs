@@ -147,7 +147,9 @@ impl Parser {
                 c => Token::One(c),
             };
             self.take(globs.len())?;
-            globs.iter_mut().for_each(|glob| glob.push(token.clone()));
+            for glob in &mut globs {
+                glob.push(token.clone());
+            }
         }
         Ok(globs)
     }
