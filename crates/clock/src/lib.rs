@@ -68,7 +68,7 @@ pub use arch::rdtsc;
 pub use budget::{Budget, BudgetEnd, CpuMeter, sleep_until, start_timer};
 pub use error::Error;
 pub use kernel::{process_cpu_ns, process_cpu_ns_of, realtime_ns, thread_cpu_ns_of};
-pub use point::{Point, point, ticks_to_ns};
+pub use point::{Point, ns_to_ticks, point, ticks_to_ns};
 pub use process::process_exact;
 pub use stamp::{begin_sharing, shared_stamp, stamp};
 pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};

@@ -17,6 +17,7 @@
 //! | [`interrupts`] | interprocessor interrupts as the kernel counts them |
 //! | [`prefetch()`] | a hint that memory is about to be read |
 //! | [`readable`] | whether memory can be read, without a fault |
+//! | [`receive`] | reading a socket, and when the kernel received what was read |
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
 //! | [`process`] | which process this is; locks, and phases that a fork respects |
@@ -71,6 +72,7 @@ pub mod perf;
 mod prefetch;
 pub mod process;
 pub mod readable;
+pub mod receive;
 pub mod rendezvous;
 mod ring;
 pub mod rseq;

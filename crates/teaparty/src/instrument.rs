@@ -25,6 +25,7 @@ mod instrumented {
     use tokio::task::JoinHandle;
     use tracing_subscriber::EnvFilter;
 
+    pub(crate) use dormouse::tokio::received;
     pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
 
     static_key! {
@@ -157,6 +158,10 @@ mod bare {
             Self { name }
         }
 
+        pub(crate) fn connection(self) -> Self {
+            self
+        }
+
         #[expect(clippy::unused_self, reason = "as dormouse has it")]
         pub(crate) fn instrument<F>(self, future: F) -> F {
             future
@@ -168,6 +173,10 @@ mod bare {
         ) -> io::Result<JoinHandle<T>> {
             Builder::new().name(self.name.into()).spawn(work)
         }
+    }
+
+    pub(crate) fn received<I>(io: I) -> I {
+        io
     }
 
     #[derive(Debug)]

@@ -26,7 +26,7 @@ use tokio::{
 use crate::{
     Loopback,
     background::Background,
-    instrument::{Group, probe, tracing},
+    instrument::{Group, probe, received, tracing},
     routes::router,
     store::Store,
 };
@@ -133,7 +133,7 @@ async fn serve(
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(bounds.headers)
-            .serve_connection(TokioIo::new(stream), service.clone());
+            .serve_connection(TokioIo::new(received(stream)), service.clone());
         let connection = graceful.watch(connection);
         tokio::spawn(group.connection().instrument(async move {
             let outcome = connection.await;

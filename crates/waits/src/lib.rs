@@ -9,6 +9,7 @@
 //! | [`buckets`], `counts` | durations in exponential buckets, and how many of each |
 //! | `share` | who uses a slot, and the runtime's waker in it |
 //! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
+//! | [`Arrival`] | what a request waits for before its task begins |
 //! | [`take_slow`] | the requests that took long |
 //! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
@@ -28,8 +29,8 @@
 //! | [`read`], [`times_by_place`] | the times of groups, also by place |
 //!
 //! A task is *in a poll*, *runnable* (woken, and not polled yet), or *awaiting* (neither). The
-//! three times add up to its age. The account of groups shows how much of a poll was spent on a
-//! CPU.
+//! three times, and for how long a request was *queued* before its task began, add up to its age.
+//! The account of groups shows how much of a poll was spent on a CPU.
 //!
 //! Times are taken only while a [`Waiting`] exists; without one a poll costs one sleeping
 //! instruction.
@@ -42,6 +43,7 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
+mod arrival;
 mod counts;
 mod cpu;
 mod exemplars;
@@ -68,6 +70,7 @@ mod traces;
 mod waiting;
 mod waker;
 
+pub use arrival::{Arrival, QueueTimes};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
 pub use exemplars::{Exemplar, exemplars};
@@ -82,9 +85,9 @@ pub use read::{GroupWaits, Histograms, read, read_each, read_group};
 pub use rows::{capability, groups};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
-pub use stretch::Stretch;
+pub use stretch::{Stretch, inside, woken_here};
 pub use task::{TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;
 pub use traces::{Nesting, SpanSwitch, observe, set_trace_context};
-pub use waiting::{Waiting, is_on, taken_for};
+pub use waiting::{Waiting, are_times_taken, is_on, taken_for};

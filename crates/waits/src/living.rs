@@ -34,7 +34,8 @@ pub struct LivingTask {
     pub task: u64,
     /// The number of the task's group.
     pub group: u32,
-    /// The task's age; `None` if it began before times were taken.
+    /// The task's age, since the arrival of the request that it answers; `None` if it began before
+    /// times were taken. The request was queued for what the three times below leave of it.
     pub age_ns: Option<u64>,
     /// The task's present state.
     pub state: TaskState,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dormouse_clock::{stamp, ticks_to_ns};
 
+use crate::arrival::QueueTimes;
 use crate::buckets::Histogram;
 use crate::counts::{Counts, Time};
 use crate::living::{TaskState, stamps};
@@ -26,6 +27,8 @@ pub struct GroupWaits {
     pub runnable_ns: u64,
     /// Time from the ends of polls to the wakes that followed.
     pub await_ns: u64,
+    /// What requests have waited for before their tasks began.
+    pub queue: QueueTimes,
     /// The lengths of polls.
     pub polls: Histogram,
     /// The times from a wake to its poll.
@@ -49,6 +52,7 @@ impl GroupWaits {
             poll_ns: self.poll_ns.saturating_sub(before.poll_ns),
             runnable_ns: self.runnable_ns.saturating_sub(before.runnable_ns),
             await_ns: self.await_ns.saturating_sub(before.await_ns),
+            queue: self.queue.since(&before.queue),
             polls: self.polls.since(&before.polls),
             delays: self.delays.since(&before.delays),
             awaits: self.awaits.since(&before.awaits),
@@ -171,6 +175,9 @@ fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] 
 /// have never been read into it. Its sums are another's.
 fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut GroupWaits) {
     of.group = number as u32;
+    of.queue = QueueTimes::default();
+    let used = shelves.iter().filter(|shelf| shelf.peek(number).is_some());
+    used.for_each(|shelf| shelf.queue(of.group).add_to(&mut of.queue));
     for &time in wanted.times() {
         let histogram = match time {
             Time::Poll => &mut of.polls,

@@ -14,7 +14,7 @@
 //!
 //! # Memory
 //!
-//! A shelf has room for all rows: 74 KB, of which only the written pages take memory. The
+//! A shelf has room for all rows: 107 KB, of which only the written pages take memory. The
 //! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
 //!
 //! # Invariants
@@ -42,6 +42,7 @@ use dormouse_sys::Capability;
 use dormouse_sys::sync::Sequence;
 use dormouse_sys::thread::{self, MAX_THREADS};
 
+use crate::arrival::QueueSums;
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::slot::{CpuTime, Slot, at};
@@ -130,9 +131,13 @@ pub(crate) struct Shelf {
     charged: AtomicPtr<Row>,
     /// The thread's clock when the innermost task last changed, while CPU times are requested.
     pub(crate) cpu: CpuTime,
+    /// The wake of the innermost task's poll, as a stamp. 0: it was not seen, or another task was
+    /// run inside since.
+    pub(crate) woken: AtomicU64,
     /// By row: null, if it was never used.
     counts: [AtomicPtr<Counts>; GROUPS],
     rows: [Row; GROUPS],
+    queues: [QueueSums; GROUPS],
 }
 
 /// A row, and where its histograms are.
@@ -266,6 +271,11 @@ impl Shelf {
             None => self.begin(number)?,
         };
         Some(Account { row: &self.rows[number], counts })
+    }
+
+    /// What requests of a group have waited for before their tasks began.
+    pub(crate) fn queue(&self, group: u32) -> &QueueSums {
+        &self.queues[row_of(group)]
     }
 
     /// A row's first use.

@@ -81,7 +81,7 @@ pub(crate) struct Slot {
     /// The CPU time of the task, while it is requested. Only the thread that polls the task
     /// accesses it.
     pub(crate) cpu: CpuTime,
-    /// When the task began, as a stamp; 0: before times were taken.
+    /// When the task began, as a stamp, or when its request came; 0: before times were taken.
     pub(crate) begun: AtomicU64,
     pub(crate) traced: Traced,
     /// The places where leaves have taken wakers.

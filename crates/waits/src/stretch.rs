@@ -14,7 +14,7 @@ use dormouse_clock::{shared_stamp, stamp};
 use crate::counts::{Time, add};
 use crate::cpu;
 use crate::places;
-use crate::rows::{Account, Going, Shelf, Wait};
+use crate::rows::{self, Account, Going, Shelf, Wait};
 use crate::slot::Slot;
 
 /// How many stretches are visited, from the innermost.
@@ -69,6 +69,7 @@ impl Stretch {
         going.set_outer(shelf.polled());
         cpu::turn(shelf);
         shelf.polls(Some(going), Some(account.row));
+        shelf.woken.store(if woken == 0 { 0 } else { wait.woken }, Ordering::Relaxed);
         Self { going, shelf, account, is_poll, _here: PhantomData }
     }
 
@@ -78,9 +79,24 @@ impl Stretch {
     }
 }
 
+/// The numbers of the tasks that the calling thread is in, from the innermost outwards.
+pub fn inside() -> impl Iterator<Item = u64> {
+    let innermost = rows::own().and_then(Shelf::polled);
+    let outwards = std::iter::successors(innermost, |going| going.outer()).take(DEPTH);
+    outwards.map(|going| going.slot.task.load(Ordering::Relaxed))
+}
+
+/// The wake of the poll that the calling thread is in, as a stamp. `None` if it was not seen, or if
+/// another task was run inside of the poll.
+pub fn woken_here() -> Option<u64> {
+    let woken = rows::own()?.woken.load(Ordering::Relaxed);
+    (woken != 0).then_some(woken)
+}
+
 /// The thread leaves a stretch, and goes on with the one outside of it.
 #[inline]
 pub(crate) fn leave(shelf: &'static Shelf, outer: Option<Going>, now: u64) {
+    shelf.woken.store(0, Ordering::Relaxed);
     match outer {
         None => shelf.polls(None, None),
         Some(_) => leave_for(shelf, outer, now),

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! 1. Only the owner of a [`TaskWaits`] writes its slot, except for what wakers write.
-//! 2. In a poll, runnable and awaiting add up to the age of the task, tick for tick: each interval
-//!    begins where the one before ends.
+//! 2. Queued, in a poll, runnable and awaiting add up to the age of the task, tick for tick: each
+//!    interval begins where the one before ends.
 //!
 //! # Safety
 //!
@@ -21,6 +21,7 @@ use std::task::{Context, Waker};
 use dormouse_clock::{begin_sharing, shared_stamp, stamp};
 use dormouse_keys::unlikely;
 
+use crate::arrival::{Arrival, QueuedTicks};
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
 use crate::rows::{self, Account, Going, Shelf, Wait};
@@ -104,9 +105,17 @@ impl TaskWaits {
     /// A task that begins now.
     #[inline]
     pub fn begun(who: Who) -> Self {
+        Self::begun_after(who, || None)
+    }
+
+    /// A task that begins now, and answers a request that came before; `arrival` is not called
+    /// while times are not taken. The age of the task, which is the latency of the request, begins
+    /// with the arrival.
+    #[inline]
+    pub fn begun_after(who: Who, arrival: impl FnOnce() -> Option<Arrival>) -> Self {
         let mut waits = Self(None);
         if unlikely!(WAITS) {
-            waits.begin_now(who);
+            waits.begin_now(who, arrival());
         }
         waits
     }
@@ -204,11 +213,16 @@ impl TaskWaits {
     }
 
     #[cold]
-    fn begin_now(&mut self, who: Who) {
+    fn begin_now(&mut self, who: Who, arrival: Option<Arrival>) {
         if let Some(shelf) = rows::own()
             && let Some(account) = shelf.account(who.group)
+            && let Some(slot) = self.begin(who, shelf, account, run(), true)
+            && let Some(arrival) = arrival
         {
-            self.begin(who, shelf, account, run(), true);
+            let begun = slot.begun.load(Ordering::Relaxed);
+            let queued = QueuedTicks::new(arrival, begun);
+            shelf.queue(who.group).count(queued);
+            slot.sequence.write(|| slot.begun.store(begun - queued.ticks(), Ordering::Relaxed));
         }
     }
 

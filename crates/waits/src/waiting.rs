@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_clock::{point, stamp, ticks_to_ns};
-use dormouse_keys::{Error, Key, Lease, static_key};
+use dormouse_keys::{Error, Key, Lease, static_key, unlikely};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
@@ -87,6 +87,12 @@ impl Drop for Waiting {
 /// Whether times are taken.
 pub fn is_on() -> bool {
     WAITS.is_enabled()
+}
+
+/// What [`is_on`] returns, for code of the service's threads: a sleeping instruction.
+#[inline]
+pub fn are_times_taken() -> bool {
+    unlikely!(WAITS)
 }
 
 /// For how long times have been taken without a gap; `None` while they are not. Tasks that were

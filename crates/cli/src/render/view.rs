@@ -223,7 +223,7 @@ pub(crate) fn group_columns(events: &[String]) -> Vec<Column> {
 }
 
 /// The columns of groups that show where their tasks spend their time. They cover the interval,
-/// except the slowest request, which is since measuring began. The four times are parts of their
+/// except the slowest request, which is since measuring began. The five times are parts of their
 /// sum.
 pub(crate) fn wait_columns() -> Vec<Column> {
     Column::of_view(GROUP_FIGURES, FigureView::TopWaits)

@@ -5,7 +5,8 @@
 //! `axum::serve` spawns a task for each connection itself, by plain `tokio::spawn`. A program can
 //! choose only the stream below the task. So this listener charges to the group what its streams
 //! read and write, and their close; `alive` of the group is the number of open connections, which
-//! are no requests ([`Group::connection`]).
+//! are no requests ([`Group::connection`]). The latency of a request begins when the kernel received
+//! it ([`tokio::connection`](crate::tokio::connection)).
 //!
 //! With small answers that is two thirds of the cost of a connection's task. The rest, hyper's own
 //! work on the bytes, stays in no group, unless the program is built with `--cfg tokio_unstable`
@@ -49,7 +50,7 @@
 #[cfg(feature = "axum-ws")]
 mod ws;
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -59,11 +60,15 @@ use ::axum::http::header::ACCEPT;
 use ::axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use ::axum::response::{IntoResponse, Response};
 use ::axum::routing::get;
-use ::axum::serve::{Listener, ListenerExt, TapIo};
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::axum::serve::{IncomingStream, Listener, ListenerExt, TapIo};
+use dormouse_waits::Arrival;
+use pin_project_lite::pin_project;
+use tower_service::Service;
 
+use super::arrived::{Arrived, arrival_here};
+use super::connection::{ServedStream, connection};
+use crate::core::arrival::note;
 use crate::core::group::Group;
-use crate::core::task::Task;
 use crate::features::metrics::Metrics;
 use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
@@ -73,7 +78,7 @@ pub use self::ws::WebSocketUpgrade;
 
 /// A listener whose connections are in a group; the result of [`listener`]. Through axum's own
 /// wrapper around it, handlers get `ConnectInfo` of the address as before.
-pub type Connections<L> = TapIo<GroupListener<L>, fn(&mut GroupIo<<L as Listener>::Io>)>;
+pub type Connections<L> = TapIo<GroupListener<L>, fn(&mut ServedStream<<L as Listener>::Io>)>;
 
 /// Charges what the connections of `listener` read and write to `group`; see the [module](self).
 ///
@@ -95,12 +100,12 @@ pub struct GroupListener<L> {
 }
 
 impl<L: Listener> Listener for GroupListener<L> {
-    type Io = GroupIo<L::Io>;
+    type Io = ServedStream<L::Io>;
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, L::Addr) {
         let (io, address) = self.listener.accept().await;
-        (GroupIo { io: Some(io), task: self.group.connection() }, address)
+        (connection(io, self.group), address)
     }
 
     fn local_addr(&self) -> io::Result<L::Addr> {
@@ -108,70 +113,93 @@ impl<L: Listener> Listener for GroupListener<L> {
     }
 }
 
-/// A stream whose reads, writes and close are a task of a group; see [`listener`].
+/// Serves `app` with latencies of HTTP/2 that begin when the request came, too: `axum::serve` spawns
+/// a task for each of its streams, which knows nothing of the connection. Not needed for HTTP/1.
+///
+/// ```no_run
+/// # async fn serve(app: axum::Router) -> std::io::Result<()> {
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+/// let listener = dormouse::axum::listener(listener, dormouse::Group::new("connections"));
+/// axum::serve(listener, dormouse::axum::streams(app)).await
+/// # }
+/// ```
+///
+/// # Cost
+///
+/// While times are not taken, a sleeping instruction for each request.
+pub fn streams<M>(app: M) -> Streams<M> {
+    Streams(app)
+}
+
+/// Makes the service of a connection; see [`streams`].
+#[derive(Debug, Clone)]
+pub struct Streams<M>(M);
+
+impl<'a, M, L> Service<IncomingStream<'a, L>> for Streams<M>
+where
+    M: Service<IncomingStream<'a, L>>,
+    L: Listener,
+{
+    type Response = StreamService<M::Response>;
+    type Error = M::Error;
+    type Future = MakeStreams<M::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), M::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, stream: IncomingStream<'a, L>) -> Self::Future {
+        MakeStreams { made: self.0.call(stream) }
+    }
+}
+
+pin_project! {
+    /// The future of the service of a connection; see [`streams`].
+    #[derive(Debug)]
+    pub struct MakeStreams<F> {
+        #[pin]
+        made: F,
+    }
+}
+
+impl<F: Future<Output = Result<S, E>>, S, E> Future for MakeStreams<F> {
+    type Output = Result<StreamService<S>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().made.poll(cx).map_ok(|inner| StreamService { inner, arrival: None })
+    }
+}
+
+/// The service of a connection; see [`streams`]. hyper clones it where it has read a request, and
+/// calls the clone in the task of the request.
 #[derive(Debug)]
-pub struct GroupIo<I> {
-    // `None` once dropped, which happens inside the group.
-    io: Option<I>,
-    task: Task,
+pub struct StreamService<S> {
+    inner: S,
+    arrival: Option<Arrival>,
 }
 
-impl<I: Unpin> GroupIo<I> {
-    /// The stream keeps a waker of the task's: so a connection that waits for its client is a task
-    /// that somebody will wake.
-    fn charged<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        f: impl FnOnce(Pin<&mut I>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        let Self { io, task } = self;
-        match io {
-            Some(io) => task.poll_with(cx, |cx| f(Pin::new(io), cx)),
-            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+impl<S: Clone> Clone for StreamService<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), arrival: arrival_here() }
+    }
+}
+
+impl<S: Service<R>, R> Service<R> for StreamService<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Arrived<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // A clone is called once; if it were called again, that request came later.
+        let arrival = self.arrival.take();
+        if arrival.is_some() {
+            note(arrival);
         }
-    }
-}
-
-impl<I> Drop for GroupIo<I> {
-    fn drop(&mut self) {
-        let Self { io, task } = self;
-        task.run_drop(|| *io = None);
-    }
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for GroupIo<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.charged(cx, |io, cx| io.poll_read(cx, buffer))
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for GroupIo<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.charged(cx, |io, cx| io.poll_write(cx, bytes))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.charged(cx, AsyncWrite::poll_flush)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.charged(cx, AsyncWrite::poll_shutdown)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.charged(cx, |io, cx| io.poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.as_ref().is_some_and(AsyncWrite::is_write_vectored)
+        Arrived::new(self.inner.call(request), arrival)
     }
 }
 

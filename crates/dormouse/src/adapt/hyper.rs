@@ -1,5 +1,6 @@
 //! hyper's own spawns, in groups.
 
+use super::arrived::{Arrived, arrival_here};
 use super::outside::outside;
 use super::tokio::{spawn, spawn_as};
 use crate::core::group::Group;
@@ -16,6 +17,7 @@ use crate::core::group::Group;
 /// let connections = Group::new("connections");
 /// loop {
 ///     let (stream, _) = listener.accept().await?;
+///     let stream = dormouse::tokio::received(stream);
 ///     let service = TowerToHyperService::new(app.clone());
 ///     tokio::spawn(connections.connection().instrument(async move {
 ///         let builder = Builder::new(Executor::server());
@@ -70,6 +72,7 @@ where
 {
     #[track_caller]
     fn execute(&self, future: F) {
+        let future = Arrived::new(future, arrival_here());
         drop(match self.0 {
             Payer::Current => spawn(future),
             Payer::Group(group) => spawn_as(group.connection(), future),

@@ -7,12 +7,16 @@
 
 #[cfg(feature = "actix")]
 pub mod actix;
+#[cfg(any(feature = "axum", feature = "hyper"))]
+mod arrived;
 #[cfg(feature = "axum")]
 pub mod axum;
 #[cfg(feature = "tokio")]
 mod blocking;
 #[cfg(any(feature = "actix", feature = "tower"))]
 mod body;
+#[cfg(feature = "tokio")]
+mod connection;
 #[cfg(feature = "tokio")]
 pub mod fs;
 #[cfg(any(feature = "actix", feature = "tower"))]

@@ -83,6 +83,7 @@ use crate::core::group::Group;
 use crate::core::task::Task;
 
 pub use super::blocking::{thread_starts, thread_stops};
+pub use super::connection::{ServedStream, connection, received};
 pub use super::fs;
 #[cfg(tokio_unstable)]
 pub use super::hooks::{poll_hooks, task_begins};

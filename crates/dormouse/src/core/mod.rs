@@ -1,6 +1,7 @@
 //! Groups and their tasks, probes and their records, and their conversion to rows of an answer:
 //! every feature uses these modules, and they use no feature.
 
+pub(crate) mod arrival;
 pub(crate) mod clock_fault;
 pub(crate) mod group;
 pub(crate) mod memory;

@@ -4,10 +4,10 @@ use dormouse_events::{Availability, Count, Unit};
 use dormouse_keys::{BatchReport, KeyUse};
 use dormouse_protocol::{
     BatchStat, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow, ProbeInfo,
-    TaskRow, WaitsRow, WireId, WireTaskState, bucket_index,
+    QueueRow, TaskRow, WaitsRow, WireId, WireTaskState, bucket_index,
 };
 use dormouse_waits::places::Place;
-use dormouse_waits::{Exemplar, GroupWaits, LivingTask, TaskState, TraceContext};
+use dormouse_waits::{Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext};
 
 use crate::core::group::Group;
 use crate::core::probe::Probe;
@@ -89,11 +89,17 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
         poll_ns: of.poll_ns,
         runnable_ns: of.runnable_ns,
         await_ns: of.await_ns,
+        queue: Some(queue_row(of.queue)),
         polls: (&of.polls).into(),
         delays: (&of.delays).into(),
         awaits: (&of.awaits).into(),
         requests: (&of.requests).into(),
     }
+}
+
+fn queue_row(of: QueueTimes) -> QueueRow {
+    let QueueTimes { requests, received, unseen_ns, behind_ns } = of;
+    QueueRow { requests, received, unseen_ns, behind_ns }
 }
 
 /// A row whose only histogram is that of requests. The histogram names no tasks.
@@ -102,6 +108,7 @@ pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
         poll_ns: of.poll_ns,
         runnable_ns: of.runnable_ns,
         await_ns: of.await_ns,
+        queue: Some(queue_row(of.queue)),
         requests: HistogramRow::without_tasks(&of.requests),
         ..WaitsRow::default()
     }

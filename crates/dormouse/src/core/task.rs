@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
-use dormouse_waits::{Stretch, TaskWaits, TraceContext, Who};
+use dormouse_waits::{Arrival, Stretch, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
+use crate::core::arrival::arrival;
 use crate::core::group::Group;
 use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
 use crate::core::panics::{Unwound, UnwoundGuard};
@@ -89,6 +90,22 @@ impl Group {
         Task::begun(self, self.begin_from(Origin::Connection))
     }
 
+    /// A task of the group that answers a request which the present connection has received, as
+    /// [`GroupLayer`](crate::tower::GroupLayer) begins one. Its latency begins when the request
+    /// came: when the kernel received it, if the connection is read by `dormouse::tokio`'s
+    /// `ServedStream`; otherwise, in a task of [`Group::connection`], when that was woken. In all
+    /// other places it is [`Group::task`].
+    ///
+    /// ```
+    /// # async fn put(line: String) { drop(line) }
+    /// # fn command(line: String) -> impl Future {
+    /// dormouse::Group::new("put").request().instrument(put(line))
+    /// # }
+    /// ```
+    pub fn request(self) -> Task {
+        Task::begun_after(self, self.begin_task(false), arrival)
+    }
+
     /// Makes a task that is only a number current on this thread; `None` if that is impossible, for
     /// example in too deep a nesting.
     #[doc(hidden)]
@@ -144,7 +161,11 @@ impl Task {
     }
 
     fn begun(group: Group, number: u64) -> Self {
-        let waits = TaskWaits::begun(Who { task: number, group: group.id() });
+        Self::begun_after(group, number, || None)
+    }
+
+    fn begun_after(group: Group, number: u64, arrival: fn() -> Option<Arrival>) -> Self {
+        let waits = TaskWaits::begun_after(Who { task: number, group: group.id() }, arrival);
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
         Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }

@@ -28,6 +28,7 @@ mod probes;
 mod profile_agent;
 mod profiles;
 mod published;
+mod queued;
 mod rayon;
 mod recorded_files;
 mod recorder;

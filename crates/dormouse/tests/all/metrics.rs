@@ -15,7 +15,7 @@ use dormouse::tower::MetricsService;
 use dormouse::{Event, Group};
 use dormouse_metrics::{MetricFamily, MetricKind};
 use dormouse_protocol::figures::{EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES};
-use dormouse_protocol::{CountRow, GroupRow, HistogramRow, Stat, TaskPolls, WaitsRow};
+use dormouse_protocol::{CountRow, GroupRow, HistogramRow, QueueRow, Stat, TaskPolls, WaitsRow};
 use dormouse_testkit::spin_for;
 use tower::ServiceExt;
 
@@ -303,6 +303,7 @@ fn many() -> Vec<GroupRow> {
         poll_ns: 123_456_789_012,
         runnable_ns: 23_456_789_012,
         await_ns: 3_456_789_012,
+        queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1_456_789_012, behind_ns: 456_789_012 }),
         polls: row(),
         delays: row(),
         awaits: row(),

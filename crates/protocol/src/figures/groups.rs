@@ -57,7 +57,8 @@ static TASK_TIME: MetricFamily = MetricFamily {
     name: "dormouse.task.time",
     unit: Seconds,
     kind: Counter,
-    help: "Time of the group's tasks by state: in a poll, runnable (woken and not polled), or in an await.",
+    help: "Time of the group's tasks by state: queued before they began (in a socket that no worker had looked \
+           at, or behind other tasks), in a poll, runnable (woken and not polled), or in an await.",
 };
 
 /// The figures of a group. Metrics are exported in this order.
@@ -207,6 +208,34 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         ..value("outliving_ns", |group| outliving(group, |of| of.ns))
     },
     // Where the tasks spend their time: known while times of tasks are taken.
+    Figure {
+        help: "Time that requests waited before their tasks began. It is a lower bound where the next figure is \
+               unknown or \"queued_unreceived\" is not 0.",
+        columns: &[column(View::StatWaits, 66, "QUEUED", Unit::Time)],
+        ..time("queued_ns", |waits| waits.queued_ns().into())
+    },
+    Figure {
+        help: "The part of it for which received requests lay in a socket that no worker had looked at. Unknown \
+               where no stream returns when it received them.",
+        columns: &[column(View::StatWaits, 68, "UNSEEN", Unit::Time)],
+        metric: Some(task_time("queued_unseen")),
+        ..time("queued_unseen_ns", |waits| {
+            waits.queue.filter(|queue| queue.received > 0).map(|queue| queue.unseen_ns).into()
+        })
+    },
+    Figure {
+        help: "The rest of it: from the wake of the poll that read a request to the begin of its task.",
+        metric: Some(task_time("queued_behind")),
+        ..time("queued_behind_ns", |waits| {
+            waits.queue.filter(|queue| queue.requests > 0).map(|queue| queue.behind_ns).into()
+        })
+    },
+    Figure {
+        help: "Requests of which it is not known when they were received, only when a worker looked.",
+        ..time("queued_unreceived", |waits| {
+            waits.queue.map(|queue| queue.requests.saturating_sub(queue.received)).into()
+        })
+    },
     Figure { metric: Some(task_time("poll")), ..time("poll_ns", |waits| waits.poll_ns.into()) },
     Figure {
         columns: &[column(View::StatWaits, 110, "RUNNABLE", Unit::Time)],
@@ -227,6 +256,15 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         help: "Time in a poll, and not on a CPU: preempted, or blocked.",
         columns: &[column(View::StatWaits, 90, "STALLED", Unit::Time)],
         ..time("stalled_ns", |waits| waits.stalled_ns().into())
+    },
+    Figure {
+        help: "Share of the tasks' time that was before they began.",
+        columns: &[
+            column(View::TopWaits, 78, "QUEUED", Unit::Percent).leaves(7),
+            column(View::StatWaits, 67, "%", Unit::Percent),
+            column(View::Page, 112, "queued", Unit::Share),
+        ],
+        ..time("queued_percent", |waits| waits.share(waits.queued_ns()))
     },
     Figure {
         help: "Share of the tasks' time that was on a CPU.",
@@ -434,66 +472,19 @@ impl WaitsRow {
         (count > 0).then(|| percent(slow, count)).into()
     }
 
+    /// Unknown where no arrival of a request is known.
+    fn queued_ns(&self) -> Option<u64> {
+        let queue = self.queue.filter(|queue| queue.requests > 0)?;
+        Some(queue.unseen_ns.saturating_add(queue.behind_ns))
+    }
+
     /// A part of the tasks' time, in percent; unknown if there is no time.
     fn share(&self, part_ns: Option<u64>) -> FigureValue {
-        let all = self.polls_ns().saturating_add(self.runnable_ns).saturating_add(self.await_ns);
+        let times = [self.polls_ns(), self.runnable_ns, self.await_ns, self.queued_ns().unwrap_or(0)];
+        let all = times.into_iter().fold(0, u64::saturating_add);
         part_ns.filter(|_| all > 0).map(|ns| percent(ns, all)).into()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn figure(key: &str, waits: &WaitsRow) -> FigureValue {
-        let row = GroupRow { waits: Some(Box::new(waits.clone())), ..GroupRow::default() };
-        let figure = GROUP_FIGURES.iter().find(|figure| figure.key == key).expect("a figure");
-        figure.value(&GroupSpan::of(&row, false))
-    }
-
-    #[test]
-    fn the_four_times_share_the_whole() {
-        let row = WaitsRow {
-            on_cpu_ns: Some(10),
-            poll_ns: 30,
-            runnable_ns: 20,
-            await_ns: 50,
-            ..WaitsRow::default()
-        };
-        let keys = ["on_cpu_percent", "stalled_percent", "runnable_percent", "await_percent"];
-        let shares = |row: &WaitsRow| keys.map(|key| figure(key, row).number());
-        assert_eq!(shares(&row), [10.0, 20.0, 20.0, 50.0].map(Some));
-        // Clocks that differ a little, and work without polls.
-        let longer = WaitsRow { on_cpu_ns: Some(33), ..row.clone() };
-        assert_eq!(figure("stalled_ns", &longer), FigureValue::Whole(0));
-        assert_eq!(shares(&longer).map(|share| share.map(f64::round)), [32.0, 0.0, 19.0, 49.0].map(Some));
-        let uncounted = WaitsRow { on_cpu_ns: None, ..row };
-        assert_eq!(shares(&uncounted), [None, None, Some(20.0), Some(50.0)]);
-        assert_eq!(figure("await_percent", &WaitsRow::default()), FigureValue::Unknown, "of nothing");
-    }
-
-    #[test]
-    fn polls_over_a_millisecond_are_slow() {
-        let polls = HistogramRow {
-            scale: 2,
-            unit_ns: 1_000_000_000,
-            // Up to 977 µs, and longer.
-            buckets: vec![(-41, 3), (-40, 1)],
-            ..HistogramRow::default()
-        };
-        let slow = |polls| figure("slow_polls_percent", &WaitsRow { polls, ..WaitsRow::default() });
-        assert_eq!(slow(polls), FigureValue::Number(25.0));
-        assert_eq!(slow(HistogramRow::default()), FigureValue::Unknown, "no polls");
-    }
-
-    #[test]
-    fn keys_and_places_are_given_once() {
-        let mut keys: Vec<_> = GROUP_FIGURES.iter().map(|figure| (figure.in_waits, figure.key)).collect();
-        let mut places: Vec<_> = GROUP_FIGURES.iter().flat_map(|figure| figure.columns).collect();
-        keys.sort_unstable();
-        assert!(keys.windows(2).all(|two| two[0] != two[1]), "{keys:?}");
-        places.sort_by_key(|column| (column.view as u8, column.place));
-        let same = |two: &&[&FigureColumn]| (two[0].view, two[0].place) == (two[1].view, two[1].place);
-        assert!(places.windows(2).find(same).is_none(), "{places:?}");
-    }
-}
+mod tests;

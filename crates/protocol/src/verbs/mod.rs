@@ -36,7 +36,7 @@ pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, TraceRequ
 pub use triggers::{
     RecordSaveRequest, TriggerAddRequest, TriggerRemoveRequest, TriggerRow, TriggersAnswer, TriggersRequest,
 };
-pub use waits::{ExemplarRow, HistogramRow, WaitsBegun, WaitsRequest, WaitsRow, bucket_index};
+pub use waits::{ExemplarRow, HistogramRow, QueueRow, WaitsBegun, WaitsRequest, WaitsRow, bucket_index};
 pub use watch::{
     CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, SlotsRequest, WatchReportRequest,
     WatchRequest, WatchRow, Watching, WireAccess, WireState,

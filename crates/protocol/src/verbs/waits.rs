@@ -61,6 +61,10 @@ pub struct WaitsRow {
     pub runnable_ns: u64,
     /// Time from the ends of polls to the wakes that followed.
     pub await_ns: u64,
+    /// What requests have waited for before their tasks began; absent from agents that do not
+    /// measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueRow>,
     /// The lengths of polls.
     pub polls: HistogramRow,
     /// The times from a wake to its poll.
@@ -69,6 +73,35 @@ pub struct WaitsRow {
     pub awaits: HistogramRow,
     /// The latencies of requests that have ended.
     pub requests: HistogramRow,
+}
+
+/// What the requests of one group have waited for before their tasks began. Requests of which no
+/// arrival is known are not among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct QueueRow {
+    /// The number of requests.
+    pub requests: u64,
+    /// The number of those of which it is known when the kernel had received them. The others have
+    /// waited for longer than is known.
+    pub received: u64,
+    /// Time for which received requests lay in a socket that no worker had looked at, in
+    /// nanoseconds.
+    pub unseen_ns: u64,
+    /// Time from the wake of the poll in which a request was read to the begin of its task, in
+    /// nanoseconds.
+    pub behind_ns: u64,
+}
+
+impl QueueRow {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(before.requests),
+            received: self.received.saturating_sub(before.received),
+            unseen_ns: self.unseen_ns.saturating_sub(before.unseen_ns),
+            behind_ns: self.behind_ns.saturating_sub(before.behind_ns),
+        }
+    }
 }
 
 /// Durations in exponential buckets, named as in OpenTelemetry's data model: the bucket with index
@@ -258,6 +291,7 @@ impl WaitsRow {
             poll_ns: self.poll_ns.saturating_sub(before.poll_ns),
             runnable_ns: self.runnable_ns.saturating_sub(before.runnable_ns),
             await_ns: self.await_ns.saturating_sub(before.await_ns),
+            queue: self.queue.map(|queue| queue.since(&before.queue.unwrap_or_default())),
             polls: times(|row| &row.polls),
             delays: times(|row| &row.delays),
             awaits: times(|row| &row.awaits),

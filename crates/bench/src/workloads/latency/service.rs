@@ -111,7 +111,7 @@ async fn accept(listener: tokio::net::TcpListener, connections: Group, app: Rout
         let service = TowerToHyperService::new(app.clone());
         tokio::spawn(connections.connection().instrument(async move {
             let builder = hyper::server::conn::http2::Builder::new(dormouse::hyper::Executor::server());
-            builder.serve_connection(TokioIo::new(stream), service).await
+            builder.serve_connection(TokioIo::new(dormouse::tokio::received(stream)), service).await
         }));
     }
 }

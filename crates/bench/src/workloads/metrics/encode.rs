@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use dormouse::Event;
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
-use dormouse_protocol::{ExemplarRow, GroupRow, HistogramRow, Stat, WaitsRow, WireId};
+use dormouse_protocol::{ExemplarRow, GroupRow, HistogramRow, QueueRow, Stat, WaitsRow, WireId};
 
 use super::served::{ROUTE, have_requests};
 use crate::bench::Bench;
@@ -107,6 +107,7 @@ fn group(id: u32) -> GroupRow {
         poll_ns: 123_456_789_012,
         runnable_ns: 23_456_789_012,
         await_ns: 3_456_789_012,
+        queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1_456_789_012, behind_ns: 456_789_012 }),
         polls: row(),
         delays: row(),
         awaits: row(),

@@ -19,13 +19,16 @@ use crate::sample::tasks::TICK_NS;
 use crate::sample::totals::{Usage, refusal};
 use crate::text::clean;
 
+/// The bound of the time that requests are queued.
+const QUEUED: &str = "QUEUED is a lower bound for some requests: it is not known when the kernel received them, \
+                      only when a worker looked";
+
 /// The bounds of the table of times, whose buckets are of that scale.
 fn times_bounds(scale: i32) -> String {
     let width = (f64::from(-scale).exp2().exp2() - 1.0) * 100.0;
     format!(
         "times of tasks are known from their first poll on, latencies of requests that began since; \
-         P50, P90 and P99 are within {width:.1} %; a latency begins when the handler is called, and what a \
-         request waits for before that is not in it"
+         P50, P90 and P99 are within {width:.1} %; a latency begins when the request came, as far as that is known"
     )
 }
 
@@ -160,8 +163,11 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
     let groups = delta.inside.as_ref();
     let waits =
         groups.iter().flat_map(|inside| inside.groups.iter().filter_map(|group| group.waits.as_ref()));
-    if let Some(scale) = waits.map(|waits| waits.requests.scale).min() {
+    if let Some(scale) = waits.clone().map(|waits| waits.requests.scale).min() {
         lines.push(times_bounds(scale));
+    }
+    if waits.filter_map(|waits| waits.queue).any(|queue| queue.received < queue.requests) {
+        lines.push(QUEUED.to_owned());
     }
     let alone = events_of_groups(account);
     if groups.is_some() && !alone.is_empty() {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use dormouse_protocol::figures::{Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
-use dormouse_protocol::{GroupRow, HistogramRow, WaitsRow};
+use dormouse_protocol::{GroupRow, HistogramRow, QueueRow, WaitsRow};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
@@ -21,6 +21,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
         let waits = WaitsRow {
             on_cpu_ns: Some(1),
             poll_ns: 1,
+            queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1, behind_ns: 1 }),
             polls: durations.clone(),
             requests: durations,
             ..WaitsRow::default()

@@ -39,7 +39,7 @@ function groupColumns() {
     {
       id: 'spent',
       label: 'Where time goes',
-      title: 'On CPU, stalled in a poll, runnable, awaiting',
+      title: 'On CPU, stalled in a poll, runnable, awaiting, queued',
       width: 'minmax(110px, 1fr)',
       value: (row) => (row.spent?.some(Boolean) ? row.spent[0] : null),
       fill: (cell, row) => {

@@ -127,13 +127,13 @@ class Live {
   }
 }
 
-// The parts of the time of a group's tasks: on a CPU, stalled in a poll, runnable, awaiting. Where
+// The parts of the time of a group's tasks: on a CPU, stalled, runnable, awaiting, queued. Where
 // no times are taken, CPU time is all that is known; null where that is refused.
 const SHARES = FIGURES.columns.filter(({ unit }) => unit === 'share');
 function spent(row, refused) {
   if (refused) return null;
   const parts = SHARES.map(({ id }) => row[id] ?? 0);
-  return parts.some(Boolean) || !row.cpu_percent ? parts : [100, 0, 0, 0];
+  return parts.some(Boolean) || !row.cpu_percent ? parts : SHARES.map((_, at) => (at ? 0 : 100));
 }
 
 // A bar of where time went: parts of one line.

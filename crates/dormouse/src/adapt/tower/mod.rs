@@ -2,7 +2,9 @@
 //! response.
 //!
 //! The service's `call`, the future of its response and the frames of the response's body are one
-//! task, on whichever threads they run. It ends when the body does, or when the server drops it.
+//! task, on whichever threads they run. It begins when the request came, as far as that is known
+//! ([`Group::request`](crate::Group::request)), and ends when the body does, or when the server
+//! drops it.
 //! `poll_ready` is passed through uncharged, because it belongs to no request. The connection's
 //! task pays for the writing of frames.
 //!
@@ -150,7 +152,7 @@ impl<N, C> GroupLayer<N, C> {
         N: Fn(&R) -> Cow<'_, str>,
         C: Caller<R>,
     {
-        let mut task = self.groups.named(&(self.name)(request)).task();
+        let mut task = self.groups.named(&(self.name)(request)).request();
         task.call(|| self.caller.context(request));
         task
     }

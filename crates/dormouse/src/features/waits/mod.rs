@@ -1,8 +1,9 @@
 //! Where tasks spend their time: on a CPU, stalled, runnable, or awaiting; by group.
 //!
 //! A task is *in a poll*, *runnable* (woken or begun, and not polled yet), or *awaiting* (neither).
-//! The three times add up to its age. A poll is *on a CPU*, or *stalled*: the kernel runs another
-//! thread meanwhile, or the poll blocks. The time on a CPU is in the account of groups
+//! The three times, and for how long a request was *queued* before its task began, add up to its
+//! age. A poll is *on a CPU*, or *stalled*: the kernel runs another thread meanwhile, or the poll
+//! blocks. The time on a CPU is in the account of groups
 //! ([`GroupStat::cpu`](crate::GroupStat::cpu)); the rest of the time in polls is stalled.
 //!
 //! Times are taken only while a [`Waiting`] exists; `DORMOUSE_WAITS=1` has them taken from
@@ -32,8 +33,8 @@ pub(crate) mod taking;
 pub(crate) mod verb;
 
 pub use dormouse_waits::{
-    CpuTaking, Exemplar, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, TaskState, Waiting, buckets,
-    is_on, living, places, read, times_by_place, wake_unplaced,
+    CpuTaking, Exemplar, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, QueueTimes, TaskState,
+    Waiting, buckets, is_on, living, places, read, times_by_place, wake_unplaced,
 };
 
 use dormouse_waits::{exemplars, read_group};

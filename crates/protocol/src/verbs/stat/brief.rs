@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CountRow, GroupRow, Stat};
 use crate::id::{WireId, known};
-use crate::verbs::waits::{ExemplarRow, HistogramRow, WaitsRow};
+use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, WaitsRow};
 
 /// The part of an answer to `stat` that a client wants, the smallest first. None of them has rows
 /// of threads.
@@ -51,11 +51,11 @@ pub struct BriefGroup(
     Option<BriefWaits>,
 );
 
-/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`; and the histograms of
+/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`, `queue`; and the histograms of
 /// requests, and if they are asked for of polls, delays and awaits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-struct BriefWaits(Option<u64>, u64, u64, u64, Vec<BriefHistogram>);
+struct BriefWaits(Option<u64>, u64, u64, u64, Option<QueueRow>, Vec<BriefHistogram>);
 
 /// A [`HistogramRow`] in the buckets of metrics: `scale`, `unit_ns`, `zero_threshold_ns`,
 /// `zero_count`, `buckets`, `sum_ns`, `max_ns`, `exemplars`.
@@ -115,11 +115,11 @@ impl BriefGroup {
             ..
         } = row;
         let waits = waits.map(|row| {
-            let WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, polls, delays, awaits, requests } =
-                *row;
+            let WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, queue, .. } = *row;
+            let WaitsRow { polls, delays, awaits, requests, .. } = *row;
             let rest = (to == Brief::All).then_some([polls, delays, awaits]).into_iter().flatten();
             let histograms = [requests].into_iter().chain(rest).map(BriefHistogram::from);
-            BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, histograms.collect())
+            BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, queue, histograms.collect())
         });
         Self(id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits)
     }
@@ -129,11 +129,21 @@ impl From<BriefGroup> for GroupRow {
     fn from(brief: BriefGroup) -> Self {
         let BriefGroup(id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits) =
             brief;
-        let waits = waits.map(|BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, histograms)| {
+        let waits = waits.map(|BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, queue, histograms)| {
             let mut rows = histograms.into_iter().map(HistogramRow::from);
             let mut next = || rows.next().unwrap_or_default();
             let (requests, polls, delays, awaits) = (next(), next(), next(), next());
-            Box::new(WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, polls, delays, awaits, requests })
+            Box::new(WaitsRow {
+                on_cpu_ns,
+                poll_ns,
+                runnable_ns,
+                await_ns,
+                queue,
+                polls,
+                delays,
+                awaits,
+                requests,
+            })
         });
         Self {
             id,
@@ -211,7 +221,8 @@ mod tests {
             ..HistogramRow::default()
         };
         let polls = HistogramRow { scale: 2, ..HistogramRow::default() };
-        let waits = WaitsRow { poll_ns: 5, requests, polls, ..WaitsRow::default() };
+        let queue = Some(QueueRow { requests: 9, received: 8, unseen_ns: 7, behind_ns: 6 });
+        let waits = WaitsRow { poll_ns: 5, queue, requests, polls, ..WaitsRow::default() };
         let group = GroupRow {
             id: 1,
             name: "tea".into(),

@@ -1,0 +1,44 @@
+//! Requests that begin in a task of the runtime other than the connection's.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use dormouse_waits::{Arrival, are_times_taken};
+use pin_project_lite::pin_project;
+
+use crate::core::arrival::{arrival, note};
+
+pin_project! {
+    /// A future in which a request begins that the connection's task has read: made there, and
+    /// polled by any task.
+    #[derive(Debug)]
+    pub struct Arrived<F> {
+        #[pin]
+        future: F,
+        arrival: Option<Arrival>,
+    }
+}
+
+/// When a request came that begins here; `None` while times are not taken.
+pub(super) fn arrival_here() -> Option<Arrival> {
+    if are_times_taken() { arrival() } else { None }
+}
+
+impl<F> Arrived<F> {
+    pub(super) fn new(future: F, arrival: Option<Arrival>) -> Self {
+        Self { future, arrival }
+    }
+}
+
+impl<F: Future> Future for Arrived<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        if this.arrival.is_some() {
+            note(*this.arrival);
+        }
+        this.future.poll(cx)
+    }
+}

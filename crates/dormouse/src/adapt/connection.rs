@@ -1,0 +1,345 @@
+//! A stream that notes when its bytes came, and may be a task of a group.
+//!
+//! While times are taken a TCP stream is read by `recvmsg`, which returns when the kernel received
+//! the bytes; any other stream is read by its own `poll_read`, and its bytes came when the reading
+//! task was woken. Bytes of several packets that one read returns have the time of the last packet,
+//! so of several requests in one read the earlier ones may have waited for longer.
+//!
+//! # The two clocks
+//!
+//! The kernel stamps by the wall clock, times of tasks are by the counter. A stamp becomes an age
+//! at once. If the wall clock was set since the read before, which shows because counter and clock
+//! went differently far, or if the age is negative or longer than [`OLDEST_NS`], nobody knows when
+//! the bytes came.
+//!
+//! # Safety
+//!
+//! The unsafe code marks bytes as initialised that the kernel has written.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use ::tokio::net::TcpStream;
+use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
+use dormouse_sys::receive::{Received, receive, want_times};
+use dormouse_waits::{Arrival, are_times_taken, woken_here};
+
+use crate::core::arrival::note;
+use crate::core::group::Group;
+use crate::core::task::Task;
+
+/// Older bytes are not believed: a minute.
+const OLDEST_NS: u64 = 60_000_000_000;
+/// Counter and wall clock may differ by a millisecond, and by one in 1,024 of the time.
+const SLACK_NS: u64 = 1_000_000;
+const DRIFT: u64 = 1024;
+
+/// A stream of which requests are read: their latency begins when their bytes came. Its reads,
+/// writes and close are a task of a group, or belong to whoever calls them; see [`connection`] and
+/// [`received`].
+///
+/// ```
+/// # async fn accepted(stream: tokio::net::TcpStream) {
+/// let stream = dormouse::tokio::received(stream);
+/// assert!(stream.get_ref().is_some());
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ServedStream<I> {
+    // `None` once dropped, which happens inside the group.
+    io: Option<I>,
+    task: Option<Task>,
+    receipt: Receipt,
+}
+
+/// A stream whose reads, writes and close are a task of `group`: for servers that spawn the tasks
+/// of connections themselves.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # fn accepted(stream: tokio::net::TcpStream) {
+/// let stream = dormouse::tokio::connection(stream, Group::new("connections"));
+/// # drop(stream);
+/// # }
+/// ```
+///
+/// # Cost
+///
+/// While times are taken, a read by `recvmsg` in place of `recv`, and two system calls for each
+/// stream. The kernel then also reads the clock for each packet that the machine receives.
+pub fn connection<I>(io: I, group: Group) -> ServedStream<I> {
+    ServedStream { io: Some(io), task: Some(group.connection()), receipt: Receipt::default() }
+}
+
+/// A stream that is read by a task of [`Group::connection`], or by a task in no group.
+///
+/// ```
+/// use dormouse::Group;
+///
+/// # async fn serve<I: tokio::io::AsyncRead + tokio::io::AsyncWrite>(_: I) {}
+/// # fn accepted(stream: tokio::net::TcpStream) {
+/// let stream = dormouse::tokio::received(stream);
+/// let serving = Group::new("connections").connection().instrument(serve(stream));
+/// # drop(serving);
+/// # }
+/// ```
+///
+/// # Cost
+///
+/// As of [`connection`].
+pub fn received<I>(io: I) -> ServedStream<I> {
+    ServedStream { io: Some(io), task: None, receipt: Receipt::default() }
+}
+
+/// What is known of the bytes that were last read.
+#[derive(Debug, Default)]
+struct Receipt {
+    /// Whether times were taken at the last read.
+    is_timed: bool,
+    stamps: StampState,
+    /// Counter and wall clock at the last read that returned a stamp, or when stamps were asked
+    /// for.
+    clocks: (u64, u64),
+    arrival: Option<Arrival>,
+}
+
+/// Whether the kernel returns stamps of the stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum StampState {
+    #[default]
+    NotAsked,
+    Returned,
+    /// The stream is no TCP socket of tokio's, or the kernel or a filter refuses.
+    Refused,
+}
+
+impl<I> ServedStream<I> {
+    /// The stream itself.
+    pub fn get_ref(&self) -> Option<&I> {
+        self.io.as_ref()
+    }
+}
+
+impl<I: Unpin> ServedStream<I> {
+    /// The stream keeps a waker of the task's: so a connection that waits for its client is a task
+    /// that somebody will wake.
+    fn charged<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        f: impl FnOnce(&mut I, &mut Receipt, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let Self { io, task, receipt } = self;
+        let Some(io) = io else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        match task {
+            Some(task) => task.poll_with(cx, |cx| f(io, receipt, cx)),
+            None => f(io, receipt, cx),
+        }
+    }
+
+    /// An operation that reads nothing. Requests may begin after it that were read before.
+    fn written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        f: impl FnOnce(Pin<&mut I>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if are_times_taken() {
+            note(self.receipt.arrival);
+        }
+        self.charged(cx, |io, _, cx| f(Pin::new(io), cx))
+    }
+}
+
+impl<I> Drop for ServedStream<I> {
+    fn drop(&mut self) {
+        let Self { io, task, .. } = self;
+        if let Some(task) = task {
+            task.run_drop(|| *io = None);
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin + 'static> AsyncRead for ServedStream<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.charged(cx, |io, receipt, cx| {
+            if are_times_taken() {
+                return receipt.read(io, cx, buffer);
+            }
+            if receipt.is_timed {
+                receipt.forget(io);
+            }
+            Pin::new(io).poll_read(cx, buffer)
+        })
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for ServedStream<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.written(cx, |io, cx| io.poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.written(cx, AsyncWrite::poll_flush)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.written(cx, AsyncWrite::poll_shutdown)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.written(cx, |io, cx| io.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.as_ref().is_some_and(AsyncWrite::is_write_vectored)
+    }
+}
+
+impl Receipt {
+    /// Reads, and notes when the bytes came.
+    #[cold]
+    fn read<I: AsyncRead + Unpin + 'static>(
+        &mut self,
+        io: &mut I,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.is_timed = true;
+        // Also where nothing is read: the requests before may begin now.
+        note(self.arrival);
+        let before = buffer.filled().len();
+        let received = match self.stamped(io) {
+            Some(stream) => match ready!(read_stamped(stream, cx, buffer)) {
+                Ok(received) => received.realtime_ns,
+                // Any other error is the stream's own, which the kernel returns once.
+                Err(error) if !is_refusal(&error) => return Poll::Ready(Err(error)),
+                Err(_) => {
+                    self.stamps = StampState::Refused;
+                    ready!(Pin::new(io).poll_read(cx, buffer))?;
+                    None
+                }
+            },
+            None => {
+                ready!(Pin::new(io).poll_read(cx, buffer))?;
+                None
+            }
+        };
+        if buffer.filled().len() > before {
+            let received = received.and_then(|realtime_ns| self.stamp_of(realtime_ns));
+            self.arrival = Some(Arrival { received, woken: woken_here().unwrap_or_else(stamp) });
+            note(self.arrival);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The stream, if the kernel returns stamps of it.
+    fn stamped<'a>(&mut self, io: &'a mut dyn Any) -> Option<&'a TcpStream> {
+        let stream = io.downcast_ref::<TcpStream>();
+        if self.stamps == StampState::NotAsked {
+            let is_asked = stream.is_some_and(|stream| want_times(stream.as_fd(), true).is_ok());
+            self.stamps = if is_asked { StampState::Returned } else { StampState::Refused };
+            self.clocks = (stamp(), realtime_ns());
+        }
+        stream.filter(|_| self.stamps == StampState::Returned)
+    }
+
+    /// Times are not taken any more.
+    #[cold]
+    fn forget<I: 'static>(&mut self, io: &mut I) {
+        if let Some(stream) = self.stamped(io) {
+            // A stream that keeps the option costs the machine a little, and its readers nothing.
+            _ = want_times(stream.as_fd(), false);
+        }
+        *self = Self::default();
+    }
+
+    /// The counter at a moment of the wall clock that has just passed; see the module.
+    fn stamp_of(&mut self, realtime_ns: u64) -> Option<u64> {
+        let now = (stamp(), dormouse_clock::realtime_ns());
+        let before = std::mem::replace(&mut self.clocks, now);
+        let went = ticks_to_ns(now.0.saturating_sub(before.0));
+        let shown = now.1.checked_sub(before.1)?;
+        let age = now.1.checked_sub(realtime_ns)?;
+        let is_steady = shown.abs_diff(went) <= SLACK_NS + went / DRIFT;
+        (is_steady && age <= OLDEST_NS).then(|| now.0.saturating_sub(ns_to_ticks(age)))
+    }
+}
+
+/// Whether a filter of system calls refuses the call.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
+}
+
+/// Reads a TCP stream as tokio does, with the kernel's stamp.
+fn read_stamped(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    buffer: &mut ReadBuf<'_>,
+) -> Poll<io::Result<Received>> {
+    loop {
+        ready!(stream.poll_read_ready(cx))?;
+        // SAFETY: nothing is written here that is not initialised.
+        let room = unsafe { buffer.unfilled_mut() };
+        let mut read = None;
+        let tried = stream.try_io(Interest::READABLE, || {
+            let received = receive(stream.as_fd(), room)?;
+            read = Some(received);
+            // A buffer that was not filled shows that the socket is empty, so tokio need not try.
+            if (1..room.len()).contains(&received.bytes) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(())
+        });
+        match (read, tried) {
+            (Some(received), _) => {
+                // SAFETY: the kernel has written them.
+                unsafe { buffer.assume_init(received.bytes) };
+                buffer.advance(received.bytes);
+                return Poll::Ready(Ok(received));
+            }
+            (None, Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
+                return Poll::Ready(Err(error));
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The age that a stamp becomes, in milliseconds, if it is by a wall clock that shows `ago_ms`
+    /// less than it does now, and that was set by `step_ms` since the read before.
+    fn age_ms(ago_ms: u64, step_ms: i64) -> Option<u64> {
+        let mut receipt = Receipt::default();
+        let wall = realtime_ns();
+        receipt.clocks = (stamp(), wall.wrapping_add_signed(-step_ms * 1_000_000));
+        let received = receipt.stamp_of(wall - ago_ms * 1_000_000)?;
+        Some(ticks_to_ns(stamp() - received) / 1_000_000)
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_gives_no_age() {
+        _ = dormouse_clock::point();
+        assert!(age_ms(20, 0).is_some_and(|ms| (20..1_000).contains(&ms)), "{:?}", age_ms(20, 0));
+        assert_eq!(age_ms(20, 500), None, "forward");
+        assert_eq!(age_ms(20, -500), None, "back");
+        assert_eq!(age_ms(100_000, 0), None, "too old");
+        let mut receipt = Receipt { clocks: (stamp(), realtime_ns()), ..Receipt::default() };
+        assert_eq!(receipt.stamp_of(realtime_ns() + 1_000_000_000), None, "of the future");
+    }
+}

@@ -1,0 +1,55 @@
+//! When the request came that a task answers.
+//!
+//! A connection's task reads the bytes of a request, and begins the request's task later, in the
+//! same poll or in a later one. So a stream of ours ([`tokio::ServedStream`](crate::tokio)) notes
+//! beside each operation when the bytes came that were last read from it, with the runtime's number
+//! of the task that it runs in. A request that begins in that task came then. Without such a stream
+//! it came when the connection's task was woken for its present poll.
+//!
+//! # Invariants
+//!
+//! 1. A note of another task is never used: the number is compared.
+//! 2. A request that begins inside of another one came with its begin.
+
+#[cfg(feature = "tokio")]
+use std::cell::Cell;
+
+#[cfg(feature = "tokio")]
+use ::tokio::task::{Id, try_id};
+use dormouse_waits::{Arrival, inside, woken_here};
+
+use crate::core::tasks::{Origin, is_request};
+
+#[cfg(feature = "tokio")]
+thread_local! {
+    static NOTED: Cell<Option<(Id, Arrival)>> = const { Cell::new(None) };
+}
+
+/// Requests that begin in the present task of the runtime came then, or it is not known when.
+#[cfg(feature = "tokio")]
+pub(crate) fn note(arrival: Option<Arrival>) {
+    NOTED.set(try_id().zip(arrival));
+}
+
+#[cfg(feature = "tokio")]
+fn noted() -> Option<Arrival> {
+    let (task, arrival) = NOTED.get()?;
+    (try_id() == Some(task)).then_some(arrival)
+}
+
+#[cfg(not(feature = "tokio"))]
+fn noted() -> Option<Arrival> {
+    None
+}
+
+/// When a request came that begins here, if that is known.
+pub(crate) fn arrival() -> Option<Arrival> {
+    if inside().any(is_request) {
+        return None;
+    }
+    noted().or_else(|| {
+        let serves = inside().next().is_some_and(|task| Origin::of(task) == Origin::Connection);
+        let woken = woken_here().filter(|_| serves)?;
+        Some(Arrival { received: None, woken })
+    })
+}

@@ -1,0 +1,388 @@
+//! The latency of a request begins when the request came, by the clocks of its client.
+#![cfg(all(feature = "axum", feature = "hyper", feature = "tower"))]
+#![allow(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use axum::{Router, extract::MatchedPath, extract::Request, routing::get};
+use dormouse::tokio::{ServedStream, received};
+use dormouse::waits::GroupWaits;
+use dormouse::{Group, Waiting, hyper::Executor, tower::GroupLayer};
+use hyper_util::rt::TokioIo;
+use hyper_util::{server::conn::auto::Builder, service::TowerToHyperService};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpListener;
+use tokio::runtime;
+
+/// For how long workers are blocked.
+const BLOCK: Duration = Duration::from_millis(30);
+
+/// How a service accepts connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Accepts {
+    Axum,
+    AxumStreams,
+    Hyper,
+    /// hyper, with another stream between it and the socket, as TLS is.
+    Between,
+    /// hyper, on a stream of which the kernel returns no stamps.
+    Unstamped,
+}
+
+/// A service with `/NAME/block`, which keeps its worker until the test lets it go, and `/NAME/fast`.
+struct Service {
+    name: &'static str,
+    address: SocketAddr,
+    blocks: Receiver<()>,
+    go_on: SyncSender<()>,
+    _runtime: runtime::Runtime,
+}
+
+/// A stream that passes bytes on.
+struct Passing<I>(I);
+
+impl<I: AsyncRead + Unpin> AsyncRead for Passing<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, to)
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Passing<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, of: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, of)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+async fn serve_hyper<I>(io: I, app: Router)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = TowerToHyperService::new(app);
+    let _closed = Builder::new(Executor::server()).serve_connection(TokioIo::new(io), service).await;
+}
+
+impl Service {
+    /// `workers`: 0 for a current-thread runtime.
+    fn start(name: &'static str, workers: usize, accepts: Accepts) -> Self {
+        let (begins, blocks) = sync_channel(16);
+        let (go_on, goes_on) = sync_channel(16);
+        let goes_on = Arc::new(Mutex::new(goes_on));
+        let block = async move || {
+            begins.send(()).unwrap();
+            goes_on.lock().unwrap().recv().unwrap();
+            "done."
+        };
+        let layer = GroupLayer::new(|request: &Request| {
+            request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
+        });
+        let app = Router::<()>::new()
+            .route(&format!("/{name}/fast"), get(async || "done."))
+            .route(&format!("/{name}/block"), get(block))
+            .layer(layer);
+        let mut builder = runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(workers.max(1)).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Group::new("connections");
+        let serving = async move {
+            if matches!(accepts, Accepts::Axum | Accepts::AxumStreams) {
+                let listener = dormouse::axum::listener(listener, connections);
+                return match accepts {
+                    Accepts::Axum => axum::serve(listener, app).await.unwrap(),
+                    _ => axum::serve(listener, dormouse::axum::streams(app)).await.unwrap(),
+                };
+            }
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (task, app) = (connections.connection(), app.clone());
+                match accepts {
+                    Accepts::Between => {
+                        tokio::spawn(task.instrument(serve_hyper(Passing(received(stream)), app)))
+                    }
+                    Accepts::Unstamped => {
+                        tokio::spawn(task.instrument(serve_hyper(received(Passing(stream)), app)))
+                    }
+                    _ => tokio::spawn(task.instrument(serve_hyper(received(stream), app))),
+                };
+            }
+        };
+        if workers == 0 {
+            let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            drop(thread::spawn(move || one.block_on(serving)));
+        } else {
+            runtime.spawn(serving);
+        }
+        Self { name, address, blocks, go_on, _runtime: runtime }
+    }
+
+    /// A connection that has served a request, so that its stamps are on.
+    fn guest(&self) -> Guest {
+        let mut guest = Guest(TcpStream::connect(self.address).unwrap());
+        guest.0.set_nodelay(true).unwrap();
+        guest.ask(&[&self.path("warm")]);
+        guest.answers(1);
+        guest
+    }
+
+    fn path(&self, route: &str) -> String {
+        format!("/{}/{route}", self.name)
+    }
+
+    fn waits(&self, route: &str) -> GroupWaits {
+        Group::new(&self.path(route)).read_waits()
+    }
+
+    /// Has `workers` workers blocked while `ask` asks, for as long as is returned at least.
+    fn blocked(&self, workers: usize, ask: impl FnOnce()) -> Duration {
+        let mut blocking: Vec<_> = (0..workers).map(|_| self.guest()).collect();
+        for guest in &mut blocking {
+            guest.ask(&[&self.path("block")]);
+        }
+        blocking.iter().for_each(|_| self.blocks.recv().unwrap());
+        ask();
+        let asked = Instant::now();
+        thread::sleep(BLOCK);
+        let blocked = asked.elapsed();
+        blocking.iter().for_each(|_| self.go_on.send(()).unwrap());
+        blocked
+    }
+}
+
+/// A client with HTTP/1.
+struct Guest(TcpStream);
+
+impl Guest {
+    fn ask(&mut self, paths: &[&str]) {
+        let all: String =
+            paths.iter().map(|path| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).collect();
+        self.0.write_all(all.as_bytes()).unwrap();
+    }
+
+    /// Reads that many answers, of which each ends like one of these handlers or is a 404.
+    fn answers(&mut self, count: usize) {
+        let mut all = Vec::new();
+        let ends = |all: &[u8]| {
+            let all = String::from_utf8_lossy(all);
+            all.matches("done.").count() + all.matches(" 404 ").count()
+        };
+        while ends(&all) < count {
+            let mut bytes = [0; 1000];
+            let n = self.0.read(&mut bytes).unwrap();
+            assert!(n > 0, "closed after {all:?}");
+            all.extend_from_slice(&bytes[..n]);
+        }
+    }
+}
+
+/// Checks the only request of a route: it lasted for this long at least and at most, and the kernel
+/// had received it.
+fn check(waits: &GroupWaits, at_least: Duration, at_most: Duration, what: &str) {
+    let (queue, latency) = (waits.queue, Duration::from_nanos(waits.requests.max_ns));
+    let queued = Duration::from_nanos(queue.unseen_ns + queue.behind_ns);
+    // Counter and clock differ by less than one in a thousand, and the stamp is of another clock.
+    let slack = at_most / 1000 + Duration::from_micros(50);
+    assert_eq!((waits.requests.count(), queue.requests, queue.received), (1, 1, 1), "{what}");
+    assert!((at_least - slack..=at_most + slack).contains(&latency), "{what}: {at_least:?} {latency:?}");
+    assert!(queued + slack >= at_least && queued <= latency, "{what}: {queued:?} {latency:?}");
+}
+
+#[test]
+fn a_blocked_worker_shows_in_latencies_of_others() {
+    let _waiting = Waiting::start().unwrap();
+    let cases = [
+        ("axum one", 1, Accepts::Axum),
+        ("axum four", 4, Accepts::Axum),
+        ("axum current", 0, Accepts::Axum),
+        ("hyper one", 1, Accepts::Hyper),
+        ("between", 1, Accepts::Between),
+    ];
+    for (name, workers, accepts) in cases {
+        let name = &*name.replace(' ', "-").leak();
+        let service = Service::start(name, workers, accepts);
+        let mut guest = service.guest();
+        // An idle connection is not queued.
+        thread::sleep(BLOCK);
+        let begun = Instant::now();
+        let blocked = service.blocked(workers.max(1), || guest.ask(&[&service.path("fast")]));
+        guest.answers(1);
+        let lasted = begun.elapsed();
+        dormouse_testkit::eventually(|| service.waits("fast").requests.count() == 1);
+        check(&service.waits("fast"), blocked, lasted, name);
+        let queue = service.waits("fast").queue;
+        assert!(queue.unseen_ns > 20_000_000, "{name}: no worker looked: {queue:?}");
+    }
+}
+
+#[test]
+fn the_first_request_of_a_connection_is_stamped() {
+    let _waiting = Waiting::start().unwrap();
+    let service = Service::start("first", 1, Accepts::Axum);
+    let _other = service.guest();
+    let mut guest = None;
+    let begun = Instant::now();
+    let blocked = service.blocked(1, || {
+        let mut new = Guest(TcpStream::connect(service.address).unwrap());
+        new.ask(&["/first/fast"]);
+        guest = Some(new);
+    });
+    guest.unwrap().answers(1);
+    let lasted = begun.elapsed();
+    dormouse_testkit::eventually(|| service.waits("fast").requests.count() == 1);
+    check(&service.waits("fast"), blocked, lasted, "first");
+}
+
+#[test]
+fn a_pipelined_request_came_with_its_bytes() {
+    let _waiting = Waiting::start().unwrap();
+    let service = Service::start("pipelined", 1, Accepts::Axum);
+    let mut guest = service.guest();
+    let begun = Instant::now();
+    guest.ask(&["/pipelined/block", "/pipelined/fast"]);
+    service.blocks.recv().unwrap();
+    let asked = Instant::now();
+    thread::sleep(BLOCK);
+    let blocked = asked.elapsed();
+    service.go_on.send(()).unwrap();
+    guest.answers(2);
+    let lasted = begun.elapsed();
+    dormouse_testkit::eventually(|| service.waits("fast").requests.count() == 1);
+    check(&service.waits("fast"), blocked, lasted, "pipelined");
+}
+
+#[test]
+fn a_stream_without_stamps_has_a_lower_bound() {
+    let _waiting = Waiting::start().unwrap();
+    let service = Service::start("unstamped", 1, Accepts::Unstamped);
+    let mut guest = service.guest();
+    service.blocked(1, || guest.ask(&["/unstamped/fast"]));
+    guest.answers(1);
+    dormouse_testkit::eventually(|| service.waits("fast").requests.count() == 1);
+    let queue = service.waits("fast").queue;
+    assert_eq!((queue.requests, queue.received, queue.unseen_ns), (1, 0, 0));
+}
+
+/// The frame of a request of HTTP/2, with fields of the static table and a path.
+fn headers(stream: u8, path: &str) -> Vec<u8> {
+    let mut fields = vec![0x82, 0x86, 0x41, 1, b'x', 0x04, path.len() as u8];
+    fields.extend(path.as_bytes());
+    let mut frame = vec![0, 0, fields.len() as u8, 1, 0b101, 0, 0, 0, stream];
+    frame.extend(fields);
+    frame
+}
+
+/// Three requests of one connection come while the worker is blocked.
+fn streams(name: &'static str, accepts: Accepts) {
+    let service = Service::start(name, 1, accepts);
+    let mut guest = TcpStream::connect(service.address).unwrap();
+    guest.set_nodelay(true).unwrap();
+    guest.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let warm = Group::new("unmatched").read().requests;
+    guest.write_all(&headers(1, &service.path("warm"))).unwrap();
+    dormouse_testkit::eventually(|| Group::new("unmatched").read().requests > warm);
+    let begun = Instant::now();
+    let blocked = service.blocked(1, || {
+        let path = service.path("fast");
+        let all: Vec<u8> = [3, 5, 7].iter().flat_map(|&stream| headers(stream, &path)).collect();
+        guest.write_all(&all).unwrap();
+    });
+    let fast = || service.waits("fast");
+    dormouse_testkit::eventually(|| fast().requests.count() == 3);
+    let (waits, lasted) = (fast(), begun.elapsed());
+    assert_eq!((waits.queue.requests, waits.queue.received), (3, 3), "{name}");
+    let queued = Duration::from_nanos(waits.queue.unseen_ns + waits.queue.behind_ns);
+    let bounds = 3 * blocked..=3 * lasted;
+    assert!(bounds.contains(&(queued + Duration::from_millis(1))), "{name}: {queued:?} {bounds:?}");
+}
+
+#[test]
+fn streams_of_one_connection_are_queued_alike() {
+    let _waiting = Waiting::start().unwrap();
+    streams("streams", Accepts::Hyper);
+    streams("streams-of-axum", Accepts::AxumStreams);
+}
+
+/// What the kernel stamps for the socket.
+fn stamps_of(stream: &ServedStream<tokio::net::TcpStream>) -> u32 {
+    let (mut flags, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
+    // SAFETY: a word, and its size.
+    let answer = unsafe {
+        libc::getsockopt(
+            stream.get_ref().unwrap().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            (&raw mut flags).cast(),
+            &raw mut size,
+        )
+    };
+    assert_eq!(answer, 0);
+    flags
+}
+
+#[test]
+fn a_socket_has_stamps_while_times_are_taken() {
+    dormouse_testkit::in_child(|| {
+        let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        one.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut guest = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut stream = received(listener.accept().await.unwrap().0);
+            let mut read = async |stream: &mut ServedStream<_>| {
+                guest.write_all(b"tea").unwrap();
+                stream.read_exact(&mut [0; 3]).await.unwrap();
+                stamps_of(stream)
+            };
+            assert_eq!(read(&mut stream).await, 0);
+            let waiting = Waiting::start().unwrap();
+            assert_ne!(read(&mut stream).await, 0);
+            drop(waiting);
+            assert_eq!(read(&mut stream).await, 0);
+        });
+    });
+}
+
+#[test]
+fn a_connection_without_stream_is_queued_from_its_wake() {
+    let _waiting = Waiting::start().unwrap();
+    let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let [connections, command, inner] = ["own loop", "own command", "inside"].map(Group::new);
+    one.block_on(async {
+        let (mut peer, mut stream) = tokio::io::duplex(64);
+        let serving = tokio::spawn(connections.connection().instrument(async move {
+            let mut line = [0; 4];
+            stream.read_exact(&mut line).await.unwrap();
+            command.request().instrument(async { inner.request().run(|| ()) }).await;
+            // The next one begins in the same poll: for how long it has waited is not known.
+            command.request().instrument(async {}).await;
+        }));
+        tokio::task::yield_now().await;
+        peer.write_all(b"put.").await.unwrap();
+        let blocked = Instant::now();
+        thread::sleep(BLOCK);
+        let blocked = blocked.elapsed();
+        serving.await.unwrap();
+        let (queue, slack) = (command.read_waits().queue, Duration::from_micros(50));
+        assert_eq!((queue.requests, queue.received, queue.unseen_ns), (1, 0, 0));
+        assert!(Duration::from_nanos(queue.behind_ns) + slack >= blocked, "{queue:?} {blocked:?}");
+        assert_eq!(inner.read_waits().queue.requests, 0, "it came with the request around it");
+    });
+}
