@@ -14,10 +14,12 @@
 //! | `open-loop/SERVICE/WORKERS/CASE/p99` | the same, from the moment at which the request was due |
 //! | `shown/SERVICE/WORKERS/CASE/{p50,p99}` | the latency of the route's group |
 //! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | the difference of the two, without its sign |
+//! | `request/{asleep,times}/{task,queued}` | a request in a poll: from its task on, from its arrival on |
 //!
 //! There is no peer: the client is the oracle. There is no origin.
 
 mod ask;
+mod cost;
 mod http1;
 mod http2;
 mod load;
@@ -54,7 +56,11 @@ const CASES: [(&str, u32, Duration, Duration, Option<usize>); 3] = [
 const LONG: Duration = Duration::from_millis(30);
 
 pub(crate) fn run(bench: &mut Bench) {
-    let length = Duration::from_millis(bench.pick(2_000, 300));
+    bench.say("calibrating");
+    cost::rows(bench);
+    bench.measure("requests", bench.plan(60, 4));
+    cost::compare(bench);
+    let length = Duration::from_millis(bench.pick(2_000, 250));
     bench.param("seconds", length.as_secs_f64());
     bench.param("long_ms", LONG.as_millis() as u64);
     for (service, protocol) in SERVICES {

@@ -1,0 +1,52 @@
+//! `request/…`: what it costs that the latency of a request begins before its task.
+
+use std::future::{Future, poll_fn};
+use std::hint::black_box;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use dormouse::{Group, Task, Waiting};
+
+use crate::bench::Bench;
+use crate::clocks::cpu;
+use crate::row::Spec;
+use crate::runner::Failure;
+
+/// How a request's task begins: at its handler, or when the connection was woken.
+const BEGINS: [(&str, fn(Group) -> Task); 2] = [("task", Group::task), ("queued", Group::request)];
+
+/// Adds the rows.
+pub(super) fn rows(bench: &mut Bench) {
+    for (state, is_timed) in [("asleep", false), ("times", true)] {
+        for (name, begin) in BEGINS {
+            let spec = Spec::new(format!("request/{state}/{name}"), "ns").per("poll with a request").cpu();
+            bench.per_iteration(spec, move |count| polls(count, is_timed, begin));
+        }
+    }
+}
+
+/// Adds what the beginning adds to a request that did not wait.
+pub(super) fn compare(bench: &mut Bench) {
+    for state in ["asleep", "times"] {
+        let name = |begin| format!("request/{state}/{begin}");
+        bench.minus(format!("request-added/{state}"), &name("queued"), &name("task"));
+    }
+    bench.at_most("an arrival adds at most 3 ns to a request that did not wait", "request-added/times", 3.0);
+    bench.at_most("asleep, nothing measurable", "request-added/asleep", 1.0);
+}
+
+/// The time of `count` polls of a connection, each of which begins and ends a request.
+fn polls(count: u64, is_timed: bool, begin: fn(Group) -> Task) -> Result<Duration, Failure> {
+    let _waiting = is_timed.then(Waiting::start).transpose()?;
+    let requests = Group::new("bench requests");
+    let serving = poll_fn(move |cx| {
+        drop(black_box(begin(requests)));
+        cx.waker().wake_by_ref();
+        Poll::<()>::Pending
+    });
+    let mut connection = pin!(Group::new("bench connections").connection().instrument(serving));
+    let cx = &mut Context::from_waker(Waker::noop());
+    let poll = |_| _ = black_box(connection.as_mut().poll(cx));
+    Ok(cpu(|| (0..count).for_each(poll)).0)
+}
