@@ -14,7 +14,7 @@
 //! | `open-loop/SERVICE/WORKERS/CASE/p99` | the same, from the moment at which the request was due |
 //! | `shown/SERVICE/WORKERS/CASE/{p50,p99}` | the latency of the route's group |
 //! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | the difference of the two, without its sign |
-//! | `request/{asleep,times}/{task,queued}` | a request in a poll: from its task on, from its arrival on |
+//! | `request/{asleep,times}/{task,queued}` | a request, from its task or its arrival on |
 //!
 //! There is no peer: the client is the oracle. There is no origin.
 
