@@ -129,7 +129,6 @@ impl Failure {
 
     /// This failure of a request, if the connection cannot be used after it: it is neither an
     /// agent's refusal nor one of this command.
-    #[cfg(feature = "serve")]
     pub(crate) fn breaks(&self) -> Option<Failure> {
         let Failure::Said(report) = self else { return None };
         let is_refusal = report.code.is_some() || matches!(report.exit, Exit::Usage | Exit::Unsupported);

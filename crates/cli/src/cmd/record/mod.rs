@@ -5,6 +5,8 @@
 //! | `save` | `record --save` |
 //! | `flight` | the flight recorder: it stays in the service, and outlives this command |
 
+#![cfg_attr(not(feature = "serve"), allow(dead_code, reason = "HTTP alone asks for a part"))]
+
 mod flight;
 mod save;
 

@@ -1,5 +1,7 @@
 //! `dormouse on`, `off` and `reset`; and what HTTP may ask of them: on for a time, and off.
 
+#![cfg_attr(not(feature = "serve"), allow(dead_code, reason = "HTTP alone asks for a part"))]
+
 pub(crate) mod off;
 pub(crate) mod on;
 pub(crate) mod reset;
