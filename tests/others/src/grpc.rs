@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
+use dormouse::Group;
 use dormouse::tower::GroupLayer;
 use futures_util::StreamExt as _;
 use tokio::net::TcpListener;
@@ -15,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService};
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
@@ -25,21 +27,28 @@ use crate::known;
 type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
 
 /// Names that the service knows: a client may call others.
-const METHODS: [&str; 4] =
-    ["/others.Numbers/Square", "/others.Numbers/Count", "/others.Numbers/Sum", "/others.Numbers/Echo"];
+const METHODS: [&str; 5] = [
+    "/others.Numbers/Square",
+    "/others.Numbers/Count",
+    "/others.Numbers/Sum",
+    "/others.Numbers/Echo",
+    "/others.Numbers/Hold",
+];
 
 pub(crate) fn run() -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(known::workers()).enable_all().build()?.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         known::serve(listener.local_addr()?);
-        let methods = GroupLayer::new(|request: &http::Request<Body>| {
+        let methods = GroupLayer::new(|request: &axum::extract::Request| {
             let path = request.uri().path();
             METHODS.into_iter().find(|method| *method == path).unwrap_or("unknown method").into()
         });
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = Server::builder().layer(methods).add_service(Numbers);
-        server.serve_with_incoming(incoming).await.map_err(io::Error::other)
+        // By axum, whose listener knows when requests came.
+        let app = Routes::new(Numbers).into_axum_router().layer(methods);
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+        let listener = dormouse::axum::listener(listener, Group::new("connections"));
+        axum::serve(listener, dormouse::axum::streams(app)).await
     })
 }
 
@@ -84,6 +93,12 @@ fn echo(request: Request<Streaming<u32>>) -> Ready<Result<Response<Stream<u32>>,
     ready(Ok(Response::new(Box::pin(echoed))))
 }
 
+/// Blocks its worker.
+async fn hold(request: Request<u32>) -> Result<Response<u32>, Status> {
+    known::hold(METHODS[4]);
+    Ok(Response::new(request.into_inner()))
+}
+
 #[derive(Clone)]
 struct Numbers;
 
@@ -108,6 +123,7 @@ impl Service<http::Request<Body>> for Numbers {
                 "/others.Numbers/Count" => grpc.server_streaming(service_fn(count), request).await,
                 "/others.Numbers/Sum" => grpc.client_streaming(service_fn(sum), request).await,
                 "/others.Numbers/Echo" => grpc.streaming(service_fn(echo), request).await,
+                "/others.Numbers/Hold" => grpc.unary(service_fn(hold), request).await,
                 _ => Status::unimplemented("no such method").into_http(),
             })
         })

@@ -9,11 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dormouse::Group;
+use dormouse::tokio::ServedStream;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::known;
+
+type Stream = ServedStream<TcpStream>;
 
 /// The state that all connections share.
 struct Shared {
@@ -29,13 +32,14 @@ struct Groups {
     wait: Group,
     publish: Group,
     subscribe: Group,
+    hold: Group,
     fail: Group,
     unknown: Group,
 }
 
 pub(crate) fn run() -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(accept())
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(known::workers()).enable_all().build()?.block_on(accept())
 }
 
 async fn accept() -> io::Result<()> {
@@ -50,6 +54,7 @@ async fn accept() -> io::Result<()> {
             wait: Group::new("wait"),
             publish: Group::new("publish"),
             subscribe: Group::new("subscribe"),
+            hold: Group::new("hold"),
             fail: Group::new("fail"),
             unknown: Group::new("unknown command"),
         },
@@ -59,24 +64,26 @@ async fn accept() -> io::Result<()> {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         // A connection that fails ends; the others go on.
-        tokio::spawn(connections.instrument(serve(stream, Arc::clone(&shared))));
+        let stream = dormouse::tokio::received(stream);
+        tokio::spawn(connections.connection().instrument(serve(stream, Arc::clone(&shared))));
     }
 }
 
-async fn serve(stream: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+async fn serve(stream: Stream, shared: Arc<Shared>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).await? > 0 {
         let words: Vec<&str> = line.split_whitespace().collect();
         let groups = &shared.groups;
         let answer = match words[..] {
-            ["get", key] => groups.get.instrument(get(&shared, key)).await,
-            ["set", key, value] => groups.set.instrument(set(&shared, key, value)).await,
-            ["wait", ms] => groups.wait.instrument(wait(ms)).await,
-            ["publish", message] => groups.publish.instrument(publish(&shared, message)).await,
-            ["subscribe"] => return groups.subscribe.instrument(subscribe(stream, &shared)).await,
-            ["fail"] => groups.fail.instrument(async { panic!("a command fails") }).await,
-            _ => groups.unknown.instrument(async { "unknown command".to_owned() }).await,
+            ["get", key] => groups.get.request().instrument(get(&shared, key)).await,
+            ["set", key, value] => groups.set.request().instrument(set(&shared, key, value)).await,
+            ["wait", ms] => groups.wait.request().instrument(wait(ms)).await,
+            ["publish", message] => groups.publish.request().instrument(publish(&shared, message)).await,
+            ["subscribe"] => return groups.subscribe.request().instrument(subscribe(stream, &shared)).await,
+            ["hold"] => groups.hold.request().instrument(async { hold() }).await,
+            ["fail"] => groups.fail.request().instrument(async { panic!("a command fails") }).await,
+            _ => groups.unknown.request().instrument(async { "unknown command".to_owned() }).await,
         };
         stream.write_all(format!("{answer}\n").as_bytes()).await?;
         line.clear();
@@ -106,6 +113,12 @@ async fn wait(ms: &str) -> String {
     "waited".to_owned()
 }
 
+/// Blocks its worker.
+fn hold() -> String {
+    known::hold("hold");
+    "held".to_owned()
+}
+
 async fn publish(shared: &Shared, message: &str) -> String {
     known::burn("publish", Duration::from_millis(20));
     // An error is that nobody has subscribed.
@@ -113,7 +126,7 @@ async fn publish(shared: &Shared, message: &str) -> String {
 }
 
 /// Ends when the client hangs up.
-async fn subscribe(mut stream: BufReader<TcpStream>, shared: &Shared) -> io::Result<()> {
+async fn subscribe(mut stream: BufReader<Stream>, shared: &Shared) -> io::Result<()> {
     let mut published = shared.published.subscribe();
     stream.write_all(b"subscribed\n").await?;
     let mut line = String::new();

@@ -18,10 +18,10 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Router, routing::get, routing::post};
 use dormouse::Group;
 use dormouse::axum::WebSocketUpgrade;
+use dormouse::hyper::Executor;
 use dormouse::tower::GroupLayer;
 use futures_util::stream::{Stream, unfold};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
-use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tower_http::services::ServeDir;
@@ -36,21 +36,21 @@ struct App {
 }
 
 pub(crate) fn run() -> io::Result<()> {
-    let mut arguments = std::env::args().skip(2);
+    let mut arguments = std::env::args().skip(3);
     let mut next = || arguments.next().ok_or(io::ErrorKind::InvalidInput);
-    let workers = next()?.parse().map_err(io::Error::other)?;
     let upstream = next()?.parse().map_err(io::Error::other)?;
     let files = next()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     // The files are read on threads of tokio's own.
-    let runtime = dormouse::tokio::group_blocking(runtime.worker_threads(workers).enable_all()).build()?;
+    let runtime =
+        dormouse::tokio::group_blocking(runtime.worker_threads(known::workers()).enable_all()).build()?;
     runtime.block_on(serve(upstream, &files))
 }
 
 async fn serve(upstream: SocketAddr, files: &str) -> io::Result<()> {
     let (imports, orders) = unbounded_channel();
     tokio::spawn(Group::new("import").instrument(import(orders)));
-    let client = Client::builder(TokioExecutor::new()).build_http();
+    let client = Client::builder(Executor::group(Group::new("upstream"))).build_http();
     let routes = GroupLayer::new(|request: &Request| {
         let path = request.extensions().get().map(MatchedPath::as_str);
         let path = path.unwrap_or_else(|| match request.uri().path() {

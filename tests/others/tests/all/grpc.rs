@@ -1,6 +1,9 @@
 //! The gRPC service.
 
 use http::uri::PathAndQuery;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
 use tokio_stream::{StreamExt as _, iter};
 use tonic::Request;
 use tonic::client::Grpc;
@@ -93,4 +96,43 @@ fn cancelled_streams_and_panics_are_requests() {
     for method in ["Count", "Echo"] {
         assert_eq!(row(&shown, &format!("/others.Numbers/{method}")).requests, 3, "{method}");
     }
+}
+
+#[test]
+fn a_blocked_worker_is_latency_of_others() {
+    let mut service = Service::start("grpc", &["1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let call = |mut client: Grpc<Channel>, method| {
+        runtime.spawn(async move {
+            let answer =
+                ready(&mut client).await.unary(Request::new(7_u32), path(method), Codec::new()).await;
+            let answer: u32 = answer.expect("an answer").into_inner();
+            answer
+        })
+    };
+    // The tasks of the client run until none of them can go on.
+    let send_all = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    let client = runtime.block_on(client(&service));
+    assert_eq!(runtime.block_on(call(client.clone(), "Square")).expect("a call"), 49);
+    let blocks = call(client.clone(), "Hold");
+    send_all();
+    service.await_noted("held", "/others.Numbers/Hold", 1);
+    let send = || {
+        let square = call(client, "Square");
+        send_all();
+        square
+    };
+    let receive = |square: JoinHandle<u32>| assert_eq!(runtime.block_on(square).expect("a call"), 49);
+    service.assert_queued("/others.Numbers/Square", send, receive);
+    assert_eq!(runtime.block_on(blocks).expect("a call"), 7);
+}
+
+#[test]
+fn idle_connections_await_their_clients() {
+    let mut service = Service::start("grpc", &[]);
+    run(async {
+        let mut client = client(&service).await;
+        call_all(&mut client).await;
+        service.assert_awaiting(&["connections"]);
+    });
 }

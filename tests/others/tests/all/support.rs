@@ -7,12 +7,18 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use dormouse_protocol::{
     GroupRow, HelloRequest, PROTOCOL, Request, Response, Stat, StatRequest, TasksRequest, Verb, WaitsRequest,
     WireTaskState,
 };
 use dormouse_testkit::{HANG, eventually};
 use tempfile::TempDir;
+
+/// For how long a worker is blocked.
+const BLOCKED: Duration = Duration::from_millis(30);
 
 /// A service that runs, and a conversation with its agent.
 pub(crate) struct Service {
@@ -54,7 +60,17 @@ impl Service {
 
     /// The service's own account.
     pub(crate) fn known(&mut self) -> Known {
-        self.ask.as_mut().expect("until it ends").write_all(b"\n").expect("a service");
+        self.tell("")
+    }
+
+    /// Has all blocked threads of the service go on.
+    pub(crate) fn release(&mut self) {
+        self.tell("release");
+    }
+
+    fn tell(&mut self, line: &str) -> Known {
+        let ask = self.ask.as_mut().expect("until it ends");
+        ask.write_all(format!("{line}\n").as_bytes()).expect("a service");
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("an answer");
         Known(serde_json::from_str(&line).expect("what it has used"))
@@ -102,6 +118,35 @@ impl Service {
             from = part.next;
         }
         all.into_iter().map(|(group, (state, waker))| (names[&group].clone(), state, waker)).collect()
+    }
+
+    /// Asserts that a request has waited from `send` on, while the test keeps the only worker
+    /// blocked, and that this time is in its latency, and in its queue.
+    #[track_caller]
+    pub(crate) fn assert_queued<T>(
+        &mut self,
+        group: &str,
+        send: impl FnOnce() -> T,
+        receive: impl FnOnce(T),
+    ) {
+        self.await_alive(group, 0);
+        let before = self.shown();
+        let begun = Instant::now();
+        let request = send();
+        let sent = Instant::now();
+        thread::sleep(BLOCKED);
+        let blocked = sent.elapsed().as_nanos() as f64;
+        self.release();
+        receive(request);
+        let seen = begun.elapsed().as_nanos() as f64;
+        self.await_alive(group, 0);
+        let shown = self.shown().since(&before);
+        let waits = row(&shown, group).waits.as_ref().expect("times");
+        let (latency, queue) = (waits.requests.sum_ns.expect("a sum") as f64, waits.queue.expect("a queue"));
+        let queued = (queue.unseen_ns + queue.behind_ns) as f64;
+        assert_eq!((queue.requests, queue.received), (1, 1), "{queue:?}");
+        assert!(queued >= blocked * 0.95 && latency >= queued, "{latency} ns, {queue:?}, {blocked} ns");
+        assert!(latency <= seen * 1.01, "{latency} of {seen} ns");
     }
 
     /// Dormouse's figures and the service's account, which agree: each group has the CPU time that

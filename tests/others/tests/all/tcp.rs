@@ -66,3 +66,18 @@ fn idle_connections_await_their_clients() {
     assert_eq!(clients[1].ask("subscribe"), "subscribed");
     service.assert_awaiting(&["connections", "connections", "subscribe"]);
 }
+
+#[test]
+fn a_blocked_worker_is_latency_of_others() {
+    let mut service = Service::start("tcp", &["1"]);
+    let mut fast = Lines::open(service.address);
+    assert_eq!(fast.ask("wait 0"), "waited");
+    let mut blocks = Lines::open(service.address);
+    blocks.send("hold");
+    service.await_noted("held", "hold", 1);
+    let send = || {
+        fast.send("wait 0");
+        fast
+    };
+    service.assert_queued("wait", send, |mut fast| assert_eq!(fast.line(), "waited"));
+}
