@@ -1,4 +1,4 @@
-//! What a request waits for before its task begins.
+//! Arrivals of requests, and the time from there to the begin of their tasks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,8 +24,9 @@ pub(crate) struct QueuedTicks {
 }
 
 impl QueuedTicks {
-    /// Of a task that begins at `now`. Counters of two processors may differ, and bytes may come
-    /// after the wake of the poll in which they are read, so stamps are put in order.
+    /// The queue of a request whose task begins at `now`. Counters of two processors may differ, and
+    /// bytes may come after the wake of the poll in which they are read, so stamps are put in
+    /// order.
     pub(crate) fn new(arrival: Arrival, now: u64) -> Self {
         let received = arrival.received.map(|received| received.min(now));
         let woken = arrival.woken.clamp(received.unwrap_or(0), now);
@@ -67,14 +68,14 @@ impl QueueSums {
     }
 }
 
-/// What the requests of a group have waited for before their tasks began, since times were first
+/// The time that the requests of a group waited before their tasks began, since times were first
 /// taken. Requests of which no arrival is known are not among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueTimes {
-    /// The requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Those of them of which it is known when the kernel had received them. The others have waited
-    /// for longer than is known.
+    /// The number of these requests of which it is known when the kernel had received them. The
+    /// others have waited for longer than is known.
     pub received: u64,
     /// Time for which received requests lay in a socket that no worker had looked at, in
     /// nanoseconds.

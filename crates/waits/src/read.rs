@@ -27,7 +27,7 @@ pub struct GroupWaits {
     pub runnable_ns: u64,
     /// Time from the ends of polls to the wakes that followed.
     pub await_ns: u64,
-    /// What requests have waited for before their tasks began.
+    /// The time that requests waited before their tasks began.
     pub queue: QueueTimes,
     /// The lengths of polls.
     pub polls: Histogram,

@@ -273,7 +273,7 @@ impl Shelf {
         Some(Account { row: &self.rows[number], counts })
     }
 
-    /// What requests of a group have waited for before their tasks began.
+    /// The time that requests of a group waited before their tasks began.
     pub(crate) fn queue(&self, group: u32) -> &QueueSums {
         &self.queues[row_of(group)]
     }

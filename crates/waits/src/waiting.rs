@@ -89,7 +89,7 @@ pub fn is_on() -> bool {
     WAITS.is_enabled()
 }
 
-/// What [`is_on`] returns, for code of the service's threads: a sleeping instruction.
+/// Whether times are taken, for code of the service's threads: a sleeping instruction.
 #[inline]
 pub fn are_times_taken() -> bool {
     unlikely!(WAITS)

@@ -5,8 +5,8 @@
 //! `axum::serve` spawns a task for each connection itself, by plain `tokio::spawn`. A program can
 //! choose only the stream below the task. So this listener charges to the group what its streams
 //! read and write, and their close; `alive` of the group is the number of open connections, which
-//! are no requests ([`Group::connection`]). The latency of a request begins when the kernel received
-//! it ([`tokio::connection`](crate::tokio::connection)).
+//! are no requests ([`Group::connection`]). The latency of a request begins when the kernel
+//! received it ([`tokio::connection`](crate::tokio::connection)).
 //!
 //! With small answers that is two thirds of the cost of a connection's task. The rest, hyper's own
 //! work on the bytes, stays in no group, unless the program is built with `--cfg tokio_unstable`
@@ -113,8 +113,9 @@ impl<L: Listener> Listener for GroupListener<L> {
     }
 }
 
-/// Serves `app` with latencies of HTTP/2 that begin when the request came, too: `axum::serve` spawns
-/// a task for each of its streams, which knows nothing of the connection. Not needed for HTTP/1.
+/// Serves `app` with latencies of HTTP/2 that begin when the request came, too: `axum::serve`
+/// spawns a task for each of its streams, which has no access to the connection. HTTP/1 does not
+/// need it.
 ///
 /// ```no_run
 /// # async fn serve(app: axum::Router) -> std::io::Result<()> {

@@ -40,8 +40,8 @@ const SLACK_NS: u64 = 1_000_000;
 const DRIFT: u64 = 1024;
 
 /// A stream of which requests are read: their latency begins when their bytes came. Its reads,
-/// writes and close are a task of a group, or belong to whoever calls them; see [`connection`] and
-/// [`received`].
+/// writes and close are a task of a group ([`connection`]), or of the task that calls them
+/// ([`received`]).
 ///
 /// ```
 /// # async fn accepted(stream: tokio::net::TcpStream) {
@@ -97,7 +97,7 @@ pub fn received<I>(io: I) -> ServedStream<I> {
     ServedStream { io: Some(io), task: None, receipt: Receipt::default() }
 }
 
-/// What is known of the bytes that were last read.
+/// The arrival of the bytes that were last read.
 #[derive(Debug, Default)]
 struct Receipt {
     /// Whether times were taken at the last read.
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_was_set_gives_no_age() {
+    fn a_set_wall_clock_gives_no_age() {
         _ = dormouse_clock::point();
         assert!(age_ms(20, 0).is_some_and(|ms| (20..1_000).contains(&ms)), "{:?}", age_ms(20, 0));
         assert_eq!(age_ms(20, 500), None, "forward");

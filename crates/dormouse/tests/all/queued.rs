@@ -37,7 +37,8 @@ enum Accepts {
     Unstamped,
 }
 
-/// A service with `/NAME/block`, which keeps its worker until the test lets it go, and `/NAME/fast`.
+/// A service with `/NAME/block`, which keeps its worker until the test lets it go, and
+/// `/NAME/fast`.
 struct Service {
     name: &'static str,
     address: SocketAddr,
@@ -321,7 +322,7 @@ fn streams_of_one_connection_are_queued_alike() {
     streams("streams-of-axum", Accepts::AxumStreams);
 }
 
-/// What the kernel stamps for the socket.
+/// The flags of the stamps that the kernel takes for the socket.
 fn stamps_of(stream: &ServedStream<tokio::net::TcpStream>) -> u32 {
     let (mut flags, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
     // SAFETY: a word, and its size.
@@ -361,7 +362,7 @@ fn a_socket_has_stamps_while_times_are_taken() {
 }
 
 #[test]
-fn a_connection_without_stream_is_queued_from_its_wake() {
+fn own_loops_are_queued_from_their_wakes() {
     let _waiting = Waiting::start().unwrap();
     let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let [connections, command, inner] = ["own loop", "own command", "inside"].map(Group::new);

@@ -61,7 +61,7 @@ pub struct WaitsRow {
     pub runnable_ns: u64,
     /// Time from the ends of polls to the wakes that followed.
     pub await_ns: u64,
-    /// What requests have waited for before their tasks began; absent from agents that do not
+    /// The time that requests waited before their tasks began; absent from agents that do not
     /// measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueRow>,
@@ -75,7 +75,7 @@ pub struct WaitsRow {
     pub requests: HistogramRow,
 }
 
-/// What the requests of one group have waited for before their tasks began. Requests of which no
+/// The time that the requests of one group waited before their tasks began. Requests of which no
 /// arrival is known are not among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -51,8 +51,8 @@ pub struct BriefGroup(
     Option<BriefWaits>,
 );
 
-/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`, `queue`; and the histograms of
-/// requests, and if they are asked for of polls, delays and awaits.
+/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`, `queue`; and the histograms
+/// of requests, and if they are asked for of polls, delays and awaits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct BriefWaits(Option<u64>, u64, u64, u64, Option<QueueRow>, Vec<BriefHistogram>);
