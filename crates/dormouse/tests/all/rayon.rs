@@ -171,7 +171,7 @@ fn a_panic_leaves_nothing_behind() {
         let panics = || -> () { std::panic::resume_unwind(Box::new("of the test")) };
         let fails = |n: u32| if n == 7 { panics() } else { happen(1) };
         let pieces = || (0..20_u32).into_par_iter().in_group();
-        let (_, _, charged) = counted_calls(&format!("a panic in a {name}"), |_| {
+        let ((), _, charged) = counted_calls(&format!("a panic in a {name}"), |_| {
             let caught = std::panic::catch_unwind(|| match name {
                 "folder" => pieces().for_each(fails),
                 "producer" => pieces().rev().for_each(fails),
@@ -203,7 +203,10 @@ fn groups_pay_for_their_work_on_one_pool() {
                             assert_eq!(Group::current(), Some(*group));
                             let begun = thread_cpu();
                             spin_for(Duration::from_micros(200));
-                            own.fetch_add((thread_cpu() - begun).as_nanos() as u64, Ordering::Relaxed);
+                            own.fetch_add(
+                                thread_cpu().saturating_sub(begun).as_nanos() as u64,
+                                Ordering::Relaxed,
+                            );
                         });
                     });
                 });

@@ -25,7 +25,7 @@ use crate::publishing::PUBLISH;
 ///
 /// As [`enter`](super::enter). In the middle of a switch of the same thread nothing is set aside.
 pub fn without_tasks<T>(f: impl FnOnce() -> T) -> T {
-    let mut aside = Aside { top: Token::FIRST, frames: [const { Frame::NONE }; MAX_DEPTH] };
+    let mut aside = Aside { top: Token::FIRST, frames: [const { Frame::none() }; MAX_DEPTH] };
     with(|stack| stack.set_aside(&mut aside));
     show_top();
     f()

@@ -110,7 +110,7 @@ thread_local! {
             scheduled: Cell::new(None),
             announced: Cell::new(None),
             slot: Cell::new(None),
-            frames: [const { Frame::NONE }; MAX_DEPTH],
+            frames: [const { Frame::none() }; MAX_DEPTH],
         }
     };
 }
@@ -128,12 +128,14 @@ pub(super) fn with<R>(look: impl FnOnce(&Stack) -> R) -> R {
 }
 
 impl Frame {
-    pub(super) const NONE: Self = Self {
-        context: Cell::new(None),
-        own: Cell::new(ptr::null()),
-        task: Cell::new(0),
-        token: Cell::new(Token::NONE),
-    };
+    pub(super) const fn none() -> Self {
+        Self {
+            context: Cell::new(None),
+            own: Cell::new(ptr::null()),
+            task: Cell::new(0),
+            token: Cell::new(Token::NONE),
+        }
+    }
 
     /// Becomes a frame of the same task as `from`, with a count of its own.
     pub(super) fn copy(&self, from: &Self) {
