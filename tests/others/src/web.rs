@@ -69,6 +69,7 @@ async fn serve(upstream: SocketAddr, files: &str) -> io::Result<()> {
         .route("/import", post(order_import))
         .route("/never", get(async || std::future::pending::<()>().await))
         .route("/fail", get(async || -> StatusCode { panic!("a handler fails") }))
+        .route("/block", get(async || known::hold("/block")))
         .route("/fast", get(async || "fast\n"))
         .nest_service("/files", ServeDir::new(files))
         .layer(routes)

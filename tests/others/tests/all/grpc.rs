@@ -113,7 +113,9 @@ fn a_blocked_worker_is_latency_of_others() {
     // The tasks of the client run until none of them can go on.
     let send_all = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
     let client = runtime.block_on(client(&service));
-    assert_eq!(runtime.block_on(call(client.clone(), "Square")).expect("a call"), 49);
+    service.await_stamps("/others.Numbers/Square", || {
+        assert_eq!(runtime.block_on(call(client.clone(), "Square")).expect("a call"), 49);
+    });
     let blocks = call(client.clone(), "Hold");
     send_all();
     service.await_noted("held", "/others.Numbers/Hold", 1);

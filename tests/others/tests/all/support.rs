@@ -120,6 +120,19 @@ impl Service {
         all.into_iter().map(|(group, (state, waker))| (names[&group].clone(), state, waker)).collect()
     }
 
+    /// Has `ask` answered until the kernel stamps requests, which begins some time after the first
+    /// socket wants stamps, and until the worker is done with them.
+    #[track_caller]
+    pub(crate) fn await_stamps(&mut self, group: &str, mut ask: impl FnMut()) {
+        eventually(|| {
+            ask();
+            self.await_alive(group, 0);
+            let shown = self.shown();
+            let waits = row(&shown, group).waits.as_ref();
+            waits.and_then(|waits| waits.queue).is_some_and(|queue| queue.received > 0)
+        });
+    }
+
     /// Asserts that a request has waited from `send` on, while the test keeps the only worker
     /// blocked, and that this time is in its latency, and in its queue.
     #[track_caller]

@@ -71,7 +71,7 @@ fn idle_connections_await_their_clients() {
 fn a_blocked_worker_is_latency_of_others() {
     let mut service = Service::start("tcp", &["1"]);
     let mut fast = Lines::open(service.address);
-    assert_eq!(fast.ask("wait 0"), "waited");
+    service.await_stamps("wait", || assert_eq!(fast.ask("wait 0"), "waited"));
     let mut blocks = Lines::open(service.address);
     blocks.send("hold");
     service.await_noted("held", "hold", 1);

@@ -159,3 +159,21 @@ fn idle_connections_await_their_clients() {
     idle[1].skip_to("fast");
     service.assert_awaiting(&["connections", "connections"]);
 }
+
+#[test]
+fn a_blocked_worker_is_latency_of_others() {
+    let mut service = start("1");
+    let mut fast = Lines::open(service.address);
+    let request = "GET /fast HTTP/1.1\r\nHost: others\r\n\r";
+    service.await_stamps("/fast", || {
+        fast.send(request);
+        fast.skip_to("fast");
+    });
+    let _blocks = Lines::get(service.address, "/block");
+    service.await_noted("held", "/block", 1);
+    let send = || {
+        fast.send(request);
+        fast
+    };
+    service.assert_queued("/fast", send, |mut fast| fast.skip_to("fast"));
+}
