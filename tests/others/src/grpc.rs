@@ -40,13 +40,12 @@ pub(crate) fn run() -> io::Result<()> {
     runtime.worker_threads(known::workers()).enable_all().build()?.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         known::serve(listener.local_addr()?);
+        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let methods = GroupLayer::new(|request: &axum::extract::Request| {
             let path = request.uri().path();
             METHODS.into_iter().find(|method| *method == path).unwrap_or("unknown method").into()
         });
-        // By axum, whose listener knows when requests came.
         let app = Routes::new(Numbers).into_axum_router().layer(methods);
-        let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let listener = dormouse::axum::listener(listener, Group::new("connections"));
         axum::serve(listener, dormouse::axum::streams(app)).await
     })
