@@ -25,7 +25,7 @@ static RELEASE: Condvar = Condvar::new();
 pub(crate) fn burn(group: &str, time: Duration) {
     let before = thread_cpu();
     spin_for(time);
-    note("cpu", group, (thread_cpu() - before).as_nanos() as u64);
+    note("cpu", group, thread_cpu().saturating_sub(before).as_nanos() as u64);
 }
 
 /// Adds to the account.

@@ -17,7 +17,9 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
-const SERVICES: [(&str, fn() -> io::Result<()>); 5] =
+type Run = fn() -> io::Result<()>;
+
+const SERVICES: [(&str, Run); 5] =
     [("actix", actix::run), ("batch", batch::run), ("grpc", grpc::run), ("tcp", tcp::run), ("web", web::run)];
 
 fn main() -> ExitCode {

@@ -76,10 +76,12 @@ async fn serve(stream: Stream, shared: Arc<Shared>) -> io::Result<()> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let groups = &shared.groups;
         let answer = match words[..] {
-            ["get", key] => groups.get.request().instrument(get(&shared, key)).await,
-            ["set", key, value] => groups.set.request().instrument(set(&shared, key, value)).await,
+            ["get", key] => groups.get.request().instrument(async { get(&shared, key) }).await,
+            ["set", key, value] => groups.set.request().instrument(async { set(&shared, key, value) }).await,
             ["wait", ms] => groups.wait.request().instrument(wait(ms)).await,
-            ["publish", message] => groups.publish.request().instrument(publish(&shared, message)).await,
+            ["publish", message] => {
+                groups.publish.request().instrument(async { publish(&shared, message) }).await
+            }
             ["subscribe"] => return groups.subscribe.request().instrument(subscribe(stream, &shared)).await,
             ["hold"] => groups.hold.request().instrument(async { hold() }).await,
             ["fail"] => groups.fail.request().instrument(async { panic!("a command fails") }).await,
@@ -91,13 +93,13 @@ async fn serve(stream: Stream, shared: Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-async fn get(shared: &Shared, key: &str) -> String {
+fn get(shared: &Shared, key: &str) -> String {
     known::burn("get", Duration::from_millis(10));
     shared.store.lock().expect("nobody panics with it").get(key).cloned().unwrap_or_default()
 }
 
 /// Computes with the lock held, so that other connections are stalled.
-async fn set(shared: &Shared, key: &str, value: &str) -> String {
+fn set(shared: &Shared, key: &str, value: &str) -> String {
     let asked = Instant::now();
     let mut store = shared.store.lock().expect("nobody panics with it");
     known::note("stalled", "set", asked.elapsed().as_nanos() as u64);
@@ -119,7 +121,7 @@ fn hold() -> String {
     "held".to_owned()
 }
 
-async fn publish(shared: &Shared, message: &str) -> String {
+fn publish(shared: &Shared, message: &str) -> String {
     known::burn("publish", Duration::from_millis(20));
     // An error is that nobody has subscribed.
     shared.published.send(message.to_owned()).unwrap_or(0).to_string()

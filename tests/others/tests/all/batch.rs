@@ -22,7 +22,9 @@ fn jobs_have_the_time_of_their_pieces() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().expect("a client"));
+    for client in clients {
+        client.join().expect("a client");
+    }
     let (shown, _) = service.charged();
     for job in ["map", "halves", "nested"] {
         let row = row(&shown, job);

@@ -21,7 +21,9 @@ fn commands_have_their_time() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().expect("a client"));
+    for client in clients {
+        client.join().expect("a client");
+    }
     service.await_alive("connections", 0);
     let (shown, known) = service.charged();
     for command in ["get", "set", "wait"] {

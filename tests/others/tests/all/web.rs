@@ -21,7 +21,9 @@ fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
-        listener.incoming().flatten().for_each(|stream| drop(thread::spawn(|| answer(stream))))
+        for stream in listener.incoming().flatten() {
+            thread::spawn(|| answer(stream));
+        }
     });
     address
 }
@@ -123,7 +125,9 @@ fn sockets_have_the_time_of_their_messages() {
             })
         })
         .collect();
-    clients.into_iter().for_each(|client| client.join().expect("a client"));
+    for client in clients {
+        client.join().expect("a client");
+    }
     service.await_alive("/socket", 0);
     let (shown, _) = service.charged();
     assert_eq!(row(&shown, "/socket").requests, 3);

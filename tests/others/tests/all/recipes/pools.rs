@@ -38,7 +38,7 @@ fn sort(numbers: &mut [u64]) -> &mut [u64] {
         let middle = numbers.len() / 2;
         numbers.select_nth_unstable(middle);
         let (left, right) = numbers.split_at_mut(middle);
-        dormouse::rayon::join(|| drop(sort(left)), || drop(sort(right)));
+        dormouse::rayon::join(|| _ = sort(left), || _ = sort(right));
     } else {
         numbers.sort_unstable();
     }

@@ -1,4 +1,5 @@
 //! WebSockets and streams of frameworks.
+#![allow(clippy::unused_async, reason = "handlers of poem are async, and await nothing here")]
 
 use std::convert::Infallible;
 use std::io::Read as _;
