@@ -112,9 +112,12 @@ enum Refusal {
     Table(i32),
 }
 
+/// What the thread does with its duties, or with the reason why it does nothing.
+type Errand<D> = Box<dyn FnOnce(Result<&mut D, Refusal>) + Send>;
+
 /// Work for the thread, done in the order in which it was left.
 enum Work<D: Duty> {
-    Errand(Box<dyn FnOnce(Result<&mut D, Refusal>) + Send>),
+    Errand(Errand<D>),
     End(D::Id),
 }
 

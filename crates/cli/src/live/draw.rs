@@ -64,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     }
     table(frame, screen, Pane::Threads, &threads, threads_fit.as_ref(), lower);
     let notices = notices.iter().map(|notice| Line::styled(cut(notice, room), ALERT));
-    frame.render_widget(Paragraph::new(Text::from_iter(notices)), beneath);
+    frame.render_widget(Paragraph::new(notices.collect::<Text<'_>>()), beneath);
     let focused = if screen.focus == Pane::Groups { groups_fit } else { threads_fit };
     frame.render_widget(Paragraph::new(status(screen, focused.as_ref())), foot);
     if screen.mode == Mode::Help {

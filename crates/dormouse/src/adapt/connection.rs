@@ -221,18 +221,18 @@ impl Receipt {
         // Also where nothing is read: the requests before may begin now.
         note(self.arrival);
         let before = buffer.filled().len();
-        let received = match self.stamped(io) {
-            Some(stream) => match ready!(read_stamped(stream, cx, buffer)) {
-                Ok(received) => received.realtime_ns,
-                // Any other error is the stream's own, which the kernel returns once.
-                Err(error) if !is_refusal(&error) => return Poll::Ready(Err(error)),
-                Err(_) => {
+        let stamped = match self.stamped(io) {
+            Some(stream) => Some(ready!(read_stamped(stream, cx, buffer))),
+            None => None,
+        };
+        let received = match stamped {
+            Some(Ok(received)) => received.realtime_ns,
+            // Any other error is the stream's own, which the kernel returns once.
+            Some(Err(error)) if !is_refusal(&error) => return Poll::Ready(Err(error)),
+            refused => {
+                if refused.is_some() {
                     self.stamps = StampState::Refused;
-                    ready!(Pin::new(io).poll_read(cx, buffer))?;
-                    None
                 }
-            },
-            None => {
                 ready!(Pin::new(io).poll_read(cx, buffer))?;
                 None
             }

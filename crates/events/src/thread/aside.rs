@@ -165,14 +165,14 @@ mod tests {
     #[test]
     fn guards_left_behind_inside_do_nothing() {
         let ((a, _a), (b, _b)) = (context(), context());
-        let _first = enter(&mut Task::new(a, 1), Kind::Run);
+        let first = enter(&mut Task::new(a, 1), Kind::Run);
         let mut left = Vec::new();
         without_tasks(|| {
             left.push(enter(&mut Task::new(b, 2), Kind::Scope));
             left.push(enter(&mut Task::new(b, 3), Kind::Scope));
         });
         assert_eq!(current_task(), 1);
-        drop(_first);
+        drop(first);
         // Numbers of lowest frames go on where the first has left them.
         let next = enter(&mut Task::new(a, 4), Kind::Scope);
         left.clear();

@@ -25,7 +25,7 @@ pub(super) struct Answered {
     pub(super) id: usize,
     pub(super) sent: Instant,
     /// When the first bytes of the answer were read.
-    pub(super) answered: Instant,
+    pub(super) first_byte: Instant,
 }
 
 impl Ask {

@@ -13,8 +13,10 @@ use crate::clocks::cpu;
 use crate::row::Spec;
 use crate::runner::Failure;
 
+type Begin = fn(Group) -> Task;
+
 /// How a request's task begins: at its handler, or when the connection was woken.
-const BEGINS: [(&str, fn(Group) -> Task); 2] = [("task", Group::task), ("queued", Group::request)];
+const BEGINS: [(&str, Begin); 2] = [("task", Group::task), ("queued", Group::request)];
 
 /// Adds the rows.
 pub(super) fn rows(bench: &mut Bench) {
@@ -37,7 +39,7 @@ pub(super) fn compare(bench: &mut Bench) {
 }
 
 /// The time of `count` polls of a connection, each of which begins and ends a request.
-fn polls(count: u64, is_timed: bool, begin: fn(Group) -> Task) -> Result<Duration, Failure> {
+fn polls(count: u64, is_timed: bool, begin: Begin) -> Result<Duration, Failure> {
     let _waiting = is_timed.then(Waiting::start).transpose()?;
     let requests = Group::new("bench requests");
     let serving = poll_fn(move |cx| {

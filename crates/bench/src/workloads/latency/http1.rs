@@ -56,5 +56,5 @@ fn answer(mut stream: &TcpStream, ask: &Ask) -> io::Result<Answered> {
     if !text.starts_with(b"HTTP/1.1 200") || !text.ends_with(end.as_bytes()) {
         return Err(invalid(format!("request {} was answered by {}", ask.id, text.escape_ascii())));
     }
-    Ok(Answered { id: ask.id, sent, answered })
+    Ok(Answered { id: ask.id, sent, first_byte: answered })
 }

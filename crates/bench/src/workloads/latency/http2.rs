@@ -94,7 +94,7 @@ fn read_all(
                     .copied()
                     .zip(heads[id])
                     .ok_or_else(|| invalid("an answer before its request"))?;
-                all.push(Answered { id, sent, answered });
+                all.push(Answered { id, sent, first_byte: answered });
             }
             _ => answer(&got, sender)?,
         }

@@ -51,7 +51,8 @@ impl Load {
         let begin = answered.0;
         let asks = self.asks(begin);
         let measured = answered.1.iter().filter(|it| asks[it.id].is_measured);
-        let (sent, due) = measured.map(|it| (it.answered - it.sent, it.answered - asks[it.id].due)).unzip();
+        let (sent, due) =
+            measured.map(|it| (it.first_byte - it.sent, it.first_byte - asks[it.id].due)).unzip();
         Ok(Latencies { sent, due })
     }
 

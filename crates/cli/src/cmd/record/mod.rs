@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// End the recorder, no matter which client started it
     #[arg(long, conflicts_with_all = ["glob", "length"])]
     off: bool,
-    #[arg(long, hide = true, num_args = 0..=1)]
-    faults: Option<Option<OsString>>,
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    faults: Option<OsString>,
     /// Have the service write its present state to a file now, which dormouse tasks, profile and
     /// trace read; prints its path
     #[arg(long, conflicts_with_all = ["glob", "length", "off"])]

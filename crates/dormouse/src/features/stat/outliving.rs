@@ -125,7 +125,9 @@ mod tests {
     #[test]
     fn a_group_without_requests_is_left_alone() {
         let tasks = Tasks::new();
-        PARTS.into_iter().for_each(|part| tasks.start(part));
+        for part in PARTS {
+            tasks.start(part);
+        }
         assert_eq!(Watched::default().look(0, tasks.read()), None);
     }
 }

@@ -125,7 +125,7 @@ fn warp_charges_sockets_to_names() {
 }
 
 #[poem::handler]
-async fn poem_chat(upgrade: poem::web::websocket::WebSocket) -> impl poem::IntoResponse {
+fn poem_chat(upgrade: poem::web::websocket::WebSocket) -> impl poem::IntoResponse {
     upgrade.on_upgrade(carry().callback(poem_talk))
 }
 
