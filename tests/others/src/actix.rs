@@ -13,7 +13,7 @@ use futures_util::stream::unfold;
 use crate::known;
 
 /// Events that a stream sends.
-const EVENTS: u32 = 10;
+const EVENTS: u32 = 5;
 
 pub(crate) fn run() -> io::Result<()> {
     actix_web::rt::System::new().block_on(async {
@@ -49,7 +49,7 @@ async fn events() -> HttpResponse {
         if sent == EVENTS {
             std::future::pending::<()>().await;
         }
-        known::burn("/events", Duration::from_millis(5));
+        known::burn("/events", Duration::from_millis(20));
         Some((Ok::<_, Infallible>(Bytes::from_static(b"data: tea\n\n")), sent + 1))
     });
     HttpResponse::Ok().content_type("text/event-stream").streaming(events)

@@ -142,7 +142,7 @@ fn hang_ups_and_panics_are_requests() {
         drop(hangs);
         service.await_alive("/never", 0);
         let mut streams = Lines::get(service.address, "/events/1000000");
-        streams.skip_to("data: 2");
+        streams.skip_to("data: 4");
         service.await_alive("/events/{count}", 1);
         drop(streams);
         service.await_alive("/events/{count}", 0);
