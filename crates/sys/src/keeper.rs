@@ -112,7 +112,7 @@ enum Refusal {
     Table(i32),
 }
 
-/// What the thread does with its duties, or with the reason why it does nothing.
+/// A step of the thread: it gets the duties, or the reason why there is no step.
 type Errand<D> = Box<dyn FnOnce(Result<&mut D, Refusal>) + Send>;
 
 /// Work for the thread, done in the order in which it was left.

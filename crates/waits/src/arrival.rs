@@ -24,8 +24,8 @@ pub(crate) struct QueuedTicks {
 }
 
 impl QueuedTicks {
-    /// The queue of a request whose task begins at `now`. Counters of two processors may differ, and
-    /// bytes may come after the wake of the poll in which they are read, so stamps are put in
+    /// The queue of a request whose task begins at `now`. Counters of two processors may differ,
+    /// and bytes may come after the wake of the poll in which they are read, so stamps are put in
     /// order.
     pub(crate) fn new(arrival: Arrival, now: u64) -> Self {
         let received = arrival.received.map(|received| received.min(now));
