@@ -18,6 +18,10 @@ pub mod recorded_file;
 pub mod records;
 pub mod request;
 pub mod rule;
+/// The command is a program, not a library; the files of it that are checked here use this one.
+#[allow(dead_code, unused_macros, unused_imports, reason = "a part of the command")]
+#[path = "../../crates/cli/src/text.rs"]
+mod text;
 pub mod trace_file;
 pub mod unwind_table;
 

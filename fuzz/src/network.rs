@@ -5,7 +5,7 @@ use dormouse::TraceContext;
 use dormouse::metrics::MetricsFormat;
 use dormouse_sys::otel::pairs;
 
-/// The command is a program, not a library; this file of it stands alone.
+/// The command is a program, not a library; this file of it needs no more than `text`.
 #[allow(dead_code, reason = "a part of the command")]
 #[path = "../../crates/cli/src/serve/push/answer.rs"]
 mod answer;
