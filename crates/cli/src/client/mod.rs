@@ -284,6 +284,9 @@ impl Client {
                 return Ok(line);
             }
             searched = self.inbox.len();
+            if searched > most && self.room.is_some() {
+                return Err(self.too_long());
+            }
             if searched > most {
                 return Err(self.nonsense(&format!("its answer is longer than {most} bytes")));
             }
@@ -398,6 +401,17 @@ impl Client {
             "there is no room for an answer of {}: those of its user's other services take it",
             self.who
         ))
+        .hint("run dormouse serve as that user")
+    }
+
+    /// The answer of a service of another user is longer than that.
+    fn too_long(&self) -> Failure {
+        Failure::failed(format!(
+            "the answer of {} is longer than {} bytes, the most that is taken of another user's service",
+            self.who,
+            AnswerRoom::LONGEST_ANSWER
+        ))
+        .hint("run dormouse serve as that user")
     }
 
     pub(crate) fn silent(&self, omission: &str) -> Failure {

@@ -63,6 +63,14 @@ impl AnswerRoom {
         room
     }
 
+    /// Whether the user holds more than half of what is left free, so more than half of what it may
+    /// hold: then readings that are kept give way to answers that are to come.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let held = self.budget.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = held.get(&self.uid).copied().unwrap_or_default();
+        own > self.budget.bytes.saturating_sub(held.values().sum()) / 2
+    }
+
     fn resize(&mut self, bytes: usize) -> bool {
         let mut held = self.budget.held.lock().unwrap_or_else(PoisonError::into_inner);
         let others = held.values().sum::<usize>() - self.bytes;
@@ -97,6 +105,14 @@ mod tests {
         assert!(first.resize(100) && first.resize(250));
         drop((first, second, other));
         assert!(budget.held.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn readings_leave_room_for_answers() {
+        let budget = AnswerBudget::new(1200);
+        let mut room = budget.room(1);
+        assert!(room.resize(400) && !room.is_scarce());
+        assert!(room.resize(401) && room.is_scarce() && room.resize(600), "an answer still finds room");
     }
 
     #[test]

@@ -333,7 +333,7 @@ mod tests {
                 at: begun + Duration::from_nanos(stat.mono_ns),
                 stat,
                 groups_left_out: 0,
-                _room: None,
+                room: None,
                 brief: None,
                 whole: std::sync::OnceLock::new(),
                 news: std::sync::OnceLock::new(),

@@ -18,6 +18,7 @@ use dormouse_protocol::{GroupRow, Stat};
 use serde::Serialize;
 
 use super::hub::Snapshot;
+use crate::client::room::AnswerRoom;
 
 /// The windows, in seconds.
 pub(super) const WINDOWS: [u64; 4] = [1, 10, 60, 600];
@@ -62,8 +63,8 @@ pub(super) struct GroupWindow {
 }
 
 impl History {
-    /// Adds a reading, unless it is known, and drops those that no window needs, or for whose rows
-    /// there is no room.
+    /// Adds a reading, unless it is known, and drops those that no window needs, for whose rows there
+    /// is no room, or that take the memory which the next answers of their user need.
     pub(super) fn add(&mut self, snapshot: &Arc<Snapshot>, most_rows: usize) {
         if let Some(last) = self.readings.back() {
             if last.at >= snapshot.at {
@@ -88,8 +89,10 @@ impl History {
         }
         let rows = snapshot.stat.groups.len().max(1);
         let is_old = |of: &Snapshot| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
+        let is_scarce = || snapshot.room.as_ref().is_some_and(AnswerRoom::is_scarce);
         let mut first = None;
-        while self.readings.len() > 2 && (is_old(&self.readings[1]) || self.readings.len() * rows > most_rows)
+        while self.readings.len() > 2
+            && (is_old(&self.readings[1]) || self.readings.len() * rows > most_rows || is_scarce())
         {
             first = first.or(self.readings.pop_front());
         }
@@ -207,7 +210,7 @@ mod tests {
             hello: Arc::clone(&HELLO),
             stat,
             groups_left_out: 0,
-            _room: None,
+            room: None,
             brief: None,
             at,
             unix_ms: 0,

@@ -175,7 +175,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
     }
     if let Some(inside) = groups.filter(|inside| inside.took_ns > NOTABLE_SKEW_NS) {
         let skew = short(inside.took_ns);
-        lines.push(format!("groups were looked at up to {skew} before the process: the machine is busy"));
+        lines.push(format!("groups were read up to {skew} before the process: the machine is busy"));
     }
     lines
 }

@@ -71,7 +71,7 @@ pub(in crate::serve) struct Snapshot {
     /// Groups that were left out, because there were too many.
     pub(in crate::serve) groups_left_out: usize,
     /// The memory that it takes of its user's, if that is bounded.
-    pub(in crate::serve) _room: Option<AnswerRoom>,
+    pub(in crate::serve) room: Option<AnswerRoom>,
     /// The part of the answer that was asked for.
     pub(in crate::serve) brief: Option<Brief>,
     pub(in crate::serve) at: Instant,
@@ -307,7 +307,7 @@ impl ServiceSession {
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
         let snapshot =
-            Arc::new(Snapshot { hello, stat, groups_left_out, _room: room, brief, at, unix_ms, whole, news });
+            Arc::new(Snapshot { hello, stat, groups_left_out, room, brief, at, unix_ms, whole, news });
         *self.wanted() = None;
         self.state.send_modify(|state| state.snapshot = Some(snapshot));
         None
@@ -329,7 +329,7 @@ fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
         group.counts.retain(|count| events.has(&count.event));
     }
     stat.threads = Vec::new();
-    stat.brief = Some(BriefStat { threads, groups: Vec::new() });
+    stat.brief = Some(BriefStat { threads, ..BriefStat::default() });
     left_out
 }
 

@@ -10,6 +10,10 @@
 //! | that is older | with its first reading: an earlier server may have pushed what was before |
 //! | that executed another program | with the last reading of the former one: its totals are new |
 //!
+//! A base stays as long as its process: one that is not among the services for a while (its session
+//! began anew, it lost its seat, it was not found) goes on from its base afterwards. Without it, all
+//! that a younger process has ever counted would be pushed again.
+//!
 //! If a push was taken and its answer got lost, the next one contains it again: the protocol has no
 //! number by which a collector could recognise it.
 
@@ -45,7 +49,8 @@ impl Deltas {
     pub(super) fn exposition(&mut self, services: &[ServiceSnapshot]) -> Exposition {
         let (mut exposition, mut shares) = (Exposition::of_differences(), GroupShares::default());
         let identities: Vec<Identity> = services.iter().map(|of| of.session.identity()).collect();
-        self.bases.retain(|identity, _| identities.contains(identity));
+        let finder = Finder::new();
+        self.bases.retain(|identity, _| identities.contains(identity) || is_alive(&finder, *identity));
         self.pushed.clear();
         for (ServiceSnapshot { session, snapshot }, identity) in services.iter().zip(identities) {
             let (Some(origin), Some(now)) = (session.origin(), snapshot) else { continue };
@@ -82,6 +87,11 @@ impl Deltas {
     }
 }
 
+/// Whether the process that has this number and start is still there.
+fn is_alive(finder: &Finder, (pid, start_ticks): Identity) -> bool {
+    finder.process(&Target::Pid(pid)).is_ok_and(|process| process.start_ticks == start_ticks)
+}
+
 /// When it was read, by this server's clock.
 fn unix_ns(snapshot: &Snapshot) -> u64 {
     snapshot.unix_ms * 1_000_000
@@ -101,7 +111,7 @@ fn difference(now: &Stat, base: &Stat) -> Stat {
         mono_ns: now.mono_ns,
         dropped: now.dropped.saturating_sub(base.dropped),
         counted: now.counted,
-        brief: Some(BriefStat { threads: now.thread_count(), groups: Vec::new() }),
+        brief: Some(BriefStat { threads: now.thread_count(), ..BriefStat::default() }),
         ..now.since(base)
     }
 }

@@ -91,14 +91,11 @@ impl<S: PushSource, T: Fn(&str)> Work<S, T> {
     fn run(mut self) {
         self.source.begin();
         let mut due = Instant::now() + self.interval;
-        // Until then the collector wants to hear nothing.
-        let mut quiet_until = Instant::now();
-        while self.is_running_until(due.max(quiet_until)) {
-            if let Some(quiet) = self.push(self.timeout) {
-                quiet_until = Instant::now() + quiet;
-            }
-            // Pushes that were due meanwhile are left out.
-            due = (due + self.interval).max(Instant::now());
+        while self.is_running_until(due) {
+            let quiet = self.push(self.timeout).unwrap_or_default();
+            // Pushes that were due meanwhile, or while the collector wants to hear nothing, are left
+            // out.
+            due = (due + self.interval).max(Instant::now() + quiet);
         }
         self.push(self.timeout.min(LAST));
     }

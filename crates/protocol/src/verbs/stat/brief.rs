@@ -31,6 +31,10 @@ pub struct BriefStat {
     pub threads: u64,
     /// All groups, in order of creation.
     pub groups: Vec<BriefGroup>,
+    /// The `queue` of each of these groups, in the same order; absent if none has any. It is not a
+    /// part of the groups' lists, because another version refuses a list of another length.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<Option<QueueRow>>,
 }
 
 /// A [`GroupRow`]: `id`, `name`, `cpu_ns`, `entries`, `alive`, `started`, `finished`, `requests`,
@@ -51,11 +55,11 @@ pub struct BriefGroup(
     Option<BriefWaits>,
 );
 
-/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`, `queue`; and the histograms
-/// of requests, and if they are asked for of polls, delays and awaits.
+/// A [`WaitsRow`]: `on_cpu_ns`, `poll_ns`, `runnable_ns`, `await_ns`; and the histograms of
+/// requests, and if they are asked for of polls, delays and awaits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-struct BriefWaits(Option<u64>, u64, u64, u64, Option<QueueRow>, Vec<BriefHistogram>);
+struct BriefWaits(Option<u64>, u64, u64, u64, Vec<BriefHistogram>);
 
 /// A [`HistogramRow`] in the buckets of metrics: `scale`, `unit_ns`, `zero_threshold_ns`,
 /// `zero_count`, `buckets`, `sum_ns`, `max_ns`, `exemplars`.
@@ -79,9 +83,14 @@ impl Stat {
     /// Puts groups and threads into their short form.
     pub fn shorten(&mut self, to: Brief) {
         let groups = std::mem::take(&mut self.groups);
+        let queue = |group: &GroupRow| group.waits.as_ref().and_then(|waits| waits.queue);
+        let mut queues: Vec<_> = groups.iter().map(queue).collect();
+        if queues.iter().all(Option::is_none) {
+            queues.clear();
+        }
         let groups = groups.into_iter().map(|group| BriefGroup::of(group, to)).collect();
         let threads = std::mem::take(&mut self.threads).len() as u64;
-        self.brief = Some(BriefStat { threads, groups });
+        self.brief = Some(BriefStat { threads, groups, queues });
     }
 
     /// The number of threads, whether or not there are rows of them.
@@ -93,6 +102,11 @@ impl Stat {
     pub fn expand(&mut self) {
         if let Some(brief) = &mut self.brief {
             self.groups = std::mem::take(&mut brief.groups).into_iter().map(GroupRow::from).collect();
+            for (group, queue) in self.groups.iter_mut().zip(std::mem::take(&mut brief.queues)) {
+                if let Some(waits) = &mut group.waits {
+                    waits.queue = queue;
+                }
+            }
         }
     }
 }
@@ -115,11 +129,11 @@ impl BriefGroup {
             ..
         } = row;
         let waits = waits.map(|row| {
-            let WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, queue, .. } = *row;
+            let WaitsRow { on_cpu_ns, poll_ns, runnable_ns, await_ns, .. } = *row;
             let WaitsRow { polls, delays, awaits, requests, .. } = *row;
             let rest = (to == Brief::All).then_some([polls, delays, awaits]).into_iter().flatten();
             let histograms = [requests].into_iter().chain(rest).map(BriefHistogram::from);
-            BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, queue, histograms.collect())
+            BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, histograms.collect())
         });
         Self(id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits)
     }
@@ -129,7 +143,7 @@ impl From<BriefGroup> for GroupRow {
     fn from(brief: BriefGroup) -> Self {
         let BriefGroup(id, name, cpu_ns, entries, alive, started, finished, requests, polls, counts, waits) =
             brief;
-        let waits = waits.map(|BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, queue, histograms)| {
+        let waits = waits.map(|BriefWaits(on_cpu_ns, poll_ns, runnable_ns, await_ns, histograms)| {
             let mut rows = histograms.into_iter().map(HistogramRow::from);
             let mut next = || rows.next().unwrap_or_default();
             let (requests, polls, delays, awaits) = (next(), next(), next(), next());
@@ -138,7 +152,8 @@ impl From<BriefGroup> for GroupRow {
                 poll_ns,
                 runnable_ns,
                 await_ns,
-                queue,
+                // Beside the groups, see `expand`.
+                queue: None,
                 polls,
                 delays,
                 awaits,
@@ -238,13 +253,25 @@ mod tests {
             outliving: None,
         };
         for (to, has_polls) in [(Brief::Exemplars, false), (Brief::All, true)] {
-            let json = serde_json::to_string(&BriefGroup::of(group.clone(), to)).unwrap();
-            let back = GroupRow::from(serde_json::from_str::<BriefGroup>(&json).unwrap());
+            let mut stat = Stat { groups: vec![group.clone()], ..Stat::default() };
+            stat.shorten(to);
+            let json = serde_json::to_string(&stat).unwrap();
+            let mut back: Stat = serde_json::from_str(&json).unwrap();
+            back.expand();
             let mut right = group.clone();
             if let Some(waits) = right.waits.as_mut().filter(|_| !has_polls) {
                 waits.polls = HistogramRow::default();
             }
-            assert_eq!(back, right, "{json}");
+            assert_eq!(back.groups, [right], "{json}");
         }
+    }
+
+    #[test]
+    fn answers_without_queues_are_read() {
+        let before = r#"{"threads":1,"groups":[[1,"tea",2,3,4,5,6,7,8,[],[null,5,0,0,[]]]]}"#;
+        let mut stat = Stat { brief: Some(serde_json::from_str(before).unwrap()), ..Stat::default() };
+        stat.expand();
+        let waits = stat.groups[0].waits.as_ref().unwrap();
+        assert_eq!((waits.poll_ns, waits.queue), (5, None));
     }
 }
