@@ -128,12 +128,12 @@ pub use dormouse_events as events;
 pub use dormouse_keys as keys;
 
 /// The README's example compiles.
-#[cfg(all(doctest, feature = "tokio", feature = "tower", feature = "tracing"))]
+#[cfg(all(doctest, feature = "axum", feature = "tower", feature = "tracing"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 /// So does that of the guide's first page.
-#[cfg(all(doctest, feature = "tokio", feature = "tower"))]
+#[cfg(all(doctest, feature = "axum", feature = "tower"))]
 #[doc = include_str!("../guide/start.md")]
 struct Start;
 

@@ -72,7 +72,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [MaybeUninit<u8>]) -> io::Re
     message.msg_iov = &raw mut bytes;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    message.msg_controllen = control.0.len() as _;
     // SAFETY: all places live, and are as long as the message says.
     let answer = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
     let bytes = usize::try_from(answer).map_err(|_| io::Error::last_os_error())?;

@@ -190,6 +190,7 @@ fn arrive() -> Option<&'static Shelf> {
     let shelf = unsafe { place.load(Ordering::Acquire).as_ref() }?;
     // The thread before may have been ended from outside, in the midst of a poll.
     shelf.polls(None, None);
+    shelf.woken.store(0, Ordering::Relaxed);
     shelf.start.store(block.start(), Ordering::Relaxed);
     shelf.index.store(block.index(), Ordering::Relaxed);
     HERE.set(Some(shelf));

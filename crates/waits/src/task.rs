@@ -32,7 +32,7 @@ use crate::slow;
 use crate::stretch::{Stretch, leave};
 use crate::trace_context::TraceContext;
 use crate::traces;
-use crate::waiting::{WAITS, run};
+use crate::waiting::{WAITS, run, run_begun};
 use crate::waker::{self, Lent};
 
 /// A task, as the account of groups identifies it.
@@ -217,7 +217,8 @@ impl TaskWaits {
         if let Some(shelf) = rows::own()
             && let Some(account) = shelf.account(who.group)
             && let Some(slot) = self.begin(who, shelf, account, run(), true)
-            && let Some(arrival) = arrival
+            // An arrival of an earlier run may be that of any request before.
+            && let Some(arrival) = arrival.filter(|arrival| arrival.woken >= run_begun())
         {
             let begun = slot.begun.load(Ordering::Relaxed);
             let queued = QueuedTicks::new(arrival, begun);

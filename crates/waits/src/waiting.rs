@@ -110,6 +110,11 @@ pub(crate) fn run() -> u64 {
     RUN.load(Ordering::Relaxed)
 }
 
+/// When that run began, as a stamp.
+pub(crate) fn run_begun() -> u64 {
+    BEGUN.load(Ordering::Relaxed)
+}
+
 fn forget() {
     rows::forget();
     returned::forget();

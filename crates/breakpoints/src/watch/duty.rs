@@ -120,7 +120,7 @@ impl keeper::Duty for Duty {
         let at = monotonic_ns();
         for watch in &mut self.watches {
             match self.plan.rest(watch.number, at, watch.counts()) {
-                // A flexible one keeps its lines, disarmed, until its next turn.
+                // A flexible one keeps its lines, disarmed, until the next step.
                 Some(Order::Disarm(number)) => {
                     watch.disarm();
                     sched::set_resting(number, true);
@@ -210,6 +210,12 @@ impl Duty {
     /// Does what the plan wants now. Returns the time until its next order, if there is one.
     fn follow_plan(&mut self) -> Option<Duration> {
         self.refusal = None;
+        // A step without memory has left the lines with watches that it disarmed. Now others get
+        // them: otherwise a turn of theirs could never begin.
+        let has_left = |watch: &&mut Watched| watch.is_flexible && !watch.claimed.tally.is_armed();
+        for watch in self.watches.iter_mut().filter(has_left) {
+            watch.give_back(&mut self.at_rest);
+        }
         loop {
             let at = monotonic_ns();
             let watches = &self.watches;
@@ -317,7 +323,6 @@ impl Duty {
             }
             Order::Arm(_) if watch.is_flexible => {
                 watch.claimed.tally.look();
-                watch.give_back(&mut self.at_rest);
                 if let Err(error) = watch.take_lines(&mut self.at_rest) {
                     watch.lines.iter_mut().for_each(Line::disable);
                     watch.give_back(&mut self.at_rest);

@@ -139,6 +139,10 @@ impl Tally {
         Some((*self.pieces.get(number)?, self.spec.access))
     }
 
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed_since.load(Ordering::Relaxed) != u64::MAX
+    }
+
     /// The number of the piece that has the same bytes, and is hit by the same accesses, if it was
     /// armed on every thread when the hit came.
     pub(super) fn also_hit(&self, (piece, access): (Piece, Access), came: u64) -> Option<usize> {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use dormouse_waits::{Arrival, are_times_taken};
 use pin_project_lite::pin_project;
 
-use crate::core::arrival::{arrival, note};
+use crate::core::arrival::{arrival, noted_in};
 
 pin_project! {
     /// A future in which a request begins that the connection's task has read: made there, and
@@ -36,9 +36,12 @@ impl<F: Future> Future for Arrived<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        if this.arrival.is_some() {
-            note(*this.arrival);
+        let Some(arrival) = *this.arrival else { return this.future.poll(cx) };
+        let (polled, has_begun) = noted_in(arrival, || this.future.poll(cx));
+        if has_begun {
+            // Requests that begin later in the same stream have come later.
+            *this.arrival = None;
         }
-        this.future.poll(cx)
+        polled
     }
 }

@@ -12,6 +12,11 @@
 //! went differently far, or if the age is negative or longer than [`OLDEST_NS`], nobody knows when
 //! the bytes came.
 //!
+//! # What it takes over
+//!
+//! The socket option is set and cleared without a look at what the program has set. A program that
+//! has given the kernel its TLS keys for the socket reads records of other types as data.
+//!
 //! # Safety
 //!
 //! The unsafe code marks bytes as initialised that the kernel has written.

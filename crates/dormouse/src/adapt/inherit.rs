@@ -54,13 +54,21 @@ pub fn inherit<F: Future>(future: F) -> Inherited<F> {
     Inherited { future: Some(future), task: here().map(Group::task) }
 }
 
-/// The group that work inherits which is handed on here. A call that finds none is counted.
+/// The group that work inherits which is handed on here.
+fn current() -> Option<Group> {
+    #[cfg(feature = "tokio")]
+    if super::blocking::is_current() {
+        return None;
+    }
+    Group::current()
+}
+
+/// The same. A call that finds none is counted, unless the runtime's work is all instrumented: there
+/// such calls are the way to say that nobody pays.
 #[track_caller]
 fn here() -> Option<Group> {
-    let group = Group::current();
-    #[cfg(feature = "tokio")]
-    let group = group.filter(|_| !super::blocking::is_current());
-    if group.is_none() {
+    let group = current();
+    if group.is_none() && !dormouse_events::is_lazy() {
         ungrouped::count(Location::caller());
     }
     group
@@ -71,6 +79,12 @@ impl<F> Inherited<F> {
     #[cfg(feature = "tokio")]
     pub(super) fn of(task: Task, future: F) -> Self {
         Self { future: Some(future), task: Some(task) }
+    }
+
+    /// The root future of a runtime. Most are in no group, and that is no fault to report.
+    #[cfg(feature = "tokio")]
+    pub(super) fn root(future: F) -> Self {
+        Self { future: Some(future), task: current().map(Group::task) }
     }
 
     /// The group that is charged, or `None`.
@@ -107,6 +121,13 @@ impl<F: Future> Future for Inherited<F> {
 #[track_caller]
 pub fn inherit_fn<F: FnOnce() -> T, T>(f: F) -> impl FnOnce() -> T {
     let work = Work { f: Some(f), task: here().map(Group::task) };
+    move || work.run()
+}
+
+/// [`inherit_fn`] for calls of this library's, which are no places of the program.
+#[cfg(feature = "tokio")]
+pub(super) fn inherit_fn_within<F: FnOnce() -> T, T>(f: F) -> impl FnOnce() -> T {
+    let work = Work { f: Some(f), task: current().map(Group::task) };
     move || work.run()
 }
 
@@ -170,6 +191,12 @@ pub fn carry() -> Carried {
 }
 
 impl Carried {
+    /// [`carry`] that is not counted where no group is current.
+    #[cfg(feature = "rayon")]
+    pub(super) fn here() -> Self {
+        Self(current())
+    }
+
     /// Runs `f` in the group: a task that begins and ends with it.
     #[inline]
     pub fn run<T>(self, f: impl FnOnce() -> T) -> T {

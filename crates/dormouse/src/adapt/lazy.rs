@@ -13,7 +13,7 @@ use ::tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use dormouse_events::{park, set_lazy};
 
 use super::blocking::thread_stops;
-use super::inherit::inherit;
+use super::inherit::Inherited;
 
 /// Declares that all work on the runtime is instrumented; see the [module](crate::tokio).
 ///
@@ -89,7 +89,7 @@ pub fn thread_unparks() {
 /// ```
 #[track_caller]
 pub fn block_on<F: Future>(runtime: &Runtime, root: F) -> F::Output {
-    let root = inherit(root);
+    let root = Inherited::root(root);
     let _lazy = (runtime.handle().runtime_flavor() == RuntimeFlavor::CurrentThread).then(Lazy::begin);
     runtime.block_on(root)
 }

@@ -23,6 +23,8 @@ use crate::core::tasks::{Origin, is_request};
 #[cfg(feature = "tokio")]
 thread_local! {
     static NOTED: Cell<Option<(Id, Arrival)>> = const { Cell::new(None) };
+    /// How often a note of this thread's was used.
+    static USES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Requests that begin in the present task of the runtime came then, or it is not known when.
@@ -34,7 +36,19 @@ pub(crate) fn note(arrival: Option<Arrival>) {
 #[cfg(feature = "tokio")]
 fn noted() -> Option<Arrival> {
     let (task, arrival) = NOTED.get()?;
-    (try_id() == Some(task)).then_some(arrival)
+    if try_id() != Some(task) {
+        return None;
+    }
+    USES.set(USES.get() + 1);
+    Some(arrival)
+}
+
+/// Notes the arrival while `f` runs, and returns whether a request began then.
+#[cfg(feature = "tokio")]
+pub(crate) fn noted_in<T>(arrival: Arrival, f: impl FnOnce() -> T) -> (T, bool) {
+    note(Some(arrival));
+    let before = USES.get();
+    (f(), USES.get() != before)
 }
 
 #[cfg(not(feature = "tokio"))]

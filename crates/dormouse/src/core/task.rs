@@ -103,7 +103,10 @@ impl Group {
     /// # }
     /// ```
     pub fn request(self) -> Task {
-        Task::begun_after(self, self.begin_task(false), arrival)
+        // A connection is no request, so what it serves is a part of none, also in its own group.
+        let is_served = Origin::of(dormouse_events::current_task()) == Origin::Connection;
+        let number = if is_served { self.begin_from(Origin::Request) } else { self.begin_task(false) };
+        Task::begun_after(self, number, arrival)
     }
 
     /// Makes a task that is only a number current on this thread; `None` if that is impossible, for

@@ -71,6 +71,18 @@ fn axums_connections_have_a_group() {
 }
 
 #[test]
+fn a_connections_own_group_counts_requests() {
+    let group = Group::new("connections and commands");
+    let mut connection = group.connection();
+    for _ in 0..3 {
+        connection.run(|| group.request().run(|| ()));
+    }
+    drop(connection);
+    let read = group.read();
+    assert_eq!((read.finished, read.requests), (4, 3), "{read:?}");
+}
+
+#[test]
 fn wakes_of_an_axum_connection_are_seen() {
     let _waiting = dormouse::Waiting::start().unwrap();
     block_on(async {

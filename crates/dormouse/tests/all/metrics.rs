@@ -269,7 +269,8 @@ fn names() -> String {
     let events = EVENT_FAMILIES.iter().map(|(_, family)| family).chain([&OTHER_EVENTS]);
     format!(
         "For each group, with the label `group`:\n\n{}The next metrics exist while times of tasks are \
-         measured. The first one also has the label `state`\n(`poll`, `runnable`, `await`).\n\n{}The next \
+         measured. The first one also has the label `state`\n(`queued_unseen`, `queued_behind`, `poll`, \
+         `runnable`, `await`).\n\n{}The next \
          metrics exist for each event that is counted. The last one is for all other events, with\nthe \
          label `event`.\n\n{}For the process:\n\n{}",
         of_groups(false),

@@ -11,6 +11,10 @@ const MAX_NESTING: usize = 8;
 /// The most globs of a set that have wildcards: each of them is tried on each name.
 const MAX_GLOBS: usize = 256;
 
+/// The most names of a set to which the alternatives of braces are added: a few letters stand for
+/// thousands of names, and many globs fit into a request.
+const MAX_NAMES: usize = 1 << 14;
+
 /// The most characters of a glob. Each choice among the alternatives of its braces counts as a glob
 /// of its own.
 const MAX_CHARACTERS: usize = 1 << 16;
@@ -43,10 +47,15 @@ impl GlobSet {
     pub(super) fn add(&mut self, glob: &str) -> Result<(), String> {
         let left = glob.chars().collect::<Vec<_>>().into_iter();
         let mut parser = Parser { left, room: MAX_CHARACTERS };
-        for glob in parser.sequence(0)? {
+        let globs = parser.sequence(0)?;
+        let has_braces = globs.len() > 1;
+        for glob in globs {
             match glob.iter().map(Token::literal).collect::<Option<String>>() {
                 Some(name) => {
                     self.names.insert(name);
+                    if has_braces && self.names.len() > MAX_NAMES {
+                        return Err(format!("it is one of more than {MAX_NAMES} names"));
+                    }
                 }
                 None if self.globs.len() == MAX_GLOBS => {
                     return Err(format!("it is one of more than {MAX_GLOBS} globs with wildcards"));
@@ -273,6 +282,10 @@ mod tests {
         assert!(set.matches("name.9999") && !set.matches("name.10000"));
         (0..MAX_GLOBS).for_each(|i| set.add(&format!("glob.{i}.*")).unwrap());
         assert!(set.add("one.more.*").is_err());
+        // Many short globs that stand for thousands of names each.
+        let doubled = |i: usize| format!("{}{i}", "{a,b}".repeat(11));
+        let all = (0..100).try_for_each(|i| set.add(&doubled(i)));
+        assert!(all.is_err_and(|why| why.contains("more than 16384 names")));
     }
 
     /// The definition, which tries every length of each `*`.

@@ -11,8 +11,8 @@ use ::axum::response::Response;
 use crate::adapt::inherit::carry;
 
 /// axum's extractor of the same name, with a callback that is charged to the group of the handler:
-/// axum spawns it outside of every group. The socket is a part of its request's work, and neither
-/// another request nor a latency.
+/// axum spawns it outside of every group. The socket is a [connection](crate::Group::connection) of
+/// the group: neither another request, nor a part of one, nor a latency.
 ///
 /// ```
 /// use axum::{Router, extract::ws::WebSocket, response::Response, routing::any};

@@ -15,8 +15,8 @@
 use ::rayon::iter::plumbing::{Consumer, Folder, Producer, ProducerCallback, Reducer, UnindexedConsumer};
 use ::rayon::iter::{IndexedParallelIterator, ParallelIterator};
 
-use super::waits;
-use crate::adapt::inherit::{Carried, carry};
+use super::{carried, waits};
+use crate::adapt::inherit::Carried;
 use crate::core::task::Entered;
 
 /// [`in_group`](InGroup::in_group) for all parallel iterators.
@@ -53,7 +53,7 @@ pub trait InGroup: ParallelIterator {
     /// ```
     #[track_caller]
     fn in_group(self) -> Grouped<Self> {
-        Grouped { base: self, group: carry() }
+        Grouped { base: self, group: carried() }
     }
 }
 

@@ -41,7 +41,7 @@ mod iter;
 
 use ::rayon::{ThreadPool, current_thread_index};
 
-use super::inherit::{carry, inherit_fn};
+use super::inherit::{Carried, carry, inherit_fn};
 
 pub use self::iter::{Grouped, InGroup};
 
@@ -68,7 +68,7 @@ where
     RA: Send,
     RB: Send,
 {
-    let carried = carry();
+    let carried = carried();
     waits(|| ::rayon::join(|| carried.run(a), || carried.run(b)))
 }
 
@@ -103,7 +103,7 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    let carried = carry();
+    let carried = carried();
     waits(|| pool.install(|| carried.run(f)))
 }
 
@@ -128,7 +128,7 @@ impl<'scope> PoolScope<'_, 'scope> {
     where
         F: FnOnce(PoolScope<'_, 'scope>) + Send + 'scope,
     {
-        let carried = carry();
+        let carried = carried();
         self.0.spawn(move |scope| carried.run(|| f(PoolScope(scope))));
     }
 }
@@ -154,12 +154,20 @@ where
     F: FnOnce(PoolScope<'_, 'scope>) -> T + Send,
     T: Send,
 {
-    let carried = carry();
+    let carried = carried();
     waits(|| ::rayon::scope(|scope| carried.run(|| f(PoolScope(scope)))))
+}
+
+/// The present group. A worker that is in none is not counted for it: the call that gave it the
+/// work has been.
+#[track_caller]
+fn carried() -> Carried {
+    if current_thread_index().is_some() { Carried::here() } else { carry() }
 }
 
 /// Runs what may wait for work of the pool: on a worker in no group. Other threads just sleep, and
 /// stay in their poll, so that a long one is seen.
 fn waits<T>(f: impl FnOnce() -> T) -> T {
-    if current_thread_index().is_some() { dormouse_events::without_tasks(f) } else { f() }
+    let is_charged = current_thread_index().is_some() && dormouse_events::current_task() != 0;
+    if is_charged { dormouse_events::without_tasks(f) } else { f() }
 }

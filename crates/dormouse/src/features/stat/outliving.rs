@@ -2,9 +2,9 @@
 //!
 //! A part of a request (a task that it spawns, a connection that its client opens) is charged to
 //! the group of that request for as long as it lives. Ages of tasks are known only while times are
-//! taken, but the totals of a group are always there, and prove enough. A look that finds parts and
-//! no request of a group remembers how many parts there were, and how many had ended by then: all
-//! that were there have outlived their requests. As long as fewer of the group's parts end than
+//! taken, but the totals of a group are always there, and prove enough. When a group is read that
+//! has parts and no request, the number of its parts is remembered, and how many had ended by then:
+//! all that were there have outlived their requests. As long as fewer of the group's parts end than
 //! there were, some of those are still there.
 //!
 //! So nothing is stored at a task's begin or end, and what is found is a lower bound. In a group
