@@ -63,8 +63,8 @@ pub(super) struct GroupWindow {
 }
 
 impl History {
-    /// Adds a reading, unless it is known, and drops those that no window needs, for whose rows there
-    /// is no room, or that take the memory which the next answers of their user need.
+    /// Adds a reading, unless it is known, and drops those that no window needs, for whose rows
+    /// there is no room, or that take the memory which the next answers of their user need.
     pub(super) fn add(&mut self, snapshot: &Arc<Snapshot>, most_rows: usize) {
         if let Some(last) = self.readings.back() {
             if last.at >= snapshot.at {

@@ -63,8 +63,8 @@ fn current() -> Option<Group> {
     Group::current()
 }
 
-/// The same. A call that finds none is counted, unless the runtime's work is all instrumented: there
-/// such calls are the way to say that nobody pays.
+/// [`current`], where a call that finds none is counted. In a runtime whose work is all
+/// instrumented it is not: there such calls are the way to say that nobody pays.
 #[track_caller]
 fn here() -> Option<Group> {
     let group = current();

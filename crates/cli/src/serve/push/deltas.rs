@@ -10,9 +10,9 @@
 //! | that is older | with its first reading: an earlier server may have pushed what was before |
 //! | that executed another program | with the last reading of the former one: its totals are new |
 //!
-//! A base stays as long as its process: one that is not among the services for a while (its session
-//! began anew, it lost its seat, it was not found) goes on from its base afterwards. Without it, all
-//! that a younger process has ever counted would be pushed again.
+//! A base stays as long as its process: one that is not among the services for a while (its
+//! session began anew, it lost its seat, it was not found) goes on from its base afterwards.
+//! Without it, all that a younger process has ever counted would be pushed again.
 //!
 //! If a push was taken and its answer got lost, the next one contains it again: the protocol has no
 //! number by which a collector could recognise it.

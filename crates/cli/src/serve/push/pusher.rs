@@ -93,8 +93,8 @@ impl<S: PushSource, T: Fn(&str)> Work<S, T> {
         let mut due = Instant::now() + self.interval;
         while self.is_running_until(due) {
             let quiet = self.push(self.timeout).unwrap_or_default();
-            // Pushes that were due meanwhile, or while the collector wants to hear nothing, are left
-            // out.
+            // Pushes that were due meanwhile, or while the collector wants to hear nothing, are
+            // left out.
             due = (due + self.interval).max(Instant::now() + quiet);
         }
         self.push(self.timeout.min(LAST));
