@@ -183,6 +183,10 @@ fn every_metric_of_the_guide_is_exposed() {
         if of_events.iter().any(|family| family.prometheus_name() == name) {
             continue;
         }
+        // There is room for all of one service.
+        if name.ends_with("_left_out") {
+            continue;
+        }
         // This service is built without the hooks that tell of them.
         let is_told = !["process_polls", "poll_coverage"].iter().any(|part| name.contains(part));
         assert!(is_there(name) == is_told, "{name}, {is_told}: {}", String::from_utf8_lossy(&body));

@@ -69,12 +69,15 @@ fn api(daemon: &Daemon, path: &str, parameters: &[(&str, &str)]) -> Value {
     answer["data"].clone()
 }
 
+/// The scale of native histograms.
+const SCALE: f64 = 2.0;
+
 /// The requests of a group, as the agent has them.
 #[derive(Debug)]
 struct Requests {
     count: u64,
     sum: f64,
-    /// The ends of each bucket, in seconds, and how many are in it.
+    /// The ends of each bucket of metrics, in seconds, and how many are in it.
     buckets: Vec<([f64; 2], u64)>,
 }
 
@@ -84,13 +87,18 @@ impl Requests {
         let row = groups.iter().find(|row| row["name"] == group).unwrap_or_else(|| panic!("{totals}"));
         let row = &row["waits"]["requests"];
         let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{row}"));
-        let width = 2_f64.powf((-number(&row["scale"])).exp2());
+        // The agent's buckets are finer than those of metrics.
+        let (width, merged) = (2_f64.powf((-SCALE).exp2()), (number(&row["scale"]) - SCALE).exp2());
         let zero = number(&row["zero_threshold_ns"]) / 1e9;
         let mut buckets = vec![([0.0, zero], number(&row["zero_count"]) as u64)];
         for pair in row["buckets"].as_array().expect("buckets") {
             let end = |index: f64| width.powf(index) * number(&row["unit_ns"]) / 1e9;
-            let index = number(&pair[0]);
-            buckets.push(([end(index), end(index + 1.0)], number(&pair[1]) as u64));
+            let index = (number(&pair[0]) / merged).floor();
+            let (ends, count) = ([end(index), end(index + 1.0)], number(&pair[1]) as u64);
+            match buckets.last_mut() {
+                Some((same, all)) if same[0].to_bits() == ends[0].to_bits() => *all += count,
+                _ => buckets.push((ends, count)),
+            }
         }
         let count = buckets.iter().map(|(_, count)| count).sum();
         Requests { count, sum: number(&row["sum_ns"]) / 1e9, buckets }
