@@ -302,7 +302,7 @@ fn groups_are_charged_cpu_time_beside_events() {
 fn forced_off_notifies_clients_that_listen() {
     let service = Service::idle();
     let mut deaf = service.wire();
-    let mut holder = service.wire();
+    let mut holder = Wire::open(&service.socket());
     holder.ask(r#"{"v":1,"id":1,"op":"hello","client":"test","notices":true}"#);
     for wire in [&mut deaf, &mut holder] {
         assert!(wire.ask(r#"{"v":1,"id":2,"op":"on","glob":"menu.*"}"#)["ok"].is_object());

@@ -424,7 +424,7 @@ fn stat_shows_where_tasks_spend_their_time() {
     let groups = total["groups"].as_array().expect("groups");
     let menu = groups.iter().find(|group| group["name"] == "GET /menu").expect("a route");
     let waits = &menu["waits"];
-    let times = ["on_cpu", "stalled", "runnable", "await"].map(|name| {
+    let times = ["on_cpu", "stalled", "runnable", "await", "queued"].map(|name| {
         assert!(waits[format!("{name}_ns")].is_u64(), "{name} in {waits}");
         waits[format!("{name}_percent")].as_f64().unwrap_or_else(|| panic!("{name} in {waits}"))
     });

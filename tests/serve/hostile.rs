@@ -81,8 +81,7 @@ fn requests_write_no_file_and_run_nothing() {
         let answer = serving.get(&format!("/api/processes/{}/{verb}?{query}", service.pid()));
         assert_eq!(answer.status, 400, "{verb}?{query}: {answer:?}");
     }
-    for verb in ["on", "off", "reset", "record", "bench", "demo", "serve", "generate", "trace", "watch", "ps"]
-    {
+    for verb in ["on", "off", "reset", "bench", "demo", "serve", "generate", "trace", "watch", "ps"] {
         let answer = serving.get(&format!("/api/processes/{}/{verb}", service.pid()));
         assert!([404, 405].contains(&answer.status), "{verb}: {answer:?}");
     }
