@@ -29,20 +29,21 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::future::{Future, Ready, ready};
+use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use ::actix_web::body::{BodySize, MessageBody};
 use ::actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use ::actix_web::web::Bytes;
-use pin_project_lite::pin_project;
 
-use super::groups::{DEFAULT_BOUND, Groups};
+use super::body::ServerResponse;
+use super::groups::Groups;
 use crate::core::task::Task;
 
-pub use super::body::GroupBody;
+pub use super::body::{GroupBody, GroupResponse};
+pub use super::groups::DEFAULT_BOUND;
 
 /// Charges each request to the group that a function names, including the body of its response; see
 /// the [module](self). A client could use up the groups if its bytes became names, so it makes at
@@ -115,7 +116,7 @@ where
 {
     type Response = ServiceResponse<GroupBody<B>>;
     type Error = S::Error;
-    type Future = MiddlewareResponse<S::Future>;
+    type Future = GroupResponse<S::Future>;
 
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -126,46 +127,15 @@ where
         let mut task = groups.named(&name(&request)).task();
         task.call(|| None);
         let future = task.run(|| self.inner.call(request));
-        MiddlewareResponse { future: Some(future), task: Some(task) }
+        GroupResponse::new(task, future)
     }
 }
 
-pin_project! {
-    /// The future of a response: its polls, destructor and body are one task of a group.
-    #[derive(Debug)]
-    #[must_use = "futures do nothing unless polled"]
-    pub struct MiddlewareResponse<F> {
-        // `None` once dropped, which happens inside the group.
-        #[pin]
-        future: Option<F>,
-        // `None` once the body has it.
-        task: Option<Task>,
-    }
+impl<B> ServerResponse for ServiceResponse<B> {
+    type Grouped = ServiceResponse<GroupBody<B>>;
 
-    impl<F> PinnedDrop for MiddlewareResponse<F> {
-        fn drop(this: Pin<&mut Self>) {
-            let this = this.project();
-            if let Some(task) = this.task {
-                task.drop_future(this.future);
-            }
-        }
-    }
-}
-
-impl<F, B, E> Future for MiddlewareResponse<F>
-where
-    F: Future<Output = Result<ServiceResponse<B>, E>>,
-{
-    type Output = Result<ServiceResponse<GroupBody<B>>, E>;
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        // None: polled after its end, as in `Instrumented`.
-        let Some(task) = this.task else { return Poll::Pending };
-        let answer = ready!(task.poll(this.future, cx));
-        let task = this.task.take();
-        Poll::Ready(answer.map(|response| response.map_body(|_, body| GroupBody::new(body, task))))
+    fn with_charged_body(self, task: Option<Task>) -> Self::Grouped {
+        self.map_body(|_, body| GroupBody::new(body, task))
     }
 }
 

@@ -1,4 +1,5 @@
-//! A body that is charged to the group of its request, whatever a body is to the server.
+//! A response and its body that are charged to the group of the request, whatever they are to the
+//! server.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -6,6 +7,62 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use crate::core::task::Task;
+
+pin_project! {
+    /// The future of a response: its polls, destructor and body are one task of a group.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct GroupResponse<F> {
+        // `None` once dropped, which happens inside the group.
+        #[pin]
+        future: Option<F>,
+        // `None` once the body has it.
+        task: Option<Task>,
+    }
+
+    impl<F> PinnedDrop for GroupResponse<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let Some(task) = this.task {
+                task.drop_future(this.future);
+            }
+        }
+    }
+}
+
+/// A response of whichever server. Only this library implements it.
+#[doc(hidden)]
+pub trait ServerResponse {
+    /// The response with a body that is charged.
+    type Grouped;
+
+    /// Lets the task pay for the body.
+    fn with_charged_body(self, task: Option<Task>) -> Self::Grouped;
+}
+
+impl<F> GroupResponse<F> {
+    pub(super) fn new(task: Task, future: F) -> Self {
+        Self { future: Some(future), task: Some(task) }
+    }
+}
+
+impl<F, A, E> Future for GroupResponse<F>
+where
+    F: Future<Output = Result<A, E>>,
+    A: ServerResponse,
+{
+    type Output = Result<A::Grouped, E>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        // None: polled after its end, as in `Instrumented`.
+        let Some(task) = this.task else { return Poll::Pending };
+        let answer = ready!(task.poll(this.future, cx));
+        let task = this.task.take();
+        Poll::Ready(answer.map(|answer| answer.with_charged_body(task)))
+    }
+}
 
 pin_project! {
     /// A response's body whose frames are charged to the group of the request. The request ends

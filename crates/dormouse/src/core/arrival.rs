@@ -44,7 +44,7 @@ fn noted() -> Option<Arrival> {
 }
 
 /// Notes the arrival while `f` runs, and returns whether a request began then.
-#[cfg(feature = "tokio")]
+#[cfg(any(feature = "axum", feature = "hyper"))]
 pub(crate) fn noted_in<T>(arrival: Arrival, f: impl FnOnce() -> T) -> (T, bool) {
     note(Some(arrival));
     let before = USES.get();

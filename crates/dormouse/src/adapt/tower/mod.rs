@@ -47,11 +47,10 @@ use super::groups::Groups;
 use crate::core::task::{Instrumented, Task};
 
 pub use self::answered::Answered;
-pub use self::body::GroupResponse;
 pub use self::caller::{Traceparent, Untraced};
 pub use self::metrics::MetricsService;
 pub use self::pprof::PprofService;
-pub use super::body::GroupBody;
+pub use super::body::{GroupBody, GroupResponse};
 pub use super::groups::DEFAULT_BOUND;
 
 /// Charges each request to the group that a function names, including the body of its response; see
