@@ -1,9 +1,8 @@
 //! The schema of the protocol is the one that `docs/protocol.schema.json` has, from which others
 //! write clients. `DORMOUSE_BLESS=1` writes the file.
 
-use std::path::Path;
-
 use dormouse_protocol::{Notice, Verb, WireError, for_each_verb};
+use dormouse_testkit::{assert_committed, pretty};
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Value, json};
@@ -43,34 +42,10 @@ fn schema() -> String {
         "verbs": verbs,
         "$defs": definitions,
     });
-    serde_json::to_string_pretty(&sorted(whole)).unwrap() + "\n"
-}
-
-/// With fields in the order of their names: other crates of a build may ask for theirs.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields: std::collections::BTreeMap<_, _> = fields.into_iter().collect();
-            fields.into_iter().map(|(name, value)| (name, sorted(value))).collect()
-        }
-        Value::Array(values) => values.into_iter().map(sorted).collect(),
-        value => value,
-    }
+    pretty(whole)
 }
 
 #[test]
 fn the_schema_is_the_committed_one() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.schema.json"));
-    let is = schema();
-    if std::env::var_os("DORMOUSE_BLESS").is_some() {
-        std::fs::write(path, &is).unwrap();
-    }
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let differs = is.lines().zip(committed.lines()).position(|(is, committed)| is != committed);
-    assert!(
-        is == committed,
-        "the protocol has changed from line {:?} of its schema on: run this test with DORMOUSE_BLESS=1, \
-         and see that the change only adds",
-        differs.map(|line| line + 1)
-    );
+    assert_committed("docs/protocol.schema.json", &schema());
 }

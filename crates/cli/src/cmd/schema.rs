@@ -2,8 +2,8 @@
 //! others write programs. `DORMOUSE_BLESS=1` writes the file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
+use dormouse_testkit::{assert_committed, pretty};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
@@ -41,40 +41,16 @@ fn schema() -> String {
         "error": error,
         "$defs": generator.take_definitions(true),
     });
-    serde_json::to_string_pretty(&sorted(whole)).unwrap() + "\n"
+    pretty(whole)
 }
 
 fn name(command: &str) -> String {
     command.to_ascii_lowercase()
 }
 
-/// With fields in the order of their names.
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let fields: BTreeMap<_, _> = fields.into_iter().collect();
-            fields.into_iter().map(|(name, value)| (name, sorted(value))).collect()
-        }
-        Value::Array(values) => values.into_iter().map(sorted).collect(),
-        value => value,
-    }
-}
-
 #[test]
 fn the_schema_of_documents_is_the_committed_one() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.schema.json"));
-    let is = schema();
-    if std::env::var_os("DORMOUSE_BLESS").is_some() {
-        std::fs::write(path, &is).unwrap();
-    }
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let differs = is.lines().zip(committed.lines()).position(|(is, committed)| is != committed);
-    assert!(
-        is == committed,
-        "what --json writes has changed from line {:?} of its schema on: run this test with \
-         DORMOUSE_BLESS=1, and see that the change only adds",
-        differs.map(|line| line + 1)
-    );
+    assert_committed("docs/json.schema.json", &schema());
 }
 
 #[test]
