@@ -6,22 +6,29 @@
 //! asks everything that it can ask.
 
 use std::collections::BTreeMap;
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::pin::pin;
+use std::net::{TcpListener, TcpStream};
+use std::pin::{Pin, pin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use dormouse::metrics::{Metrics, MetricsSpec};
-use dormouse::{Event, Group, ProfileRun, ProfileSpec, Publishing, static_key, unlikely};
+use dormouse::tokio::ServedStream;
+use dormouse::{Event, Group, ProfileRun, ProfileSpec, Publishing, Waiting, static_key, unlikely};
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::runtime::Runtime;
 
 use crate::support;
 
 const SERVICE: &str = "killing_filter::service";
 const FILTER: &str = "TEST_FILTER";
+
+/// The calls that the service makes itself for its connection.
+const OWN_CALLS: [&str; 4] = ["epoll_ctl", "epoll_wait", "recvfrom", "sendto"];
 
 /// The calls in the table of ARCHITECTURE.md, of the rows that `wanted` names.
 fn listed(wanted: &[&str]) -> Vec<String> {
@@ -41,8 +48,8 @@ fn listed(wanted: &[&str]) -> Vec<String> {
 /// A filter that allows the calls in these rows, and kills for others; `TEST_TRAP` has it name the
 /// call that it meets.
 fn filter(wanted: &[&str]) -> BpfProgram {
-    let calls: Vec<String> =
-        listed(wanted).iter().map(|call| format!(r#"{{"syscall": "{call}"}}"#)).collect();
+    let calls = listed(wanted).into_iter().chain(OWN_CALLS.map(str::to_owned));
+    let calls: Vec<String> = calls.map(|call| format!(r#"{{"syscall": "{call}"}}"#)).collect();
     let default = if std::env::var_os("TEST_TRAP").is_some() { "trap" } else { "kill_process" };
     let json = format!(
         r#"{{"main": {{"mismatch_action": "{default}", "match_action": "allow", "filter": [{}]}}}}"#,
@@ -68,6 +75,39 @@ extern "C" fn tell(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
 
 static_key! {
     static FAST: "filter.fast" = false;
+}
+
+/// A connection of the service, and its client.
+struct Connection {
+    runtime: Runtime,
+    stream: ServedStream<tokio::net::TcpStream>,
+    client: TcpStream,
+}
+
+impl Connection {
+    fn open() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
+        let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a server");
+        let (stream, _) = listener.accept().expect("a client");
+        stream.set_nonblocking(true).expect("a socket");
+        let stream = runtime.block_on(async { tokio::net::TcpStream::from_std(stream) });
+        Self { runtime, stream: dormouse::tokio::received(stream.expect("a stream")), client }
+    }
+
+    /// Reads while times are taken, and after.
+    fn reads(&mut self) {
+        let mut waiting = Some(Waiting::start().expect("times"));
+        for _ in 0..2 {
+            self.client.write_all(b"tea").expect("a server");
+            let mut bytes = [0; 3];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = poll_fn(|cx| Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+            self.runtime.block_on(read).expect("a client");
+            assert_eq!(buffer.filled(), b"tea");
+            drop(waiting.take());
+        }
+    }
 }
 
 /// Everything that a service's own threads do once it is set up.
@@ -178,6 +218,7 @@ fn service() {
     let all = [
         "any program",
         "host threads",
+        "host threads that read a `dormouse::tokio::ServedStream`",
         "threads that are sampled",
         // It has the filter of the thread that begins the profile.
         "the sampler of profiles",
@@ -190,14 +231,15 @@ fn service() {
         "threads of dormouse",
         "start",
     ];
+    let mut connection = Connection::open();
     if kind == "before init" {
         apply_filter_all_threads(&filter(&all)).expect("a filter");
     }
     dormouse::init().expect("an agent");
     match &*kind {
         "before init" => {}
-        "after init, this thread" => apply_filter(&filter(&all[..9])).expect("a filter"),
-        "after init, all threads" => apply_filter_all_threads(&filter(&all[..10])).expect("a filter"),
+        "after init, this thread" => apply_filter(&filter(&all[..10])).expect("a filter"),
+        "after init, all threads" => apply_filter_all_threads(&filter(&all[..11])).expect("a filter"),
         other => panic!("{other}"),
     }
     println!("ready");
@@ -205,6 +247,7 @@ fn service() {
     for round in 0.. {
         let Some(Ok(_)) = lines.next() else { return };
         surface(round);
+        connection.reads();
         println!("done");
     }
 }
