@@ -53,6 +53,7 @@ struct Remote {
     /// Takes messages.
     hear: Box<dyn Fn(&str)>,
     /// Comes when the client leaves.
+    #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "a terminal has signals"))]
     cancel: Signals,
 }
 

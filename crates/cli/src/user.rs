@@ -1,4 +1,5 @@
 //! Users: the one of this process, and those of the services that it looks into.
+#![cfg_attr(not(feature = "serve"), allow(dead_code, reason = "only a server serves other users"))]
 
 use dormouse_sys::directory::own_uid;
 use serde::Serialize;

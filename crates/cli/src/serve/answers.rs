@@ -67,7 +67,7 @@ pub(super) fn bad(message: &str) -> Response {
     refusal(StatusCode::BAD_REQUEST, "usage", message)
 }
 
-/// 503: the server does as much of this as it may; the client can try again.
+/// 503: the server has reached its limit for such requests. The client can try again.
 pub(super) fn busy(what: &str) -> Response {
     refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", what)
 }

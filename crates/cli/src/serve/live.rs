@@ -163,8 +163,8 @@ fn history(histories: &Histories, session: &ServiceSession) -> (Arc<Mutex<Histor
     (history, MOST_ROWS / all.len().max(MOST_KEPT))
 }
 
-/// Drops the readings of services that nobody has read for long; and so many of those that are not
-/// being read that few are left.
+/// Drops the readings of services that nobody has read for [`KEPT`]. Of those that nobody reads
+/// now, it drops the oldest until at most [`MOST_KEPT`] are left.
 fn forget(all: &mut HashMap<Identity, (Arc<Mutex<History>>, Instant)>) {
     all.retain(|_, (_, wanted)| wanted.elapsed() < KEPT);
     while all.len() > MOST_KEPT {

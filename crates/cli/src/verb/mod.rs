@@ -34,6 +34,7 @@ pub(crate) trait Subcommand: clap::Args {
 /// [`clap::Args`], HTTP by [`Offer`].
 pub(crate) trait Asked: DeserializeOwned + Send + 'static {
     /// Its name in a path.
+    #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "HTTP alone has paths"))]
     const NAME: &'static str;
 
     /// The help text of the target.

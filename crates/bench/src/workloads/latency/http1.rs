@@ -1,4 +1,4 @@
-//! HTTP/1.1: a thread for each connection, which sends every so many-th request.
+//! HTTP/1.1: each connection has a thread, and the connections send the requests by turns.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
