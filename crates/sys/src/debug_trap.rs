@@ -48,7 +48,7 @@ pub(crate) type SharedWatcher = extern "C" fn(&PerfTrap);
 
 /// The first 12 bits of data that is dormouse's: no address begins so. The next four name the
 /// watcher.
-const OF_WATCHERS: u64 = 0xd0a << 52;
+pub(crate) const OF_WATCHERS: u64 = 0xd0a << 52;
 const WATCHER_SHIFT: u32 = 48;
 
 /// The watchers of all copies that this one leads, its own among them: filled from the front, never
@@ -57,6 +57,18 @@ static WATCHERS: [AtomicPtr<()>; MOST_COPIES] = [const { AtomicPtr::new(std::ptr
 
 /// Exceptions without a cause, if this copy leads.
 static UNEXPLAINED: AtomicU64 = AtomicU64::new(0);
+
+/// Hits and samples for which an alternate stack had no room, if this copy leads.
+pub(crate) static CRAMPED: AtomicU64 = AtomicU64::new(0);
+
+/// The kernel's code for an event.
+pub(crate) const TRAP_PERF: libc::c_int = 6;
+
+/// Number of hits and samples for which the alternate stack of their thread had no room, if this
+/// copy leads: nobody was told of them.
+pub fn cramped() -> u64 {
+    CRAMPED.load(Ordering::Relaxed)
+}
 
 /// Number of exceptions without a cause since the first watch, if this copy leads: hits that the
 /// kernel has not counted.
@@ -89,11 +101,10 @@ pub(crate) fn add(watcher: SharedWatcher) -> Option<u32> {
 ///
 /// The arguments are those of a handler with `SA_SIGINFO`.
 pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mcontext_t) -> bool {
-    /// The kernel's codes: an exception without a cause, that of a free register (those of a
-    /// tracer's registers go to the tracer), and an event.
+    /// The kernel's codes: an exception without a cause, and that of a free register (those of a
+    /// tracer's registers go to the tracer).
     const TRAP_BRKPT: libc::c_int = 1;
     const TRAP_HWBKPT: libc::c_int = 4;
-    const TRAP_PERF: libc::c_int = 6;
     let register = |name: libc::c_int| registers.gregs[name as usize] as usize;
     let (ip, frame, stack) = (register(libc::REG_RIP), register(libc::REG_RBP), register(libc::REG_RSP));
     // SAFETY: the kernel has filled it in.
@@ -141,12 +152,12 @@ fn tell(trap: &PerfTrap) -> bool {
 
 /// `siginfo_t` of a `TRAP_PERF`, as far as it is needed.
 #[repr(C)]
-struct PerfInfo {
+pub(crate) struct PerfInfo {
     number: libc::c_int,
     errno: libc::c_int,
-    code: libc::c_int,
+    pub(crate) code: libc::c_int,
     addr: usize,
-    data: u64,
+    pub(crate) data: u64,
     kind: u32,
     /// Bit 0: the thread blocked the signal.
     flags: u32,

@@ -120,6 +120,39 @@ macro_rules! entry {
     };
 }
 
+/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs on
+/// an alternate stack with less than `$room` bytes left. It uses no stack and changes no argument,
+/// so either may be a function of [`entry!`](crate::entry).
+#[macro_export]
+macro_rules! entry_with_room {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        $visible unsafe extern "C-unwind" fn $name(
+            signal: libc::c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                // Above the beginning of the alternate stack; beyond its size without one.
+                "mov rax, rsp",
+                "sub rax, [rdx + {stack} + {low}]",
+                "cmp rax, [rdx + {stack} + {size}]",
+                "ja {roomy}",
+                "cmp rax, {room}",
+                "jae {roomy}",
+                "jmp {cramped}",
+                stack = const std::mem::offset_of!(libc::ucontext_t, uc_stack),
+                low = const std::mem::offset_of!(libc::stack_t, ss_sp),
+                size = const std::mem::offset_of!(libc::stack_t, ss_size),
+                room = const $room,
+                roomy = sym $roomy,
+                cramped = sym $cramped,
+            )
+        }
+    };
+}
+
 /// Passes the signal to the handler of `action`. The function of [`entry!`](crate::entry) must
 /// continue at the address that this returns. (In case 1 the handler has returned already.)
 ///

@@ -45,7 +45,8 @@
 //!
 //! The handler takes no lock, allocates nothing and touches no thread-local but `errno`, which it
 //! leaves as it was: it may come at any instruction, on a thread that dormouse has never seen. For
-//! an `int3` of ours it makes no system call; to pass a trap on to a handler it makes those of
+//! an `int3` of ours it makes no system call. A hit on an alternate stack with less than [`ROOM`]
+//! below the kernel's frame is counted, and lost; it uses no stack. To pass a trap on to a handler it makes those of
 //! [`passing`]. (That handler may do anything.)
 //!
 //! # Safety
@@ -248,7 +249,34 @@ fn is_handler(action: &libc::sigaction) -> bool {
     !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-crate::entry!(pub(crate) fn handle => choose);
+/// The bytes of an alternate stack that a hit takes below the frame of the kernel. Builds without
+/// optimisation take more.
+const ROOM: usize = if cfg!(debug_assertions) { 4096 } else { 2048 };
+
+crate::entry_with_room!(pub(crate) fn handle: ROOM => go_on, else count_cramped);
+crate::entry!(fn go_on => choose);
+
+/// Counts a trap of an event of ours, for which there is no room. All others go on as they can.
+/// Uses no stack.
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn count_cramped(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    std::arch::naked_asm!(
+        "cmp dword ptr [rsi + {code}], {event}",
+        "jne {go_on}",
+        "mov rax, qword ptr [rsi + {data}]",
+        "shr rax, 52",
+        "cmp eax, {ours}",
+        "jne {go_on}",
+        "lock inc qword ptr [rip + {count}]",
+        "ret",
+        code = const std::mem::offset_of!(debug_trap::PerfInfo, code),
+        event = const debug_trap::TRAP_PERF,
+        data = const std::mem::offset_of!(debug_trap::PerfInfo, data),
+        ours = const debug_trap::OF_WATCHERS >> 52,
+        count = sym debug_trap::CRAMPED,
+        go_on = sym go_on,
+    )
+}
 
 /// Where the handler goes on; 0: it returns.
 unsafe extern "C-unwind" fn choose(

@@ -7,6 +7,7 @@
 //! - [`assert_committed`] compares a text with a file of the repository.
 //! - [`isolate_modules`] gives each module of a test program a process of its own;
 //!   [`run_programs`] does the same for tests without a harness.
+//! - [`AlternateStack`] gives a thread's signal handlers a chosen room.
 //! - [`skip`] reports that a test cannot run on this machine.
 //! - [`eventually`] waits for a condition, at most [`HANG`]; [`StopOnDrop`] ends the work of other
 //!   threads.
@@ -23,6 +24,7 @@
 
 #![deny(unsafe_code)]
 
+mod alternate_stack;
 mod browser;
 pub mod c;
 mod child;
@@ -38,6 +40,7 @@ mod wait;
 mod wire_text;
 mod work;
 
+pub use alternate_stack::AlternateStack;
 pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
 pub use committed::{assert_committed, pretty};

@@ -40,8 +40,9 @@ impl WatchSpec {
     /// restores the default action, which ends the process at the next hit, the watch ends when a
     /// report detects it.
     ///
-    /// The handler of hits runs on the alternate stack of threads that have one. It must have 8
-    /// KiB: the kernel's frame alone takes 3 KiB with AVX-512, and `MINSIGSTKSZ` is too little.
+    /// The handler of hits runs on the alternate stack of threads that have one. Hits on a thread
+    /// are lost, and counted, if that stack has less than 2 KiB below the kernel's frame, which
+    /// takes 3 KiB with AVX-512.
     ///
     /// # Cost
     ///

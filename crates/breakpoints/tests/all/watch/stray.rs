@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use dormouse_sys::trap;
-use dormouse_testkit::{Child, fork, skip};
+use dormouse_testkit::{AlternateStack, Child, fork, skip};
 
 use super::support::{in_child, of_value, write};
 
@@ -64,6 +64,30 @@ fn send_here(code: libc::c_int) {
         let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, &raw const info);
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
+}
+
+#[test]
+fn hits_without_room_are_lost_and_counted() {
+    in_child(|| {
+        let watch = of_value().arm().unwrap();
+        let write_twice = |room| {
+            let stack = AlternateStack::new(room);
+            write(1);
+            write(2);
+            stack.used()
+        };
+        let used = [8, 512].map(|room| thread::spawn(move || write_twice(room)).join().unwrap());
+        assert_eq!(used, [0, 0], "the handler has used the stack");
+        let report = watch.report();
+        assert_eq!((report.hits, report.delivered, report.lost), (4, 0, 4));
+        assert_eq!(trap::cramped(), 4);
+        // The room for which the handler asks is enough.
+        let used = thread::spawn(move || write_twice(32 * 1024)).join().unwrap();
+        let room = if cfg!(debug_assertions) { 4096 } else { 2048 };
+        println!("a hit takes {used} of {room} bytes");
+        assert!((1..=room).contains(&used), "{used} of {room}");
+        assert_eq!(watch.report().delivered, 2);
+    });
 }
 
 /// The signals that came.

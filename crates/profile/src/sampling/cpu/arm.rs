@@ -13,11 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, io};
 
 use dormouse_sys::errno::keeping_errno;
+use dormouse_sys::passing::signal_frame_bytes;
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_sys::{masks, signals};
 
+use super::handler::{self, ROOM};
 use super::signal;
 use super::slots::{self, Claim, SlotId};
 use super::timer;
@@ -40,6 +42,10 @@ pub(super) enum Refused {
     Slots,
     /// A quarter of the user's limit is used.
     Limit,
+    /// The signal's action is not ours any more.
+    Taken,
+    /// Its alternate signal stack is too small.
+    Stack,
     /// An error of the kernel.
     Kernel(i32),
 }
@@ -51,6 +57,13 @@ impl fmt::Display for Refused {
             Self::Limit => f.write_str(
                 "dormouse takes a quarter of the queued signals that a user may have (`ulimit -i`) for its \
                  timers at most: further threads have none",
+            ),
+            Self::Taken => f.write_str("the program has set another action for the signal of samples"),
+            Self::Stack => write!(
+                f,
+                "threads have an alternate signal stack (`sigaltstack`) that is too small for a sample, or a \
+                 handler of the program has left too little of it: a frame of the kernel{} and {ROOM} bytes",
+                signal_frame_bytes().map(|bytes| format!(" ({bytes} bytes here)")).unwrap_or_default()
             ),
             Self::Kernel(error) => {
                 let why = match *error {
@@ -117,6 +130,9 @@ pub(super) fn arm(tid: u32, period: u64) -> Result<Option<SlotId>, Refused> {
 
 /// `claimed` is called before others see the slot.
 fn arm_with(tid: u32, period: u64, claimed: impl FnOnce(&slots::Slot)) -> Result<Option<SlotId>, Refused> {
+    if !signal::is_ours(handler::handle) {
+        return Err(Refused::Taken);
+    }
     let index = match slots::claim(tid) {
         Claim::New(index) => index,
         Claim::Known => return Ok(None),
@@ -149,6 +165,9 @@ fn arm_with(tid: u32, period: u64, claimed: impl FnOnce(&slots::Slot)) -> Result
 /// Makes a timer that is not set yet for the thread that is asked for its stack, which has this
 /// slot.
 pub(super) fn make_asking(index: u32, tid: u32) -> Result<SlotId, Refused> {
+    if !signal::is_ours(handler::handle) {
+        return Err(Refused::Taken);
+    }
     let id = slots::next_id(index);
     // The sampler's are as many; this one is one more.
     if TIMERS.load(Ordering::Relaxed) >= timer::limit() {
@@ -220,4 +239,28 @@ pub(super) fn random() -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "sets the action of a signal")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_timer_is_made_without_our_handler() {
+        const PERIOD_NS: u64 = 1_000_000_000_000;
+        dormouse_testkit::in_child(|| {
+            begin_in_child();
+            set_period(PERIOD_NS);
+            assert!(matches!(arm(identity::tid(), PERIOD_NS), Err(Refused::Taken)), "not taken yet");
+            signal::take(handler::handle).unwrap();
+            let id = arm(identity::tid(), PERIOD_NS).unwrap().unwrap();
+            disarm(id);
+            // SAFETY: the default action.
+            unsafe { libc::signal(signal::number(), libc::SIG_DFL) };
+            assert!(matches!(arm(identity::tid(), PERIOD_NS), Err(Refused::Taken)));
+            assert!(matches!(make_asking(slots::asked().0, identity::tid()), Err(Refused::Taken)));
+            assert_eq!(TIMERS.load(Ordering::Relaxed), 0);
+        });
+    }
 }

@@ -9,6 +9,9 @@
 //! tick, at which the timer was checked, too: no thread has to read a counter that it may have
 //! forbidden itself.
 //!
+//! On an alternate stack it needs [`ROOM`] below the frame of the kernel. Where there is less, it
+//! uses no stack at all: it marks the slot, and the sampler ends the thread's timer.
+//!
 //! # Safety
 //!
 //! The unsafe code reads what the kernel passes to a handler, and writes a record.
@@ -25,7 +28,7 @@ use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::passing::SignalFrame;
 
 use super::signal;
-use super::slots::{Slot, SlotId};
+use super::slots::{self, Slot, SlotId};
 use crate::sampling::copy::StackCopy;
 use crate::sampling::queue::{self, Queue, QueueOf};
 use crate::sampling::registers::{self, Registers};
@@ -99,7 +102,47 @@ struct Expiry {
 
 const _: () = assert!(offset_of!(Expiry, value) == 24 && size_of::<Expiry>() <= size_of::<libc::siginfo_t>());
 
-dormouse_sys::entry!(pub(super) fn handle => choose);
+/// The bytes of an alternate stack that a sample takes below the frame of the kernel. Builds without
+/// optimisation take more.
+pub(super) const ROOM: usize = if cfg!(debug_assertions) { 3072 } else { 1024 };
+
+dormouse_sys::entry_with_room!(pub(super) fn handle: ROOM => go_on, else mark_cramped);
+dormouse_sys::entry!(fn go_on => choose);
+
+/// Marks the slot of the thread, if the signal is that of a timer of ours. Uses no stack.
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn mark_cramped(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    std::arch::naked_asm!(
+        "cmp dword ptr [rsi + {code}], {timer}",
+        "jne {go_on}",
+        "mov eax, dword ptr [rsi + {value}]",
+        "mov ecx, dword ptr [rsi + {value} + 4]",
+        "cmp eax, {last}",
+        "ja {go_on}",
+        "cmp ecx, {first}",
+        "jb {go_on}",
+        "shl rax, 6",
+        "lea r8, [rip + {table}]",
+        "add rax, r8",
+        // A timer that has ended meanwhile had another generation.
+        "cmp ecx, dword ptr [rax + {generation}]",
+        "jne 2f",
+        "mov byte ptr [rax + {cramped}], 1",
+        "lock inc dword ptr [rip + {count}]",
+        "2:",
+        "ret",
+        code = const offset_of!(Expiry, code),
+        timer = const libc::SI_TIMER,
+        value = const offset_of!(Expiry, value),
+        last = const slots::ASKED,
+        first = const slots::FIRST,
+        table = sym slots::TABLE,
+        generation = const slots::GENERATION,
+        cramped = const slots::IS_CRAMPED,
+        count = sym slots::CRAMPED,
+        go_on = sym go_on,
+    )
+}
 
 /// Where the handler goes on; 0: it returns.
 unsafe extern "C-unwind" fn choose(

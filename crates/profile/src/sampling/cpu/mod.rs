@@ -47,7 +47,7 @@ pub(crate) fn capability() -> Capability {
     let frame = signal_frame_bytes().map(frame).unwrap_or_default();
     let threads = format!("{most} threads can have a timer{frame}");
     if signal::number() == 0 && signal::free().is_empty() {
-        return Capability::unavailable(NAME, "all real-time signals are in use");
+        return Capability::unavailable(NAME, "SIGURG and all real-time signals are in use");
     }
     // A filter may end the process for the call.
     let tried = (!is_filtered()).then(|| timer::create(identity::tid(), libc::SIGURG, 0));

@@ -13,7 +13,7 @@ use super::arm::{self, Refused};
 use super::bounds::Blocks;
 use super::handler::{self, Record, Tick};
 use super::signal;
-use super::slots::{self, SlotId};
+use super::slots::{self, Slot, SlotId};
 use super::take::{NO_MEMORY, Take};
 use super::timer;
 use super::unwinding::Unwinding;
@@ -191,6 +191,12 @@ impl Sampler {
     pub(super) fn step(&mut self) -> Duration {
         self.adopt();
         let copies = self.drain();
+        if !self.is_over && !self.takes.is_empty() && !signal::is_ours(handler::handle) {
+            self.end_over();
+        }
+        if slots::are_cramped() {
+            self.disarm_if(|_, armed| armed.id.slot().is_some_and(Slot::is_cramped), Some(Refused::Stack));
+        }
         if self.next_scan <= Instant::now() && !self.takes.is_empty() {
             self.scan();
         }
@@ -216,9 +222,6 @@ impl Sampler {
 
     /// Arms threads that have begun, and gives back the slots of those that have ended.
     fn scan(&mut self) {
-        if !self.is_over && !signal::is_ours(handler::handle) {
-            self.end_over();
-        }
         if self.is_over {
             return;
         }
@@ -273,7 +276,7 @@ impl Sampler {
         }
         if let Some(first) = self.armed.get(&identity::pid()) {
             // Its stack grows.
-            if first.id.slot().is_some_and(slots::Slot::has_strayed) {
+            if first.id.slot().is_some_and(Slot::has_strayed) {
                 self.unbound.push(first.id);
             }
         }
@@ -304,6 +307,7 @@ impl Sampler {
             Ok(Some(id)) => self.add_thread(tid, id),
             // It has armed itself, and is announced.
             Ok(None) => {}
+            Err(Refused::Taken) => self.end_over(),
             // The kernel finds no such thread: it has ended.
             Err(Refused::Kernel(libc::EINVAL)) if !threads::is_alive(tid) => {}
             Err(why) => {
@@ -331,9 +335,6 @@ impl Sampler {
     fn find_silent(&mut self) {
         let (ticks, periods) = SILENT;
         let least = ticks + periods.saturating_mul(arm::period());
-        if self.blocking.try_reserve(self.armed.len()).is_err() {
-            return;
-        }
         let is_silent = |tid: u32, armed: &mut Armed| {
             let used = thread_cpu_ns_of(tid).filter(|used| used.saturating_sub(armed.seen_ns) > least);
             // It is asked once in a while.
@@ -341,10 +342,23 @@ impl Sampler {
             used.inspect(|&used| armed.seen_ns = used).is_some()
                 && masks::is_blocking_now(tid, signal::number())
         };
-        for (tid, armed) in self.armed.extract_if(|&tid, armed| is_silent(tid, armed)) {
+        self.disarm_if(is_silent, None);
+    }
+
+    /// Disarms threads because they block the signal, or for the reason `why`.
+    fn disarm_if(&mut self, mut is_it: impl FnMut(u32, &mut Armed) -> bool, why: Option<Refused>) {
+        let armed = self.armed.len();
+        if self.blocking.try_reserve(armed).is_err() || self.refused.try_reserve(armed).is_err() {
+            return;
+        }
+        let text = why.map(|why| why.to_string());
+        for (tid, armed) in self.armed.extract_if(|&tid, armed| is_it(tid, armed)) {
             arm::disarm(armed.id);
-            self.blocking.insert(tid);
-            self.takes.values_mut().for_each(|take| take.disarm_blocking(armed.id));
+            match why {
+                Some(why) => _ = self.refused.insert(tid, why),
+                None => _ = self.blocking.insert(tid),
+            }
+            self.takes.values_mut().for_each(|take| take.disarm(armed.id, text.as_deref()));
         }
     }
 
@@ -389,7 +403,7 @@ impl Sampler {
         let mut give = |walked: &Record, unwound: &Record| {
             let Tick { value, cpu_ns, overruns, .. } = walked.of_kind;
             let id = SlotId::from_value(value);
-            let tid = id.slot().map_or(0, slots::Slot::tid);
+            let tid = id.slot().map_or(0, Slot::tid);
             let Some(thread) = armed.get_mut(&tid).filter(|thread| thread.id == id) else { return };
             let is_told = cpu_ns != 0;
             // The timer shows it, too, though less precisely.
@@ -427,7 +441,7 @@ impl Sampler {
     fn end_over(&mut self) {
         self.is_over = true;
         self.disarm_all();
-        let note = "the program has set a handler of its own for the signal by which samples are taken: \
+        let note = "the program has set an action of its own for the signal by which samples are taken: \
                     nothing was sampled after that";
         self.takes.values_mut().for_each(|take| take.end(note));
     }

@@ -1,22 +1,25 @@
-//! The signal by which samples are taken: a real-time signal that is otherwise unused.
+//! The signal by which samples are taken: SIGURG, or a real-time signal, if the host does not use it.
 //!
 //! It is chosen when the first profile begins, among those whose action is the default and which
 //! the first thread does not block (a signal that a program waits for by `sigwait` is blocked
-//! everywhere). Our handler stays for good: a signal may come late, and the default action of a
-//! real-time signal ends the process.
+//! everywhere). Our handler stays for good, because a signal may come late.
 //!
-//! A runtime may install one handler for all real-time signals, as Go's does, to pass any of them
-//! on to the program. So where no signal is free and most of them have the same handler, that
-//! handler serves no signal in particular: we take one of them, and pass on what is not our
+//! SIGURG comes first, because its default action is to ignore it: if the host resets the actions
+//! of all its signals during a profile, the next sample is lost, and the process lives. The default
+//! action of a real-time signal ends the process.
+//!
+//! A runtime may install one handler for all signals, as Go's does, to pass any of them on to the
+//! program. So where no signal is free and most real-time signals have the same handler, that
+//! handler serves none of them in particular: we take one of them, and pass on what is not our
 //! timers'.
 //!
 //! A signal that does not come from a timer of ours goes to the action that was there before; if
 //! there was none, it is ignored. If another thread of the host sets an action at the same moment,
 //! that one is used; signals that arrive in between go to the action that was read first.
 //!
-//! If the host sets another handler later, that one gets our signals until the sampler notices
-//! ([`is_ours`]): then the profile ends with a note of that, and the next one chooses another
-//! signal.
+//! If the host sets another action later, that one gets our signals until the sampler notices
+//! ([`is_ours`]). It looks each tenth of a second, and before each timer is made. Then the profile
+//! ends with a note of that, and the next one chooses another signal.
 //!
 //! # Async-signal-safety
 //!
@@ -50,17 +53,16 @@ pub(super) fn number() -> libc::c_int {
     SIGNAL.load(Ordering::Relaxed)
 }
 
-/// The real-time signals that can be taken, with their actions, but for the first and the last
-/// ones, which programs like: those whose action is the default, else those of a runtime that has
-/// taken most with one handler.
+/// The signals that can be taken, with their actions: SIGURG and real-time signals whose action is
+/// the default (but for the first and the last ones, which programs like), else the real-time
+/// signals of a runtime that has taken most with one handler.
 pub(super) fn free() -> Vec<(libc::c_int, libc::sigaction)> {
-    let all = (libc::SIGRTMIN() + 1..libc::SIGRTMAX() - 1).rev();
-    let all: Vec<_> = all.filter_map(|signal| Some((signal, action(signal).ok()?))).collect();
-    let with = |handler| {
-        let has = |(_, there): &&(_, libc::sigaction)| there.sa_sigaction == handler;
-        all.iter().filter(has).copied().collect::<Vec<_>>()
-    };
-    let free = with(libc::SIG_DFL);
+    let with_action = |signal| Some((signal, action(signal).ok()?));
+    let all: Vec<_> = (libc::SIGRTMIN() + 1..libc::SIGRTMAX() - 1).rev().filter_map(with_action).collect();
+    let has = |handler| move |(_, there): &(_, libc::sigaction)| there.sa_sigaction == handler;
+    let with = |handler| all.iter().copied().filter(has(handler)).collect::<Vec<_>>();
+    let mut free = with(libc::SIG_DFL);
+    free.splice(0..0, with_action(libc::SIGURG).filter(has(libc::SIG_DFL)));
     if !free.is_empty() {
         return free;
     }
@@ -80,7 +82,7 @@ pub(super) fn take(handler: Handler) -> io::Result<()> {
     let free = free();
     let is_open = |(signal, _): &&(libc::c_int, _)| blocked & (1 << (signal - 1)) == 0;
     let Some(&(signal, seen)) = free.iter().find(is_open).or(free.first()) else {
-        return Err(io::Error::other("all real-time signals are in use"));
+        return Err(io::Error::other("SIGURG and all real-time signals are in use"));
     };
     let ours = our_action(handler);
     pass_on_to(signal, seen);

@@ -33,6 +33,7 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -42,13 +43,13 @@ use dormouse_sys::thread::{self, Current, ThreadBlock};
 pub(super) const SLOTS: usize = 16 * 1024;
 
 /// The index of one slot more: that of the thread which is asked for its stack ([`asked`]).
-const ASKED: usize = SLOTS;
+pub(super) const ASKED: usize = SLOTS;
 
 /// How many slots a thread may have to choose from.
 const PROBES: usize = 16;
 
 /// The first generation: so high that no other number equals it by chance.
-const FIRST: u32 = 0x6d00_0000;
+pub(super) const FIRST: u32 = 0x6d00_0000;
 
 /// One thread's slot.
 #[derive(Debug)]
@@ -70,11 +71,18 @@ pub(super) struct Slot {
     is_new: AtomicBool,
     /// Whether the handler shall make no system call: a filter may end the thread for it.
     is_filtered: AtomicBool,
+    /// Whether a sample had too little room on the thread's alternate stack.
+    is_cramped: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
-static TABLE: [Slot; SLOTS + 1] = [const { Slot::new() }; SLOTS + 1];
+pub(super) static TABLE: [Slot; SLOTS + 1] = [const { Slot::new() }; SLOTS + 1];
+/// The samples that had too little room since the sampler last looked: counted behind the mark.
+pub(super) static CRAMPED: AtomicU32 = AtomicU32::new(0);
+/// The fields that the handler needs before it may use its stack.
+pub(super) const GENERATION: usize = offset_of!(Slot, generation);
+pub(super) const IS_CRAMPED: usize = offset_of!(Slot, is_cramped);
 static NEXT_GENERATION: AtomicU32 = AtomicU32::new(FIRST);
 /// The slots of threads that armed themselves, as a list for the sampler: one more than the first
 /// index.
@@ -202,6 +210,12 @@ pub(super) fn abandoned() -> impl Iterator<Item = SlotId> {
     })
 }
 
+/// Whether a sample had too little room since the last call. One whose mark is not seen yet is
+/// followed by the next sample of its thread.
+pub(super) fn are_cramped() -> bool {
+    CRAMPED.load(Ordering::Relaxed) > 0 && CRAMPED.swap(0, Ordering::Relaxed) > 0
+}
+
 /// In a child of a fork, where no timer is: all slots are free. The first use there calls it.
 pub(super) fn begin_again() {
     NEW.store(0, Ordering::Relaxed);
@@ -225,6 +239,7 @@ impl Slot {
             strayed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
             is_filtered: AtomicBool::new(false),
+            is_cramped: AtomicBool::new(false),
         }
     }
 
@@ -242,6 +257,11 @@ impl Slot {
     /// Whether the handler shall make no system call.
     pub(super) fn is_filtered(&self) -> bool {
         self.is_filtered.load(Ordering::Relaxed)
+    }
+
+    /// Whether a sample had too little room on the thread's alternate stack.
+    pub(super) fn is_cramped(&self) -> bool {
+        self.is_cramped.load(Ordering::Relaxed)
     }
 
     /// The id of the slot's present use, if it has a timer.
@@ -276,6 +296,7 @@ impl Slot {
         self.strayed.store(false, Ordering::Relaxed);
         self.is_new.store(false, Ordering::Relaxed);
         self.is_filtered.store(false, Ordering::Relaxed);
+        self.is_cramped.store(false, Ordering::Relaxed);
         // Release: pairs with the exchange in `claim`.
         self.tid.store(0, Ordering::Release);
     }

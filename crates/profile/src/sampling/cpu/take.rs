@@ -159,30 +159,26 @@ impl Take {
 
     /// A thread has no timer, for this reason.
     pub(super) fn refuse(&mut self, tid: u32, why: &str) {
-        if self.refused.try_reserve(1).is_err() {
-            return self.end(NO_MEMORY);
-        }
-        if self.refused.insert(tid) {
-            self.seen += 1;
-            self.find_unsampled(tid, false, None);
-        }
-        self.note(why);
+        self.leave_out(tid, Some(why), None);
     }
 
     /// A thread is not armed, because it blocks the signal.
     pub(super) fn block(&mut self, tid: u32) {
-        self.block_since(tid, None);
+        self.leave_out(tid, None, None);
     }
 
-    /// Blocks the thread as `block` does; its samples have the CPU time before `last`.
-    fn block_since(&mut self, tid: u32, last: Option<u64>) {
-        if self.blocking.try_reserve(1).is_err() {
+    /// A thread is not armed, because it blocks the signal or for the reason `why`. Its samples
+    /// have the CPU time before `last`.
+    fn leave_out(&mut self, tid: u32, why: Option<&str>, last: Option<u64>) {
+        let set = if why.is_some() { &mut self.refused } else { &mut self.blocking };
+        if set.try_reserve(1).is_err() {
             return self.end(NO_MEMORY);
         }
-        if self.blocking.insert(tid) {
+        if set.insert(tid) {
             self.seen += 1;
             self.find_unsampled(tid, false, last);
         }
+        why.into_iter().for_each(|why| self.note(why));
     }
 
     /// A thread was found that no sample will meet: its CPU time since `last` is a row of its own.
@@ -214,12 +210,12 @@ impl Take {
         }
     }
 
-    /// An armed thread has begun to block the signal, and is armed no more.
-    pub(super) fn disarm_blocking(&mut self, id: SlotId) {
+    /// An armed thread is armed no more, because it blocks the signal or for the reason `why`.
+    pub(super) fn disarm(&mut self, id: SlotId, why: Option<&str>) {
         if let Some(thread) = self.threads.remove(&id) {
             self.seen -= 1;
             self.armed -= 1;
-            self.block_since(thread.tid, thread.last);
+            self.leave_out(thread.tid, why, thread.last);
         }
     }
 
@@ -485,7 +481,7 @@ mod tests {
         assert_eq!(met, 1000);
         assert!((open - begin..=open).contains(&unmet), "{unmet}");
         // It blocks the signal again: what its samples met is not counted twice.
-        take.disarm_blocking(id);
+        take.disarm(id, None);
         let [met, all] = weights(&mut take);
         assert_eq!(met, 1000);
         assert!((unmet + 5_000_000 - 1000..=unmet + used() - open - 1000).contains(&all), "{all}");

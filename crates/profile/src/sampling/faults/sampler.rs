@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use dormouse_protocol::profile::{Profile, ProfileKind};
 use dormouse_sys::perf::{Error as Refusal, OpenEvent};
 use dormouse_sys::process::threads;
-use dormouse_sys::signals;
+use dormouse_sys::{signals, trap};
 
 use super::event::{self, SIGNAL_TAKEN};
 use super::handler::{Fault, QUEUE};
@@ -46,7 +46,7 @@ pub(in crate::sampling) struct Sampler {
 struct Take {
     sum: Sum,
     every: NonZero<u32>,
-    /// The samples that the queue had lost before.
+    /// The samples that were lost before.
     dropped: u64,
     armed: HashSet<u32>,
     refused: HashSet<u32>,
@@ -82,7 +82,7 @@ impl Engine for Sampler {
         };
         let sum = Sum::new(ProfileKind::Faults, every.get().into());
         let (armed, refused) = (HashSet::new(), HashSet::new());
-        let take = Take { sum, every, dropped: queue.dropped(), armed, refused };
+        let take = Take { sum, every, dropped: queue.dropped() + trap::cramped(), armed, refused };
         self.takes.insert(number, take);
         let refused = self.arm(queue, data);
         // A refusal to all is an error; one to some, a note.
@@ -102,7 +102,7 @@ impl Engine for Sampler {
         self.scan();
         self.drain();
         self.mappings.refresh();
-        let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped());
+        let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped() + trap::cramped());
         let take = self.takes.get_mut(&number)?;
         take.sum.coverage.dropped = dropped - take.dropped;
         Some(take.sum.read(&self.mappings, |_| ()))
@@ -120,7 +120,8 @@ impl Engine for Sampler {
 
     fn step(&mut self) -> Option<Duration> {
         self.drain();
-        if self.armed.as_ref()?.next_scan <= Instant::now() {
+        let armed = self.armed.as_ref()?;
+        if armed.next_scan <= Instant::now() || !armed.is_over && !event::is_signal_ours() {
             self.scan();
         }
         Some(DRAIN)
@@ -177,6 +178,10 @@ impl Sampler {
         for &tid in &armed.list {
             if armed.events.contains_key(&tid) || signals::is_ours(tid) {
                 continue;
+            }
+            if !event::is_signal_ours() {
+                // The next step closes the others.
+                break;
             }
             let event = match event::open(tid, armed.data, armed.every) {
                 Ok(event) => Some(event),

@@ -16,12 +16,17 @@ use super::samples::nothing_is_left;
 
 const WORK: Duration = Duration::from_millis(300);
 
-/// The real-time signals with a handler.
+/// The signals that a profile may take: SIGURG, and those that are real-time.
+fn takeable() -> impl Iterator<Item = i32> {
+    std::iter::once(libc::SIGURG).chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+/// Those of them with a handler.
 fn caught() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
-    (libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|signal| mask & (1 << (signal - 1)) != 0).collect()
+    takeable().filter(|signal| mask & (1 << (signal - 1)) != 0).collect()
 }
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -68,12 +73,11 @@ fn finds_a_hog() {
 #[test]
 fn used_signals_are_left_alone() {
     in_child(|| {
-        let all = || libc::SIGRTMIN()..=libc::SIGRTMAX();
         // All but one, which is not the one that it would take.
         let free = libc::SIGRTMIN() + 5;
-        all().filter(|&signal| signal != free).for_each(catch);
+        takeable().filter(|&signal| signal != free).for_each(catch);
         finds_a_hog();
-        assert_eq!(caught(), all().collect::<Vec<_>>());
+        assert_eq!(caught(), takeable().collect::<Vec<_>>());
         assert_eq!(CALLS.load(Ordering::Relaxed), 0);
         // Now none is free.
         catch(free);
@@ -125,6 +129,24 @@ fn a_signal_that_is_taken_ends_the_profile() {
         finds_a_hog();
         assert_eq!(caught().len(), 2);
         assert_eq!(profiling.read().coverage.notes.len(), 1);
+    });
+}
+
+/// As a program does that is about to become another one.
+#[test]
+fn a_reset_of_all_signals_ends_no_process() {
+    in_child(|| {
+        let profiling = Profiling::start(&options(1000)).unwrap();
+        beside(2, || {
+            eventually(|| profiling.read().coverage.samples > 0);
+            for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP, 32, 33].contains(signal)) {
+                set(signal, libc::SIG_DFL);
+            }
+            eventually(|| !profiling.read().coverage.notes.is_empty());
+        });
+        let notes = profiling.read().coverage.notes;
+        assert!(notes[0].contains("an action of its own for the signal"), "{notes:?}");
+        finds_a_hog();
     });
 }
 

@@ -6,5 +6,6 @@ mod host;
 mod libraries;
 mod limits;
 mod samples;
+mod small_stacks;
 mod stacks;
 mod unwound;

@@ -1,0 +1,54 @@
+//! Threads whose alternate signal stack has little room.
+
+use std::thread;
+use std::time::Duration;
+
+use dormouse_profile::{Profile, Profiling};
+use dormouse_sys::process::identity;
+use dormouse_testkit::{AlternateStack, in_child};
+
+use super::hogs::{hog, options, weight_of};
+
+const WORK: Duration = Duration::from_millis(400);
+/// The profile of a thread with this room, its id, and the bytes that samples have taken.
+fn sampled(room: usize) -> (Profile, u32, usize) {
+    let profiling = Profiling::start(&options(1000)).unwrap();
+    let busy = thread::spawn(move || {
+        let stack = AlternateStack::new(room);
+        // So that it is sampled at once.
+        dormouse_sys::thread::current();
+        hog(WORK);
+        (identity::tid(), stack.used())
+    });
+    let (tid, used) = busy.join().unwrap();
+    (profiling.read(), tid, used)
+}
+
+#[test]
+fn threads_without_room_are_counted() {
+    in_child(|| {
+        // The kernel takes a frame that ends where the stack does for one that has no room.
+        for room in [8, 64, 512] {
+            let (profile, tid, used) = sampled(room);
+            assert_eq!(used, 0, "{room}: the handler has used the stack");
+            let coverage = &profile.coverage;
+            assert_eq!(coverage.refused, 1, "{room}: {coverage:?}");
+            assert!(coverage.notes.iter().any(|note| note.contains("sigaltstack")), "{coverage:?}");
+            // Its CPU time is a row without samples.
+            assert!(weight_of(&profile, tid) * 2 > WORK.as_nanos() as u64, "{room}: {profile:#?}");
+            assert_eq!(coverage.samples, 0, "{room}");
+        }
+    });
+}
+
+#[test]
+fn a_sample_takes_less_than_its_room() {
+    in_child(|| {
+        let (profile, tid, used) = sampled(32 * 1024);
+        assert!(weight_of(&profile, tid) * 2 > WORK.as_nanos() as u64, "{profile:#?}");
+        let room = if cfg!(debug_assertions) { 3072 } else { 1024 };
+        println!("a sample takes {used} of {room} bytes");
+        assert!(used > 0 && used <= room, "{used} of {room}");
+        assert!(profile.coverage.samples > 0);
+    });
+}
