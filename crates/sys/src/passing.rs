@@ -120,9 +120,9 @@ macro_rules! entry {
     };
 }
 
-/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs on
-/// an alternate stack with less than `$room` bytes left. It uses no stack and changes no argument,
-/// so either may be a function of [`entry!`](crate::entry).
+/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs
+/// on an alternate stack with less than `$room` bytes left. It uses no stack and changes no
+/// argument, so either may be a function of [`entry!`](crate::entry).
 #[macro_export]
 macro_rules! entry_with_room {
     ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {

@@ -45,9 +45,9 @@
 //!
 //! The handler takes no lock, allocates nothing and touches no thread-local but `errno`, which it
 //! leaves as it was: it may come at any instruction, on a thread that dormouse has never seen. For
-//! an `int3` of ours it makes no system call. A hit on an alternate stack with less than [`ROOM`]
-//! below the kernel's frame is counted, and lost; it uses no stack. To pass a trap on to a handler it makes those of
-//! [`passing`]. (That handler may do anything.)
+//! an `int3` of ours it makes no system call; to pass a trap on to a handler it makes those of
+//! [`passing`]. (That handler may do anything.) A hit on an alternate stack with less than [`ROOM`]
+//! below the kernel's frame is counted, and lost; it uses no stack.
 //!
 //! # Safety
 //!

@@ -40,9 +40,6 @@ const FILTERED: &str = "a filter of system calls has come, which may end the pro
 const SIGNAL_TAKEN: &str =
     "the program has taken SIGTRAP's handler from dormouse: hits could end the process";
 
-/// The longest time between two looks whether SIGTRAP is still ours.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// How many times the keeper waits for a last signal.
 const LAST_SIGNALS: u32 = 10;
 
@@ -114,7 +111,7 @@ impl keeper::Duty for Duty {
             self.share();
             let next = self.follow_plan();
             if !self.release_over() {
-                return next.unwrap_or(Duration::MAX).min(LOOK);
+                return next.unwrap_or(Duration::MAX);
             }
         }
     }

@@ -102,8 +102,8 @@ struct Expiry {
 
 const _: () = assert!(offset_of!(Expiry, value) == 24 && size_of::<Expiry>() <= size_of::<libc::siginfo_t>());
 
-/// The bytes of an alternate stack that a sample takes below the frame of the kernel. Builds without
-/// optimisation take more.
+/// The bytes of an alternate stack that a sample takes below the frame of the kernel. Builds
+/// without optimisation take more.
 pub(super) const ROOM: usize = if cfg!(debug_assertions) { 3072 } else { 1024 };
 
 dormouse_sys::entry_with_room!(pub(super) fn handle: ROOM => go_on, else mark_cramped);

@@ -1,4 +1,5 @@
-//! The signal by which samples are taken: SIGURG, or a real-time signal, if the host does not use it.
+//! The signal by which samples are taken: SIGURG, or a real-time signal, if the host does not use
+//! it.
 //!
 //! It is chosen when the first profile begins, among those whose action is the default and which
 //! the first thread does not block (a signal that a program waits for by `sigwait` is blocked
