@@ -209,7 +209,9 @@ impl Key {
         self.leases.store(forks | u64::from(leases), Ordering::Relaxed);
         // Pairs with the load in `is_enabled`.
         self.on.store(baseline || leases > 0, Ordering::Release);
-        // Pairs with the load in `registry::count_on`.
-        lock.table.switches.fetch_add(1, Ordering::Release);
+        // Changed under the patch lock alone, so no locked instruction is needed. The store pairs
+        // with the load in `registry::count_on`.
+        let switches = &lock.table.switches;
+        switches.store(switches.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 }

@@ -37,27 +37,29 @@ pub fn is_readable(range: Range<usize>) -> bool {
 /// call.
 #[derive(Debug, Default)]
 pub struct Pages {
-    /// The last page that could be read. No process maps page 0.
-    last: usize,
+    /// The last page that could be read.
+    last: Range<usize>,
 }
 
 impl Pages {
     /// A checker that has not checked a page yet.
     pub const fn new() -> Self {
-        Self { last: 0 }
+        Self { last: 0..0 }
     }
 
     /// Whether every page of a range can be read. A page that was checked last is not checked
     /// again.
+    #[inline]
     pub fn are_readable(&mut self, range: Range<usize>) -> bool {
+        range.start >= self.last.start && range.end.max(range.start + 1) <= self.last.end || self.check(range)
+    }
+
+    fn check(&mut self, range: Range<usize>) -> bool {
         let page = rustix::param::page_size();
         let last = range.end.saturating_sub(1).max(range.start) & !(page - 1);
-        if range.start >= self.last && last == self.last {
-            return true;
-        }
         let answer = is_readable(range);
         if answer {
-            self.last = last;
+            self.last = last..last + page;
         }
         answer
     }

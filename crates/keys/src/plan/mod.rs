@@ -78,17 +78,17 @@ pub(crate) fn commit(
 }
 
 impl Draft {
-    fn of(key: &'static Key, holds: &Holds) -> Result<Self, TryReserveError> {
-        let (stay, leases) = (holds.of(key), u64::from(key.leases()));
-        let draft = Self { key, baseline: key.baseline(), leases, holds: None };
-        if stay.is_empty() {
-            return Ok(draft);
-        }
+    fn of(key: &'static Key) -> Self {
+        Self { key, baseline: key.baseline(), leases: u64::from(key.leases()), holds: None }
+    }
+
+    /// Takes the key's holds out of its leases.
+    fn split(&mut self, stay: &[KeyHold]) -> Result<(), TryReserveError> {
         // Each hold is counted; but a fork by a signal handler over this batch makes the counts of
         // its child void, and a file that is written anew takes those of its keys away.
-        let leases = leases.saturating_sub(stay.len() as u64);
-        let holds = HoldPlan { stay: collect(stay.iter().copied())?, extend: Vec::new() };
-        Ok(Self { leases, holds: Some(holds), ..draft })
+        self.leases = self.leases.saturating_sub(stay.len() as u64);
+        self.holds = Some(HoldPlan { stay: collect(stay.iter().copied())?, extend: Vec::new() });
+        Ok(())
     }
 
     /// The number of leases after the batch, holds included.
@@ -165,22 +165,30 @@ impl Plan {
         let mut plan = Self { keys: Vec::new(), holds: Vec::new(), switched: 0 };
         plan.keys.try_reserve_exact(changes.named().len())?;
         for of_one in changes.named().chunk_by(|(a, _), (b, _)| std::ptr::eq(*a, *b)) {
-            let mut draft = Draft::of(of_one[0].0, holds)?;
+            let mut draft = Draft::of(of_one[0].0);
+            let stay = holds.of(draft.key);
+            if !stay.is_empty() {
+                draft.split(stay)?;
+            }
             for &(_, number) in of_one {
                 draft.change(changes.change(number), changes.dwell)?;
             }
-            plan.push(draft)?;
+            plan.push(&mut draft)?;
         }
         Ok(plan)
     }
 
-    fn push(&mut self, draft: Draft) -> Result<(), TryReserveError> {
+    /// By reference: a draft that is moved costs more than all else that a batch does for a key.
+    #[inline]
+    fn push(&mut self, draft: &mut Draft) -> Result<(), TryReserveError> {
         let enabled = draft.baseline || draft.count() > 0;
-        let Draft { key, baseline, leases, holds } = draft;
+        let &mut Draft { key, baseline, leases, .. } = draft;
         let switch = Some(enabled).filter(|&on| on != key.is_enabled());
         self.switched += usize::from(switch.is_some());
-        let has_holds = holds.is_some();
-        room::extend(&mut self.holds, holds)?;
+        let has_holds = draft.holds.is_some();
+        if has_holds {
+            room::extend(&mut self.holds, draft.holds.take())?;
+        }
         self.keys.push(KeyPlan { key, leases: leases as u32, baseline, switch, has_holds });
         Ok(())
     }

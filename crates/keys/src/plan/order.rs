@@ -12,8 +12,9 @@ use crate::room::collect;
 /// A key, with the number of its change.
 pub(super) type Named = (&'static Key, u32);
 
-/// Bits of a digit.
-const DIGIT: u32 = 10;
+/// The most bits of a digit: each of its values has a place to write to, and all of these should
+/// stay in the first-level cache.
+const WIDEST: u32 = 10;
 
 /// So few are compared.
 const FEW: usize = 256;
@@ -28,11 +29,16 @@ pub(super) fn by_address(all: &mut Vec<Named>) -> Result<(), TryReserveError> {
         return Ok(());
     }
     let differing = all.iter().fold(0, |bits, one| bits | (one.0.address() ^ all[0].0.address()));
-    let mut other = collect(all.iter().copied())?;
-    let mut ends = collect(std::iter::repeat_n(0_usize, 1 << DIGIT))?;
     let mut shift = differing.trailing_zeros();
-    while differing >> shift != 0 {
-        let digit = |one: &Named| (one.0.address() >> shift) & ((1 << DIGIT) - 1);
+    let bits = usize::BITS - differing.leading_zeros() - shift;
+    // As few bits as that many passes need.
+    let width = bits.div_ceil(bits.div_ceil(WIDEST));
+    let mut other = Vec::new();
+    other.try_reserve_exact(all.len())?;
+    other.extend_from_slice(all);
+    let mut ends = collect(std::iter::repeat_n(0_usize, 1 << width))?;
+    while shift < usize::BITS && differing >> shift != 0 {
+        let digit = |one: &Named| (one.0.address() >> shift) & ((1 << width) - 1);
         ends.fill(0);
         for one in &*all {
             ends[digit(one)] += 1;
@@ -49,10 +55,7 @@ pub(super) fn by_address(all: &mut Vec<Named>) -> Result<(), TryReserveError> {
             other[*at] = *one;
         }
         std::mem::swap(all, &mut other);
-        shift += DIGIT;
-        if shift >= usize::BITS {
-            break;
-        }
+        shift += width;
     }
     Ok(())
 }

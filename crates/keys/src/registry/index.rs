@@ -110,14 +110,14 @@ impl Index {
         move |key| {
             let address = key.address();
             let rest = &self.by_address[from..];
-            // By steps of growing length to beyond the key, then back by halves.
+            let is_before = |located: &Located| located.key < address;
+            // By steps of growing length to the key or beyond it, then back by halves.
             let mut step = 1;
-            while rest.get(step).is_some_and(|k| k.key <= address) {
+            while rest.get(step - 1).is_some_and(is_before) {
                 step *= 2;
             }
-            let near = &rest[step / 2..rest.len().min(step)];
-            // The last that is not behind the key; the first, if all are.
-            from += step / 2 + near.partition_point(|k| k.key <= address).saturating_sub(1);
+            let near = &rest[step / 2..rest.len().min(step - 1)];
+            from += step / 2 + near.partition_point(is_before);
             match self.by_address.get(from) {
                 Some(found) if found.key == address => {
                     let next = self.by_address.get(from + 1);
@@ -146,6 +146,9 @@ impl Registry {
     /// not read the keys themselves.
     pub(crate) fn check_there(&self, mut keys: impl Iterator<Item = &'static Key>) -> Result<(), Error> {
         let unreadable = &self.local.index.unreadable;
+        if unreadable.is_empty() {
+            return Ok(());
+        }
         let found = keys.find_map(|key| {
             let (_, name) = unreadable.iter().find(|(part, _)| part.contains(key.address()))?;
             Some(Error::Unreadable { object: name.to_string(), addr: key.address(), key: key.address() })

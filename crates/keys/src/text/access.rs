@@ -73,10 +73,10 @@ impl Access {
             Err(refused) => (Vec::new(), Some(refused)),
         };
         let mut access = Self { writable, memory: None, foreign, pages };
-        let mut others = patches.iter().filter(|patch| access.is_outside(patch.code)).peekable();
-        if others.peek().is_none() {
+        if patches.is_empty() || !access.writable.is_empty() && access.foreign.is_empty() {
             return Ok(access);
         }
+        let others = patches.iter().filter(|patch| access.is_outside(patch.code));
         let is_futile = trial::is_futile(By::Memory, segments);
         let memory = if is_futile { Err(trial::refusal()) } else { Memory::open(others, length) };
         match memory {

@@ -47,15 +47,14 @@ pub(super) struct Run {
 }
 
 /// The pages of the first `length` bytes of a site.
-fn pages_of(patch: &Patch, length: usize) -> Range<usize> {
-    let page = rustix::param::page_size();
-    patch.code & !(page - 1)..(patch.code + length).next_multiple_of(page)
+fn pages_of(patch: &Patch, length: usize, page: usize) -> Range<usize> {
+    patch.code & !(page - 1)..(patch.code + length + page - 1) & !(page - 1)
 }
 
 impl Run {
     /// The pages of the first `length` bytes of a site, which have these permissions.
     pub(super) fn of(patch: &Patch, length: usize, protection: MprotectFlags) -> Self {
-        Self { pages: pages_of(patch, length), protection, has_gaps: false }
+        Self { pages: pages_of(patch, length, rustix::param::page_size()), protection, has_gaps: false }
     }
 
     pub(super) fn open(&self) -> rustix::io::Result<()> {
@@ -135,9 +134,14 @@ impl Layout {
     ) -> Result<Self, Error> {
         let page = rustix::param::page_size();
         let mut layout = Self { runs: Vec::new(), foreign: Vec::new(), count: 0 };
-        let (mut mapping, mut counted) = (None::<Mapping>, 0);
+        let (mut mapping, mut counted, mut before) = (None::<Mapping>, 0, (0..0, 0));
         for patch in patches {
-            let pages = pages_of(patch, length);
+            let pages = pages_of(patch, length, page);
+            // A large batch has many sites on a page.
+            if (&pages, patch.segment()) == (&before.0, before.1) {
+                continue;
+            }
+            before = (pages.clone(), patch.segment());
             layout.count += (pages.end - pages.start.max(counted).min(pages.end)) / page;
             counted = counted.max(pages.end);
             let usual = segments[patch.segment()].protection();

@@ -60,6 +60,7 @@ pub fn table() -> Result<&'static Table, Conflict> {
     }
 }
 
+#[inline]
 fn leader() -> Option<&'static Table> {
     // Pairs with the store in `table`. SAFETY: the own table or that of a pinned object.
     unsafe { LEADER.load(Ordering::Acquire).as_ref() }
@@ -123,6 +124,7 @@ pub fn stuck() -> &'static AtomicBool {
 
 /// The number of forks in the ancestry of this process: all its copies agree on it, and it differs
 /// in each forked child. (A fork that runs no handlers, such as `_Fork`, does not count.)
+#[inline]
 pub fn forks() -> u32 {
     // It changes while a process has one thread, which has just been made.
     used().forks.load(Ordering::Relaxed)
