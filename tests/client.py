@@ -195,6 +195,13 @@ def main():
             for tsc, probe, values in records(payload):
                 assert tsc > 0 and len(values) <= max(len(known[probe]["fields"]), 1), (probe, values)
             break
+    client.ask("sleep")
+    try:
+        client.ask("stat")
+        raise AssertionError("it answers asleep")
+    except Refused as why:
+        assert why.args[0]["code"] == "asleep", why
+    assert client.ask("wake")["was"]
     print(" ".join(sorted(set(client.asked + tracer.asked))))
 
 

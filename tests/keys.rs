@@ -43,6 +43,37 @@ fn on_in_the_foreground_holds_until_ctrl_c() {
 }
 
 #[test]
+fn sleep_pauses_a_service_until_wake() {
+    let service = Service::start(|command| {
+        command.envs([("DORMOUSE_RECORD", "menu.*"), ("DORMOUSE_TRIGGERS", "request>1h")]);
+    });
+    let recorded = service.keys_on("menu.*");
+    let mut on = Running::start(["on", &service.target(), "order.*"]);
+    assert!(on.line().starts_with("on: "));
+    let slept = run(["--json", "sleep", &service.target()]).json();
+    assert!(slept["clients"] == 1 && slept["keys"].as_u64().is_some_and(|keys| keys > 0), "{slept}");
+    let ended = on.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("dormouse was put to sleep by process"), "{ended:?}");
+    for refused in [["on", "menu.*"], ["trace", "menu.*"], ["keys", "*"], ["record", "menu.*"]] {
+        run([refused[0], &service.target(), refused[1]])
+            .assert_fails(1, &["dormouse is asleep for", "dormouse wake"]);
+    }
+    assert!(run(["ps"]).stdout.contains("asleep for"));
+    assert!(run(["doctor", &service.target()]).stdout.contains("agent.asleep"));
+    let again = run(["--json", "sleep", &service.target()]).json();
+    assert_eq!((&again["keys"], &again["asleep"]["pid"]), (&0.into(), &slept["asleep"]["pid"]));
+    let woken = run(["wake", &service.target()]);
+    assert!(woken.code == Some(0) && woken.stdout.contains("is awake: it was asleep for"), "{woken:?}");
+    assert_eq!((service.keys_on("menu.*"), service.keys_on("order.*")), (recorded, 0));
+    assert_eq!(run(["--json", "record", &service.target()]).json()["recorder"]["glob"], "menu.*");
+    assert_eq!(
+        run(["--json", "triggers", &service.target()]).json()["triggers"].as_array().map(Vec::len),
+        Some(1)
+    );
+}
+
+#[test]
 fn on_in_the_foreground_ends_with_its_service() {
     let mut service = Service::idle();
     let mut on = Running::start(["on", &service.target(), "*"]);

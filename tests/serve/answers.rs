@@ -123,6 +123,13 @@ fn each_verb_answers_with_its_fields() {
         let answer = serving.post(&path("keys"), body);
         assert_eq!((answer.status, fields(&answer.json()).as_str()), (200, expected), "{body}");
     }
+    // Asleep, a service can be woken, and nothing else.
+    for (of, expected) in [("sleep", "asleep,clients,keys,schema"), ("wake", "keys,schema,was")] {
+        let answer = serving.post(&path(of), "{}");
+        assert_eq!((answer.status, fields(&answer.json()).as_str()), (200, expected), "{of}");
+        let status = serving.get(&path("keys")).status;
+        assert_eq!(status, if of == "sleep" { 503 } else { 200 }, "{of}");
+    }
 }
 
 #[test]

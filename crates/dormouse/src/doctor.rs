@@ -5,6 +5,7 @@ use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
 
 use crate::agent::{Answered, Asked};
+use crate::core::asleep::asleep;
 use crate::core::{panics, ungrouped};
 use crate::environment;
 use crate::features::{publish, stat, watch};
@@ -54,6 +55,11 @@ fn proc_check() -> Option<Capability> {
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
 }
 
+fn asleep_check() -> Option<Capability> {
+    let detail = format!("dormouse is {}", asleep()?);
+    Some(Capability::limited("agent.asleep", detail).with_fix("run dormouse wake on it"))
+}
+
 /// Whether the kernel reports for how long threads wait for a CPU. Checked on this thread, which
 /// has run.
 fn runnable_check() -> Capability {
@@ -84,6 +90,7 @@ impl Answered for DoctorRequest {
         let checks = dormouse_keys::capability()
             .into_iter()
             .chain(settings)
+            .chain(asleep_check())
             .chain(dormouse_clock::capability())
             .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
             .chain([threads_check(), runnable_check()])

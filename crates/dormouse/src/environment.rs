@@ -4,6 +4,7 @@
 //!
 //! | setting | does |
 //! |---|---|
+//! | `DORMOUSE=off` | turns dormouse off: nothing starts, and none of the others count |
 //! | `DORMOUSE_COUNT=task-clock,page-faults` | counts these events for all groups |
 //! | `DORMOUSE_WAITS=1` | has the times of their tasks taken ([`waits`](crate::waits)) |
 //! | `DORMOUSE_PUBLISH=1` | publishes the current group of each thread ([`publish`]) |
@@ -91,16 +92,19 @@ pub(crate) fn begin() {
 
 /// The outcome of each setting.
 pub(crate) fn capabilities() -> Vec<Capability> {
+    let switch = environment::config_error().map(|why| {
+        Capability::limited("agent.switch", why).with_fix("set DORMOUSE to off or on, or unset it")
+    });
     let settings = SETTINGS.try_lock();
-    settings
+    let settings = settings
         .iter()
         .flat_map(|settings| {
             let Settings { on, count, waits, publish, record, triggers, .. } = &**settings;
             [on, count, waits, publish, record, triggers]
         })
         .flatten()
-        .cloned()
-        .collect()
+        .cloned();
+    switch.into_iter().chain(settings).collect()
 }
 
 /// The faults of the settings, in a sentence each.

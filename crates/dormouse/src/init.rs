@@ -9,10 +9,10 @@ use crate::features::{publish, stat};
 static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
 
 impl Agent {
-    /// The faults of settings from the environment (`DORMOUSE_RUNTIME_DIR`, `DORMOUSE_KEYS`,
-    /// `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`, `DORMOUSE_RECORD`), one
-    /// sentence each; the default is used instead. For the service's log; `dormouse doctor` reports
-    /// the same.
+    /// The faults of settings from the environment (`DORMOUSE`, `DORMOUSE_RUNTIME_DIR`,
+    /// `DORMOUSE_KEYS`, `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`,
+    /// `DORMOUSE_RECORD`), one sentence each; the default is used instead. For the service's log;
+    /// `dormouse doctor` reports the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::config_error();
         let clock = dormouse_clock::config_error().map(str::to_owned);
@@ -59,9 +59,13 @@ impl Agent {
 ///
 /// # Errors
 ///
-/// If there is no socket, or this copy of dormouse cannot take part (see [`InitError`]). The
-/// service goes on without an agent; the events in `DORMOUSE_COUNT` are counted all the same.
+/// If the environment has `DORMOUSE=off`, and then nothing is started; if there is no socket, or
+/// this copy of dormouse cannot take part (see [`InitError`]). The service goes on without an
+/// agent; the events in `DORMOUSE_COUNT` are counted all the same.
 pub fn init() -> Result<Agent, InitError> {
+    if dormouse_sys::environment::is_off() {
+        return Err(InitError::Off);
+    }
     environment::begin();
     panics::put_first();
     agent::start(&COMPANIONS, stat::remember)

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use dormouse_sys::keeper::{Duty, Keeper};
 use dormouse_sys::process::fork::Phase;
 
+use crate::core::asleep::is_asleep;
+
 /// The name of the thread.
 pub(crate) const NAME: &str = "dormouse-look";
 
@@ -86,6 +88,9 @@ impl Duty for Engines {
     }
 
     fn step(&mut self) -> Duration {
+        if is_asleep() {
+            return ASLEEP;
+        }
         let now = Instant::now();
         let mut next: Option<Instant> = None;
         for at in 0..self.0.len() {

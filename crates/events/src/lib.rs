@@ -61,7 +61,7 @@ pub use pmu::alloc::{Alloc, heap, sampling_keys};
 pub use pmu::{Availability, Event, Pmu, Times, Unit, available, capability, user::Counter};
 #[cfg(not(all(test, loom)))]
 pub use {
-    control::{ContextPublishing, Counting, Mode},
+    control::{ContextPublishing, Counting, Mode, suspend},
     ledger::Context,
     reading::{Count, Totals},
     thread::{

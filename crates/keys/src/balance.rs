@@ -65,6 +65,8 @@ enum Op {
     End(Keys, Option<Holder>),
     /// Baselines off, a lease given back, a holder's holds ended, all in one batch.
     Off(Keys, usize, Holder),
+    /// Suspends keys, or resumes them.
+    Suspend(Keys, bool),
     Pass(Duration),
     /// Another patcher takes the sites, or releases them.
     Meddle,
@@ -92,6 +94,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (keys(), holder(), time()).prop_map(|(keys, holder, time)| Op::Hold(keys, holder, time)),
         1 => (keys(), proptest::option::of(holder())).prop_map(|(keys, holder)| Op::End(keys, holder)),
         1 => (keys(), lease, holder()).prop_map(|(keys, n, holder)| Op::Off(keys, n, holder)),
+        1 => (keys(), any::<bool>()).prop_map(|(keys, suspended)| Op::Suspend(keys, suspended)),
         4 => time().prop_map(Op::Pass),
         1 => Just(Op::Meddle),
     ]
@@ -104,6 +107,7 @@ type Term = (Instant, Instant);
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     baseline: [bool; KEYS],
+    suspended: [bool; KEYS],
     /// Leases in hand: keys and dwell time.
     leases: Vec<(Keys, Option<Duration>)>,
     holds: BTreeMap<(usize, Holder), Term>,
@@ -120,7 +124,7 @@ impl Model {
     }
 
     fn on(&self, key: usize) -> bool {
-        self.baseline[key] || self.count(key) > 0
+        (self.baseline[key] || self.count(key) > 0) && !self.suspended[key]
     }
 
     fn hold(&mut self, key: usize, holder: Holder, length: Duration) {
@@ -271,6 +275,14 @@ fn apply(op: &Op, real: &mut Real, model: &mut Model) -> Result<(), TestCaseErro
             });
             (done, expected)
         }
+        Op::Suspend(of, suspended) => {
+            let batch = Batch::new();
+            let batch = if *suspended { batch.suspend_all(keys(of)) } else { batch.resume_all(keys(of)) };
+            let done = batch.apply().is_ok();
+            let expected =
+                model.attempt(|model| of.iter().for_each(|&key| model.suspended[key] = *suspended));
+            (done, expected)
+        }
         Op::Pass(time) => {
             pass(*time);
             (true, true)
@@ -344,7 +356,7 @@ fn meddle(_: bool) {}
 fn reset() {
     meddle(false);
     let keys = || (0..KEYS).map(key);
-    Batch::new().disable_all(keys()).enable(&ONE).end_all(keys(), None).apply().unwrap();
+    Batch::new().resume_all(keys()).disable_all(keys()).enable(&ONE).end_all(keys(), None).apply().unwrap();
 }
 
 #[test]
@@ -364,6 +376,7 @@ fn keys_follow_baselines_and_leases() {
             drop(real);
             pass(Duration::from_secs(10));
             timer::end_due(&mut Guards::lock().unwrap(), now());
+            Batch::new().resume_all((0..KEYS).map(key)).apply().unwrap();
             prop_assert_eq!(sites(), model.baseline);
             prop_assert!((0..KEYS).all(|n| key(n).leases() == 0));
             Ok(())

@@ -69,6 +69,17 @@ impl Batch {
         self.change_all(keys, Change::Reset)
     }
 
+    /// Suspends many keys: they are off until [`Batch::resume_all`], and keep their baselines,
+    /// leases and holds meanwhile.
+    pub fn suspend_all(self, keys: impl IntoIterator<Item = &'static Key>) -> Self {
+        self.change_all(keys, Change::Suspend(true))
+    }
+
+    /// Resumes keys that were suspended: those go on that have a baseline or a lease by now.
+    pub fn resume_all(self, keys: impl IntoIterator<Item = &'static Key>) -> Self {
+        self.change_all(keys, Change::Suspend(false))
+    }
+
     /// Keeps a key on for `length` from the moment at which the batch is complete. A key that is
     /// held already stays on until the later of the two ends: holds of one holder do not add up.
     ///

@@ -153,6 +153,9 @@ pub enum Error {
     /// Another copy of dormouse leads this process, and this one cannot follow it.
     #[error(transparent)]
     Copies(#[from] Conflict),
+    /// The environment has turned dormouse off.
+    #[error("{}", dormouse_sys::environment::OFF)]
+    Off,
 }
 
 impl From<TryReserveError> for Error {

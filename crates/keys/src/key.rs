@@ -19,7 +19,8 @@ use crate::primitive::{AtomicBool, AtomicU64, const_unless_loom};
 
 /// A named boolean that code branches on.
 ///
-/// A key is on while its *baseline* is on or a [`Lease`](crate::Lease) on it is held. Only a
+/// A key is on while its *baseline* is on or a [`Lease`](crate::Lease) on it is held, unless it is
+/// *suspended*: then it is off, and comes back with whatever holds it by then. Only a
 /// [`Batch`](crate::Batch) changes the state.
 ///
 /// The layout is an ABI: C defines keys too (`struct dormouse_key`), and objects that were built
@@ -34,6 +35,8 @@ pub struct Key {
     on: AtomicBool,
     baseline: AtomicBool,
     initial: bool,
+    /// Off in spite of baseline and leases. C defines it as a reserved byte, which is 0.
+    suspended: AtomicBool,
     /// The lower half is the count; the upper half is the number of forks behind the process that
     /// made the count, which is void in a process with another number.
     leases: AtomicU64,
@@ -64,6 +67,7 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
                 on: AtomicBool::new(INITIAL),
                 baseline: AtomicBool::new(INITIAL),
                 initial: INITIAL,
+                suspended: AtomicBool::new(false),
                 leases: AtomicU64::new(0),
                 name: Text::new(name),
                 file: Text::new(file),
@@ -191,6 +195,17 @@ impl Key {
         self.baseline.load(Ordering::Relaxed)
     }
 
+    /// Whether the key is off whatever its baseline is and however many leases are held.
+    pub fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed)
+    }
+
+    /// Whether something is attached: an instrument, such as a probe, as opposed to a branch of the
+    /// program's own.
+    pub fn is_instrument(&self) -> bool {
+        self.kind != 0
+    }
+
     /// The number of leases held, including those that end by time.
     pub fn leases(&self) -> u32 {
         let leases = self.leases.load(Ordering::Relaxed);
@@ -202,13 +217,19 @@ impl Key {
         std::ptr::from_ref(self) as usize
     }
 
+    /// Suspends the key or resumes it; [`Key::publish`] follows.
+    pub(crate) fn set_suspended(&self, _: PatchLock<'_>, suspended: bool) {
+        self.suspended.store(suspended, Ordering::Relaxed);
+    }
+
     /// Makes a new state visible, after the text has changed.
     pub(crate) fn publish(&self, lock: PatchLock<'_>, baseline: bool, leases: u32) {
         self.baseline.store(baseline, Ordering::Relaxed);
         let forks = u64::from(rendezvous::forks()) << 32;
         self.leases.store(forks | u64::from(leases), Ordering::Relaxed);
+        let is_on = (baseline || leases > 0) && !self.is_suspended();
         // Pairs with the load in `is_enabled`.
-        self.on.store(baseline || leases > 0, Ordering::Release);
+        self.on.store(is_on, Ordering::Release);
         // Changed under the patch lock alone, so no locked instruction is needed. The store pairs
         // with the load in `registry::count_on`.
         let switches = &lock.table.switches;

@@ -99,6 +99,8 @@ pub enum Code {
     NoTrigger,
     /// The service cannot be observed in this way; the message has the reason.
     NoLook,
+    /// Somebody has put dormouse in this process to sleep; the message has the time and the user.
+    Asleep,
     /// A code of a newer agent.
     #[serde(other)]
     Unknown,

@@ -28,6 +28,9 @@ pub trait Verb: Into<crate::Op> + Serialize + DeserializeOwned + Send + 'static 
     /// The longest answer that a client reads, in bytes.
     const LONGEST_ANSWER: usize = LONG_ANSWER;
 
+    /// Whether an agent that is asleep carries it out.
+    const WHILE_ASLEEP: bool = false;
+
     /// The answer.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 }

@@ -43,6 +43,8 @@ macro_rules! variables {
 }
 
 variables! {
+    /// Whether dormouse is on.
+    dormouse = "DORMOUSE",
     /// The protocol by which code changes.
     keys = "DORMOUSE_KEYS",
     /// The tier by which thread CPU time is read.
@@ -87,6 +89,20 @@ pub fn variables() -> &'static Variables {
     static SECOND: OnceBox<Variables> = OnceBox::new();
     let read = || Variables::read(env::var_os, is_secure());
     SNAPSHOT.get_or_take(read).unwrap_or_else(|| SECOND.get_or_init(|| Box::new(read())))
+}
+
+/// The error message of each call that would start something in a process that [`is_off`].
+pub const OFF: &str = "dormouse is off in this process: unset DORMOUSE, which is `off`";
+
+/// Whether the environment has turned dormouse off (`DORMOUSE=off`).
+pub fn is_off() -> bool {
+    variables().dormouse.as_ref().is_some_and(|value| value == "off")
+}
+
+/// The fault of `DORMOUSE`, with which it counts as `on`.
+pub fn config_error() -> Option<String> {
+    let value = variables().dormouse.as_ref().filter(|value| *value != "off" && *value != "on")?;
+    Some(format!("DORMOUSE is {value:?}, and counts as `on`: set it to `off` or `on`, or unset it"))
 }
 
 /// In place, because a copy of dormouse that leaves with its object would leak a box.

@@ -39,6 +39,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::descriptors::LentStderr;
+use crate::environment;
 use crate::memory::{self, Step};
 use crate::process::fork::{Mutex, MutexGuard, Phase};
 use crate::process::{identity, threads};
@@ -77,6 +78,9 @@ pub trait Duty: Default + 'static {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeeperError {
+    /// The environment has turned dormouse off.
+    #[error("{}", environment::OFF)]
+    Off,
     /// The caller is a signal handler that interrupted its thread's use of the keeper, or is in the
     /// middle of a fork.
     #[error("called in the middle of itself, or of a fork")]
@@ -312,6 +316,9 @@ impl<D: Duty> Keeper<D> {
         &'static self,
         errand: impl FnOnce(Result<&mut D, Refusal>) + Send + 'static,
     ) -> Result<(), KeeperError> {
+        if environment::is_off() {
+            return Err(KeeperError::Off);
+        }
         if !memory::is_there(ASKING) {
             return Err(KeeperError::NoMemory);
         }

@@ -90,4 +90,4 @@ pub use task::{TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;
 pub use traces::{Nesting, SpanSwitch, observe, set_trace_context};
-pub use waiting::{Waiting, are_times_taken, is_on, taken_for};
+pub use waiting::{Waiting, are_times_taken, forget_gap, is_on, taken_for};

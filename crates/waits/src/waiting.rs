@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dormouse_clock::{point, stamp, ticks_to_ns};
 use dormouse_keys::{Error, Key, Lease, static_key, unlikely};
+use dormouse_sys::environment;
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
@@ -49,6 +50,9 @@ impl Waiting {
     ///
     /// A batch of one key if no other exists; the first one of a process takes a millisecond more.
     pub fn start() -> Result<Self, Error> {
+        if environment::is_off() {
+            return Err(Error::Off);
+        }
         FORGET.join();
         // Calibrates the counter: durations are put into buckets as they end.
         _ = point();
@@ -82,6 +86,12 @@ impl Drop for Waiting {
             HOLDERS.fetch_sub(1, Ordering::SeqCst);
         }
     }
+}
+
+/// Begins another run, as times that are taken again do: tasks forget what began before a gap. For
+/// whoever suspends the key and resumes it; to be called before it is resumed, and after.
+pub fn forget_gap() {
+    next_run();
 }
 
 /// Whether times are taken.

@@ -383,6 +383,7 @@ impl Client {
             Code::Denied => failure.hint("run this as the service's user or as root"),
             Code::NoGroup => failure.hint("dormouse top TARGET shows the groups"),
             Code::NoSlot => failure.hint("dormouse slots TARGET lists the holders; --flexible takes turns, with other --flexible watches"),
+            Code::Asleep => failure.hint("dormouse wake TARGET wakes it"),
             Code::Busy => failure.hint("end another client of this service, or try again"),
             _ => failure,
         }

@@ -77,7 +77,7 @@ fn an_answer_in_small_pieces_is_put_together() {
 
 #[test]
 fn notices_before_an_answer_are_passed_over() {
-    let note = Note::Ended(Ended { keys: 1, left: 0, uid: 0, pid: 2 });
+    let note = Note::Ended(Ended { keys: 1, left: 0, uid: 0, pid: 2, asleep: false });
     let notice = serde_json::to_string(&Notice { v: 1, note }).expect("JSON");
     let said = format!("{notice}\n{notice}\n{}", hello(1));
     assert_eq!(greet(LONG, says(said)).expect("a greeting").1.version, "9.9");

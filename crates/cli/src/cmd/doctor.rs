@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
 use crate::prologues::Prologues;
 use crate::render::table::Table;
-use crate::target::{Target, describe};
+use crate::target::{OFF_HINT, Process, Target, describe};
 use crate::text::clean;
 #[cfg(feature = "serve")]
 use crate::verb::Offer;
@@ -79,7 +79,7 @@ impl Asked for Request {
         let (process, session) = subject.look(context.patience)?;
         let mut doctor = match session {
             Some(mut session) => session.call(DoctorRequest {})?,
-            None => Doctor { checks: vec![no_agent(), outside(process.pid)] },
+            None => Doctor { checks: vec![no_agent(&process), outside(process.pid)] },
         };
         doctor.checks.extend(frame_pointers(process.pid));
         print(&describe(&process), Some(process.pid), &doctor, context)
@@ -120,8 +120,9 @@ fn examine_here(context: &Context) -> Doctor {
         }
         Err(error) => {
             let mut socket = check("agent.socket", CheckState::Unavailable, error.to_string());
-            socket.fix =
-                Some("set DORMOUSE_RUNTIME_DIR for the service to a directory that it may write to".into());
+            let is_off = matches!(error, dormouse::InitError::Off);
+            let place = "set DORMOUSE_RUNTIME_DIR for the service to a directory that it may write to";
+            socket.fix = Some(if is_off { "unset DORMOUSE" } else { place }.into());
             checks.push(socket);
         }
     }
@@ -153,10 +154,13 @@ fn platform() -> Check {
     }
 }
 
-fn no_agent() -> Check {
-    let detail = "it has no dormouse in it, so it is seen from outside: by threads, without groups and keys";
-    let fix = Some("call dormouse::init() at its start".to_owned());
-    Check { fix, ..check("agent.reach", CheckState::Limited, detail) }
+fn no_agent(process: &Process) -> Check {
+    let (why, fix) = match process.is_off() {
+        true => ("DORMOUSE=off is in its environment", OFF_HINT),
+        false => ("it has no dormouse in it", "call dormouse::init() at its start"),
+    };
+    let detail = format!("{why}, so it is seen from outside: by threads, without groups and keys");
+    Check { fix: Some(fix.to_owned()), ..check("agent.reach", CheckState::Limited, detail) }
 }
 
 /// Whether this user may watch the memory of processes that have no dormouse in them: of `pid`.

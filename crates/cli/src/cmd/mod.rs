@@ -17,6 +17,7 @@ mod record;
 mod schema;
 #[cfg(feature = "serve")]
 mod serve;
+mod sleep;
 mod slots;
 mod stat;
 mod switch;
@@ -24,6 +25,7 @@ mod tasks;
 mod top;
 mod trace;
 mod triggers;
+mod wake;
 mod watch;
 
 use clap::Parser;
@@ -64,6 +66,7 @@ Examples:
                                          a timeline of threads and requests, for viewers
   dormouse on teaparty 'menu.*' --for 30s
   dormouse reset teaparty '*'            every key as the service started with it
+  dormouse sleep teaparty                pause all that dormouse does in it, until `wake`
   dormouse record teaparty 'db.*'        keep their last records in the service, for when they count
   dormouse profile teaparty --for 10s    functions that use its CPU, by group
   dormouse profile teaparty -o tea.html  the same as a flame graph
@@ -147,6 +150,8 @@ subcommands! {
     On(Line<on::Request>) writes [Switched<'_>],
     Off(Line<off::Request>) like [On],
     Reset(Line<reset::Request>) like [On],
+    Sleep(Line<sleep::Request>) writes [dormouse_protocol::Slept],
+    Wake(Line<wake::Request>) writes [dormouse_protocol::Woken],
     Trace(Line<trace::Request>) writes [trace::Document<'_>, RecordLine<'_>],
     Top(Line<top::Request>) writes [Snapshot<'_>],
     Stat(stat::Args) writes [stat::Document<'_>, stat::RunDocument<'_>, stat::RunsDocument],

@@ -80,14 +80,18 @@ fn ask_all<'a>(
     })
 }
 
+/// Its version, and whether it sleeps.
+fn version(hello: &Hello) -> String {
+    let version = clean(&hello.version);
+    hello.asleep.map_or_else(|| version.to_string(), |asleep| format!("{version} {FAIR}{asleep}{FAIR:#}"))
+}
+
 fn table(seen: &[(&Found, Result<Hello, Report>)]) -> Table {
     let mut table = Table::new([">PID", "NAME", ">UID", ">KEYS", ">SITES", "VERSION"]);
     for (found, answer) in seen {
         let process = &found.process;
         let (name, keys, sites, version) = match answer {
-            Ok(hello) => {
-                (&hello.name[..], hello.keys.to_string(), hello.sites.to_string(), clean(&hello.version))
-            }
+            Ok(hello) => (&hello.name[..], hello.keys.to_string(), hello.sites.to_string(), version(hello)),
             Err(report) => {
                 (process.name(), "-".into(), "-".into(), format!("{FAIR}{}{FAIR:#}", report.message))
             }

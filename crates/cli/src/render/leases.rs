@@ -127,6 +127,12 @@ pub(crate) fn note_ended(ended: &Ended, context: &Context) {
         0 => "nothing is held any more".to_owned(),
         n => format!("{} still held", count(n as u64, "key")),
     };
+    if ended.asleep {
+        context.note(format_args!(
+            "{FAIR}dormouse was put to sleep by {by}:{FAIR:#} {keys} off; `dormouse wake` wakes it"
+        ));
+        return;
+    }
     context.note(format_args!("{FAIR}switched off by force:{FAIR:#} {keys}, by {by}; {left}"));
 }
 

@@ -107,7 +107,7 @@ pub(super) fn failed(failure: &Failure) -> Response {
 pub(super) fn report_of(report: &Report) -> Response {
     let response = bytes(JSON, error_document(&over_http(report)) + "\n");
     let status = match (report.code, report.exit) {
-        (Some(Code::Busy | Code::NoSlot), _) => StatusCode::SERVICE_UNAVAILABLE,
+        (Some(Code::Asleep | Code::Busy | Code::NoSlot), _) => StatusCode::SERVICE_UNAVAILABLE,
         (Some(Code::NoMatch | Code::NoGroup), _) | (_, Exit::NoTarget) => StatusCode::NOT_FOUND,
         (Some(Code::BadRequest | Code::NoEvent), _) | (_, Exit::Usage) => StatusCode::BAD_REQUEST,
         (_, Exit::Denied) => StatusCode::FORBIDDEN,
@@ -124,6 +124,7 @@ pub(super) fn over_http(report: &Report) -> Report {
         Some(Code::NoGroup) => Some("/api/processes/PID/stat has the groups"),
         Some(Code::NoEvent) => Some("/api/processes/PID/list has the events"),
         Some(Code::NoSlot) => Some("/api/processes/PID/slots lists the holders"),
+        Some(Code::Asleep) => Some("POST /api/processes/PID/wake wakes it"),
         Some(Code::Denied) => Some("run dormouse serve as the service's user or as root"),
         _ => report.hint.as_deref().filter(|hint| !hint.contains("dormouse ") && !hint.contains("--")),
     };
@@ -185,6 +186,7 @@ mod tests {
             (Exit::Failed, Some(Code::Keys), 502),
             (Exit::Failed, Some(Code::Busy), 503),
             (Exit::Failed, Some(Code::NoSlot), 503),
+            (Exit::Failed, Some(Code::Asleep), 503),
             (Exit::Failed, Some(Code::NoMatch), 404),
             (Exit::Failed, Some(Code::NoGroup), 404),
             (Exit::NoTarget, None, 404),

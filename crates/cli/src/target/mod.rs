@@ -30,6 +30,9 @@ use sockets::AgentSocket;
 /// The call that a service without an agent lacks.
 const INIT_HINT: &str = "call dormouse::init() at its start";
 
+/// How dormouse comes back where it is turned off.
+pub(crate) const OFF_HINT: &str = "start it without DORMOUSE=off";
+
 /// How many processes of a name a message lists.
 const MOST_NAMED: usize = 8;
 
@@ -313,7 +316,11 @@ fn of_number(table: &[AgentSocket], number: u32) -> Vec<PathBuf> {
 }
 
 fn without_agent(process: &Process) -> Failure {
-    Failure::new(Exit::NoTarget, format!("{} has no dormouse in it", describe(process))).hint(INIT_HINT)
+    let (what, hint) = match process.is_off() {
+        true => ("has dormouse turned off: DORMOUSE=off is in its environment", OFF_HINT),
+        false => ("has no dormouse in it", INIT_HINT),
+    };
+    Failure::new(Exit::NoTarget, format!("{} {what}", describe(process))).hint(hint)
 }
 
 /// The failure for a file where a process is needed.

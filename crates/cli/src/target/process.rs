@@ -41,6 +41,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Whether its environment turns dormouse off. False if this user may not read that.
+    pub(crate) fn is_off(&self) -> bool {
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == b"DORMOUSE=off")
+    }
+
     /// Whether `name` names it: by `comm`, which the kernel cuts off, or by the executable's file
     /// name.
     pub(crate) fn is_named(&self, name: &str) -> bool {

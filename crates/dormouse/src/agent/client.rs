@@ -256,8 +256,7 @@ impl Client {
 
     /// Since when it neither sends nor receives nor holds anything; `None` if it does.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let holds = !self.states.is_empty() || self.is_streaming() || self.held() > 0;
-        (!holds && !self.is_busy() && self.input.is_empty()).then_some(self.active)
+        (!self.has_work() && !self.is_busy() && self.input.is_empty()).then_some(self.active)
     }
 
     /// Tells it which keys another client has taken from it, if it listens to that.
@@ -268,6 +267,21 @@ impl Client {
         } else if self.greeted == Some(true) {
             self.say(&Notice { v: PROTOCOL, note });
         }
+    }
+
+    /// Whether the agent does anything for it.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.states.is_empty() || self.is_streaming() || self.held() > 0
+    }
+
+    /// Ends what the agent does for it, and tells it so if it listens. Its leases are given back
+    /// already. The connection of a stream ends, since nothing else can follow on it.
+    pub(crate) fn end_work(&mut self, ended: Ended) {
+        self.states.end_all();
+        if ended.keys > 0 {
+            self.tell(ended);
+        }
+        self.closing |= self.stream.take().is_some();
     }
 
     pub(super) fn answer<T: Serialize>(&mut self, id: u64, answer: Result<T, WireError>) {

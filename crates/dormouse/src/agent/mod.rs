@@ -82,6 +82,9 @@ impl Agent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
+    /// The environment has turned dormouse off (`DORMOUSE=off`).
+    #[error("{}", dormouse_sys::environment::OFF)]
+    Off,
     /// No place for the socket.
     #[error("no place for the agent's socket: {}", tried.join("; "))]
     NoPlace {

@@ -76,6 +76,11 @@ impl ClientStates {
         self.0.retain(|state| state.ends_with_memory());
     }
 
+    /// Ends all of them.
+    pub(super) fn end_all(&mut self) {
+        self.0.clear();
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

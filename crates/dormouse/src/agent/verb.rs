@@ -7,6 +7,7 @@ use super::client::Client;
 use super::place::Place;
 use super::request::bad;
 use super::state::ClientState;
+use crate::core::asleep::asleep;
 use crate::core::memory;
 
 /// One client's request, among all clients.
@@ -91,7 +92,9 @@ impl Asked<'_> {
             self.client().gone = true;
             return;
         }
-        let answer = request.answer(self);
+        let refusal = asleep().filter(|_| !V::WHILE_ASLEEP);
+        let refusal = refusal.map(|asleep| WireError::new(Code::Asleep, format!("dormouse is {asleep}")));
+        let answer = refusal.map_or_else(|| request.answer(self), Err);
         self.client().answer(id, answer);
     }
 }

@@ -2,6 +2,7 @@
 //! every feature uses these modules, and they use no feature.
 
 pub(crate) mod arrival;
+pub(crate) mod asleep;
 pub(crate) mod clock_fault;
 pub(crate) mod group;
 pub(crate) mod memory;

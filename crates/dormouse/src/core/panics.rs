@@ -42,7 +42,7 @@
 
 use std::cell::Cell;
 use std::panic::{Location, PanicHookInfo};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_sys::Capability;
@@ -73,6 +73,9 @@ static LAST_PANIC: LastPanic = LastPanic::new();
 static READY: AtomicU64 = AtomicU64::new(0);
 /// Moves with each file of a panic that is written, or cannot be.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether panics are left alone, because dormouse is asleep.
+static PAUSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The task whose guard sees next the panic that the thread has noted last; 0: none.
@@ -189,9 +192,17 @@ pub(crate) fn written() {
     let _ = futex::wake(&WRITTEN, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
+/// Leaves panics alone from now on, or no longer. A thread that waits for its file goes on.
+pub(crate) fn pause(paused: bool) {
+    PAUSED.store(paused, Ordering::Relaxed);
+    written();
+}
+
 /// Whether somebody waits for panics of this process.
 pub(crate) fn is_awaited() -> bool {
-    WAITING.load(Ordering::Relaxed) != 0 && PROCESS.load(Ordering::Relaxed) == identity::id()
+    !PAUSED.load(Ordering::Relaxed)
+        && WAITING.load(Ordering::Relaxed) != 0
+        && PROCESS.load(Ordering::Relaxed) == identity::id()
 }
 
 /// Puts a hook before the host's, unless it is there. For calls that the host itself makes.

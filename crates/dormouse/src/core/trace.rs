@@ -20,7 +20,7 @@ use dormouse_sys::loader::PinError;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::lock::Reentrant;
 use dormouse_sys::records::{self, RING_BYTES, RingOwner};
-use dormouse_sys::rendezvous;
+use dormouse_sys::{environment, rendezvous};
 
 use self::queue::{Queued, RecordQueue};
 use crate::core::probe::Probe;
@@ -155,6 +155,9 @@ impl Trace {
     /// A trace of the probes among these keys. Other keys are left as they are: one may be a flag
     /// of the service's, which changes its behaviour.
     pub(crate) fn of(mut keys: Vec<KeyUse>) -> Result<Self, TraceError> {
+        if environment::is_off() {
+            return Err(dormouse_keys::Error::Off.into());
+        }
         let first = keys.first().map_or("", |k| k.key.name());
         keys.retain(|k| k.key.attached::<Probe>().is_some());
         if keys.is_empty() {

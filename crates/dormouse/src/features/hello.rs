@@ -3,6 +3,7 @@
 use dormouse_protocol::{Hello, HelloRequest, PROTOCOL, WireError};
 
 use crate::agent::{Answered, Asked};
+use crate::core::asleep::asleep;
 
 impl Answered for HelloRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<Hello, WireError> {
@@ -36,6 +37,7 @@ pub(crate) fn hello() -> Hello {
         uid: rustix::process::geteuid().as_raw(),
         keys: dormouse_keys::count(),
         sites: dormouse_keys::count_sites(),
+        asleep: asleep(),
         ops: dormouse_protocol::announced().into_iter().map(str::to_owned).collect(),
     }
 }

@@ -12,6 +12,7 @@ pub mod opentelemetry;
 pub mod profile;
 pub mod publish;
 pub mod recorder;
+mod sleep;
 pub(crate) mod stat;
 pub(crate) mod tasks;
 mod trace;

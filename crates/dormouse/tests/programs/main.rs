@@ -1,6 +1,7 @@
 //! Hosts that are programs of their own: they fork, fail, or have all descriptors closed, with no
 //! thread of a test harness beside them. Each runs in a process of its own.
 
+mod asleep;
 mod awake;
 mod descriptors;
 mod environment;
@@ -10,9 +11,11 @@ mod forked_agent;
 mod forked_trace;
 mod memory;
 mod metrics_fork;
+mod turned_off;
 
 fn main() {
     dormouse_testkit::run_programs(&[
+        ("asleep", asleep::main),
         ("awake", awake::main),
         ("descriptors", descriptors::main),
         ("environment", environment::main),
@@ -22,5 +25,6 @@ fn main() {
         ("forked_trace", forked_trace::main),
         ("memory", memory::main),
         ("metrics_fork", metrics_fork::main),
+        ("turned_off", turned_off::main),
     ]);
 }

@@ -34,6 +34,7 @@
 
 use dormouse_keys::{Key, Lease};
 use dormouse_sys::barrier;
+use dormouse_sys::environment;
 use dormouse_sys::process::fork::{Phase, Side, Stage};
 use dormouse_sys::process::identity;
 use dormouse_sys::process::lock::Lock;
@@ -130,6 +131,9 @@ impl Counting {
     }
 
     fn begin(context: u32, events: &[Event], mode: Mode) -> Result<Self, Error> {
+        if environment::is_off() {
+            return Err(Error::Asleep { why: environment::OFF.to_owned() });
+        }
         let mask = mask_of(events)?;
         // Before the change: a child that a signal handler forks in its middle drops the request.
         let process = identity::id();
@@ -163,6 +167,19 @@ impl Drop for Counting {
             std::mem::forget(self.awake.take());
         }
     }
+}
+
+/// Counts nothing from now on, whatever countings there are or begin; or again what they want.
+///
+/// # Errors
+///
+/// Those of [`Counting::everywhere`].
+///
+/// # Cost
+///
+/// That of [`Counting::everywhere`], without its batch: the hook stays awake.
+pub fn suspend(suspended: bool) -> Result<(), Error> {
+    change(|wanted| wanted.is_suspended = suspended, |wanted| wanted.is_suspended = !suspended)
 }
 
 /// Tells the PMUs of these events that somebody counts them.

@@ -6,6 +6,6 @@ mod flush;
 mod publishing;
 mod wanted;
 
-pub use self::counting::{Counting, Mode};
+pub use self::counting::{Counting, Mode, suspend};
 pub use self::publishing::ContextPublishing;
 pub(crate) use self::wanted::{EventTime, times};

@@ -20,13 +20,20 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 
 static WANTED: Mutex<Wanted> = Mutex::with_child(
     Phase::Countings,
-    Wanted { requests: Vec::new(), contexts: Vec::new(), applied: Events { mask: 0, exact: false } },
+    Wanted {
+        requests: Vec::new(),
+        is_suspended: false,
+        contexts: Vec::new(),
+        applied: Events { mask: 0, exact: false },
+    },
     |_| charge_others(),
 );
 
 pub(super) struct Wanted {
     /// One for each counting.
     requests: Vec<Request>,
+    /// Nothing is counted for any of them.
+    pub(super) is_suspended: bool,
     /// By number less one; `None` where the table showed no context yet.
     contexts: Vec<Option<Entry>>,
     /// The events of everywhere that contexts were given last.
@@ -159,7 +166,8 @@ impl Wanted {
     /// anything has changed.
     pub(super) fn apply(&mut self) -> Result<Option<Generation>, Error> {
         let mut wanted: BTreeMap<u32, Events> = BTreeMap::new();
-        for Request { context, events } in &self.requests {
+        let requests = if self.is_suspended { &[][..] } else { &self.requests };
+        for Request { context, events } in requests {
             let all = wanted.entry(*context).or_default();
             *all = Events { mask: all.mask | events.mask, exact: all.exact | events.exact };
         }

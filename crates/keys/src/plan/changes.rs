@@ -22,6 +22,8 @@ pub(crate) enum Change {
     Hold(Holder, Duration),
     /// Ends the hold of one holder, or all holds.
     End(Option<Holder>),
+    /// Suspends the key, or resumes it.
+    Suspend(bool),
 }
 
 /// Keys with their changes.

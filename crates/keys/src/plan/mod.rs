@@ -36,6 +36,7 @@ struct KeyPlan {
     /// Leases in hand, as against holds.
     leases: u32,
     baseline: bool,
+    suspended: bool,
     /// The state that it is switched to, if it is.
     switch: Option<bool>,
     /// Whether the next of [`Plan::holds`] is this key's.
@@ -55,6 +56,7 @@ struct HoldPlan {
 struct Draft {
     key: &'static Key,
     baseline: bool,
+    suspended: bool,
     /// Leases in hand, as against holds.
     leases: u64,
     holds: Option<HoldPlan>,
@@ -79,7 +81,8 @@ pub(crate) fn commit(
 
 impl Draft {
     fn of(key: &'static Key) -> Self {
-        Self { key, baseline: key.baseline(), leases: u64::from(key.leases()), holds: None }
+        let (baseline, suspended) = (key.baseline(), key.is_suspended());
+        Self { key, baseline, suspended, leases: u64::from(key.leases()), holds: None }
     }
 
     /// Takes the key's holds out of its leases.
@@ -112,6 +115,7 @@ impl Draft {
                 let has_ended = self.holds.as_mut().is_some_and(|holds| holds.end(holder));
                 self.dwell(dwell.filter(|_| has_ended))?;
             }
+            Change::Suspend(suspended) => self.suspended = suspended,
         }
         match self.count() {
             0..=MOST_LEASES => Ok(()),
@@ -181,15 +185,15 @@ impl Plan {
     /// By reference: a draft that is moved costs more than all else that a batch does for a key.
     #[inline]
     fn push(&mut self, draft: &mut Draft) -> Result<(), TryReserveError> {
-        let enabled = draft.baseline || draft.count() > 0;
-        let &mut Draft { key, baseline, leases, .. } = draft;
+        let enabled = (draft.baseline || draft.count() > 0) && !draft.suspended;
+        let &mut Draft { key, baseline, suspended, leases, .. } = draft;
         let switch = Some(enabled).filter(|&on| on != key.is_enabled());
         self.switched += usize::from(switch.is_some());
         let has_holds = draft.holds.is_some();
         if has_holds {
             room::extend(&mut self.holds, draft.holds.take())?;
         }
-        self.keys.push(KeyPlan { key, leases: leases as u32, baseline, switch, has_holds });
+        self.keys.push(KeyPlan { key, leases: leases as u32, baseline, suspended, switch, has_holds });
         Ok(())
     }
 
@@ -204,7 +208,8 @@ impl Plan {
         let now = clock::now();
         let mut first = None;
         let mut hold_plans = self.holds.into_iter();
-        for KeyPlan { key, leases, baseline, has_holds, .. } in self.keys {
+        for KeyPlan { key, leases, baseline, suspended, has_holds, .. } in self.keys {
+            key.set_suspended(lock, suspended);
             let Some(HoldPlan { mut stay, extend }) = has_holds.then(|| hold_plans.next()).flatten() else {
                 key.publish(lock, baseline, leases);
                 continue;

@@ -14,6 +14,7 @@ impl Verb for ClientsRequest {
     const LACKS: &'static str = "lists no clients";
     const MEMORY: Memory = Memory::SOME;
     const LONGEST_ANSWER: usize = SHORT_ANSWER;
+    const WHILE_ASLEEP: bool = true;
     type Answer = Clients;
 }
 

@@ -14,6 +14,7 @@ impl Verb for DoctorRequest {
     const LACKS: &'static str = "checks nothing";
     const MEMORY: Memory = Memory::each(&[Each::Key, Each::Group]);
     const LONGEST_ANSWER: usize = SHORT_ANSWER;
+    const WHILE_ASLEEP: bool = true;
     type Answer = Doctor;
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::sleep::Asleep;
 use crate::verb::{Each, Memory, SHORT_ANSWER, Verb};
 
 /// Begins the conversation; the answer is [`Hello`].
@@ -20,6 +21,7 @@ impl Verb for HelloRequest {
     const LACKS: &'static str = "answers nobody";
     const MEMORY: Memory = Memory::each(&[Each::Key]);
     const LONGEST_ANSWER: usize = SHORT_ANSWER;
+    const WHILE_ASLEEP: bool = true;
     type Answer = Hello;
 }
 
@@ -54,4 +56,7 @@ pub struct Hello {
     /// none. A client must not send others, because an unknown operation ends the connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<String>,
+    /// The sleep of dormouse in this process, if somebody has put it to sleep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asleep: Option<Asleep>,
 }

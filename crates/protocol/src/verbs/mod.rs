@@ -9,6 +9,7 @@ mod long_polls;
 mod places;
 mod profile;
 mod record;
+mod sleep;
 mod stat;
 mod switch;
 mod tasks;
@@ -28,6 +29,7 @@ pub use long_polls::{LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPo
 pub use places::{PlaceRow, PlacesPart, PlacesRequest, WakeTasksRequest, WokenTasks};
 pub use profile::{ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest};
 pub use record::{RecordAnswer, RecordRequest, RecorderRow};
+pub use sleep::{Asleep, SleepRequest, Slept, WakeRequest, Woken};
 pub use stat::brief::{Brief, BriefGroup, BriefStat};
 pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Outliving, Stat, StatRequest, TaskPolls, ThreadStat};
 pub use switch::{BatchStat, Changed, HeldKeys, OffRequest, OnRequest, ResetRequest};
@@ -75,6 +77,8 @@ macro_rules! for_each_verb {
             LongPolls(LongPollsRequest),
             LongPollReports(LongPollReportsRequest),
             Tasks(TasksRequest),
+            Sleep(SleepRequest),
+            Wake(WakeRequest),
         }
     };
 }

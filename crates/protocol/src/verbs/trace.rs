@@ -133,6 +133,9 @@ pub struct Ended {
     pub uid: u32,
     /// The process id of the client that ended them; 0 if the service cannot see that process.
     pub pid: u32,
+    /// Whether that client has put all of dormouse in the process to sleep.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asleep: bool,
 }
 
 /// A line without a request. It has neither `ok` nor `error`, and is sent only to clients whose

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use dormouse::metrics::Origin;
-use dormouse_protocol::{Brief, BriefStat, Hello, Stat, StatRequest, WaitsRequest};
+use dormouse_protocol::{Brief, BriefStat, Code, Hello, Stat, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
 use super::seats::Standing;
@@ -296,13 +296,20 @@ impl ServiceSession {
         let brief = self.wanted().map_or(Some(Brief::All), |wanted| wanted.brief);
         let mut stat = match client.call(StatRequest { brief }) {
             Ok(stat) => stat,
+            // The conversation goes on, for `wake`.
+            Err(Failure::Said(report)) if report.code == Some(Code::Asleep) => {
+                self.set_phase(SessionPhase::Refused(Arc::new(*report)));
+                return None;
+            }
             Err(failure) => return Some(failure),
         };
         // An older service answers with all of it.
         let brief = brief.filter(|_| stat.brief.is_some());
         let groups_left_out = shrink(&mut stat, &self.terms.events);
         let room = client.keep_room();
-        let SessionPhase::Answers(hello) = self.phase() else { return None };
+        // It was asleep, and counts nothing for this conversation: another one begins.
+        let woken = || Failure::failed("it was woken");
+        let SessionPhase::Answers(hello) = self.phase() else { return Some(woken()) };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
@@ -431,6 +438,9 @@ impl Talk {
         let uid = self.found.process.uid;
         let room = (user::distance(uid) > 1).then(|| self.terms.budget.room(uid));
         let (mut client, hello) = Client::reach_within(room, finder, &self.found, GREETING)?;
+        if hello.asleep.is_some() {
+            return Ok((client, Arc::new(shortened(hello))));
+        }
         let counted = self.terms.events.ask(&mut client).map(drop);
         counted.or_else(|failure| match failure {
             // It does not know one of them.

@@ -154,7 +154,7 @@ impl Asked<'_> {
         for (other, (client, held)) in self.clients.iter_mut().zip(held).enumerate() {
             let left = client.held();
             if other != self.at && left < held {
-                client.tell(Ended { keys: held - left, left, uid: peer.uid, pid: peer.pid });
+                client.tell(Ended { keys: held - left, left, uid: peer.uid, pid: peer.pid, asleep: false });
             }
         }
         let held = Holders::of(self.clients).of_keys(selected);

@@ -38,10 +38,10 @@ pub(crate) mod verb;
 
 use dormouse_events::ContextPublishing;
 use dormouse_keys::Key;
-use dormouse_sys::Capability;
 use dormouse_sys::otel::{ContextMapping, MappingError, Visibility, published_by_others, visibility};
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
+use dormouse_sys::{Capability, environment};
 
 pub use context::KEY;
 
@@ -143,6 +143,9 @@ impl Publishing {
     }
 
     fn begin(with_file: bool) -> Result<Self, PublishError> {
+        if environment::is_off() {
+            return Err(dormouse_keys::Error::Off.into());
+        }
         // Not under the lock: these take the loader's lock, and that of text.
         is_possible(visibility())?;
         let awake = ContextPublishing::start()?;
@@ -186,6 +189,13 @@ impl Drop for Publishing {
             ContextPublishing::set_on(false);
         }
         // The lock is free before the key is patched.
+    }
+}
+
+/// Has threads publish nothing for now, or again what is published.
+pub(crate) fn suspend(suspended: bool) {
+    if PUBLISHED.try_lock().is_some_and(|published| published.context.is_some()) {
+        ContextPublishing::set_on(!suspended);
     }
 }
 

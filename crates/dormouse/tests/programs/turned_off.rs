@@ -1,0 +1,74 @@
+//! With `DORMOUSE=off` nothing of dormouse starts, whatever the other variables and the service's
+//! code request; another value is told, and counts as on. No test harness: each case is a process.
+
+use std::process::Command;
+use std::time::Duration;
+
+use dormouse::{Event, Group, InitError};
+
+dormouse::static_key! { static FLAG: "off.flag" = false; }
+
+fn step(cups: u32) {
+    dormouse::probe!("off.step", cups);
+}
+
+/// The descriptors and threads of this process, and the signals that it catches.
+fn traces() -> [String; 3] {
+    let count = |dir: &str| std::fs::read_dir(dir).unwrap().count().to_string();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let caught = status.lines().find(|line| line.starts_with("SigCgt")).unwrap().to_owned();
+    [count("/proc/self/fd"), count("/proc/self/task"), caught]
+}
+
+/// Prints what starts, or that nothing does.
+fn service() {
+    let before = traces();
+    let agent = dormouse::init();
+    if let Ok(agent) = agent {
+        println!("on; {}", agent.warnings().join("; "));
+        return;
+    }
+    assert!(matches!(agent, Err(InitError::Off)), "{agent:?}");
+    let group = Group::new("GET /menu");
+    group.scope(|| step(2));
+    let refused = [
+        dormouse::start_counting(&[Event::TASK_CLOCK]).map(drop).unwrap_err().to_string(),
+        dormouse::Waiting::start().map(drop).unwrap_err().to_string(),
+        dormouse::trace("off.*").map(drop).unwrap_err().to_string(),
+        dormouse::recorder::start("off.*", 1 << 20).map(drop).unwrap_err().to_string(),
+        dormouse::triggers::add("panic").map(drop).unwrap_err().to_string(),
+        dormouse::long_polls(Duration::from_millis(10)).map(drop).unwrap_err().to_string(),
+        dormouse::Publishing::start().map(drop).unwrap_err().to_string(),
+    ];
+    assert!(refused.iter().all(|why| why.contains("dormouse is off")), "{refused:?}");
+    assert!(!dormouse::waits::is_on() && group.read_counts().is_empty());
+    assert_eq!(traces(), before);
+    // A key of the service's own is its behaviour.
+    FLAG.enable().unwrap();
+    assert!(dormouse::unlikely!(FLAG));
+    println!("off");
+}
+
+fn run(setting: &str) -> String {
+    let place = tempfile::tempdir().unwrap();
+    let mut service = Command::new(std::env::current_exe().unwrap());
+    service.env("DORMOUSE_TEST_SERVICE", "1").env("DORMOUSE_RUNTIME_DIR", place.path());
+    service.env("DORMOUSE_COUNT", "task-clock").env("DORMOUSE_WAITS", "1").env("DORMOUSE_ON", "off.step");
+    service.env("DORMOUSE_RECORD", "off.*").env("DORMOUSE_TRIGGERS", "panic");
+    service.env("DORMOUSE_RECORD_DIR", place.path());
+    let output = service.env("DORMOUSE", setting).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+pub(crate) fn main() {
+    if std::env::var_os("DORMOUSE_TEST_SERVICE").is_some() {
+        return service();
+    }
+    assert_eq!(run("off"), "off");
+    assert_eq!(run("on"), "on;");
+    assert_eq!(run(""), "on;");
+    let warned = run("of");
+    assert!(warned.starts_with("on; DORMOUSE is \"of\", and counts as `on`"), "{warned}");
+    println!("4 passed, 0 failed");
+}
