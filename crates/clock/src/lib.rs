@@ -60,6 +60,7 @@ mod kernel;
 mod point;
 mod process;
 mod stamp;
+mod stretch;
 mod thread;
 mod tier;
 mod tsc;
@@ -71,7 +72,10 @@ pub use kernel::{process_cpu_ns, process_cpu_ns_of, realtime_ns, thread_cpu_ns_o
 pub use point::{Point, ns_to_ticks, point, ticks_to_ns};
 pub use process::process_exact;
 pub use stamp::{begin_sharing, shared_stamp, stamp};
-pub use thread::{CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_time, tier};
+pub use thread::{
+    CpuTime, EPOCH_NS, capability, force, prepare, thread_cpu_ns, thread_cpu_ns_begin, thread_cpu_ns_end,
+    thread_cpu_time, tier,
+};
 pub use tier::{Tier, config_error};
 
 /// Internals for the crate `dormouse-lab`, which may change at any time.

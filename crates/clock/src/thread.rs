@@ -34,6 +34,7 @@ use crate::arch::{advance, rdtsc};
 use crate::error::Error;
 use crate::point::{ns_to_ticks, ticks_to_ns};
 use crate::stamp::{share, stamp};
+use crate::stretch::{Answer, Limits, Side, StretchClock};
 use crate::tier::{self, Proofs, Tier};
 use crate::tsc::Reference;
 use crate::{kernel, tsc};
@@ -93,6 +94,8 @@ struct Clock {
     /// The thread is between two tiers.
     changing: Underway,
     reference: Reference,
+    /// On the gap tier.
+    stretches: StretchClock,
 }
 
 static FORGET: Reset = Reset::new(Phase::Clocks, forget);
@@ -112,6 +115,7 @@ thread_local! {
             attached: Cell::new(0),
             changing: Underway::new(),
             reference: Reference::new(),
+            stretches: StretchClock::new(),
         }
     };
 }
@@ -138,19 +142,48 @@ fn with<R>(look: impl FnOnce(&Clock) -> R) -> R {
 /// than about two microseconds ago.
 #[inline]
 pub fn thread_cpu_ns() -> u64 {
-    with(|clock| clock.fast().map_or_else(|| clock.slow().ns, |(reading, _)| reading.ns))
+    with(|clock| clock.fast(true).map_or_else(|| clock.slow().ns, |(reading, _)| reading.ns))
 }
 
 /// [`thread_cpu_ns`], and the stamp of the read or one just before it.
 #[inline]
 pub fn thread_cpu_ns_at() -> (u64, u64) {
     with(|clock| {
-        if let Some((reading, now)) = clock.fast() {
+        if let Some((reading, now)) = clock.fast(true) {
             return (reading.ns, now);
         }
         let now = stamp();
         (clock.slow().ns, now)
     })
+}
+
+/// The value at the beginning of a stretch that is charged: [`thread_cpu_ns_end`] minus this is the
+/// stretch's CPU time. Two stretches of a thread must not overlap, except that one read may end the
+/// first and begin the second: then it is an end.
+///
+/// On [`Tier::Gap`] this clock is not [`thread_cpu_ns`] but one beside it, which stands still
+/// between two stretches where the thread's CPU time is not known. A stretch in which the thread
+/// was descheduled may be charged more than it used: at most the CPU time that the thread has used
+/// outside of stretches in the 10 ms before.
+///
+/// # Cost
+///
+/// The cost of [`thread_cpu_ns`]. On [`Tier::Gap`] a system call only once in 10 ms, however long
+/// ago the last read was.
+#[inline]
+pub fn thread_cpu_ns_begin() -> u64 {
+    with(|clock| clock.fast(false).map_or_else(|| clock.stretch(Side::Begin), |(reading, _)| reading.ns))
+}
+
+/// The value at the end of a stretch: see [`thread_cpu_ns_begin`]. Never smaller than an earlier
+/// result of either function on this thread.
+///
+/// # Cost
+///
+/// The cost of [`thread_cpu_ns`].
+#[inline]
+pub fn thread_cpu_ns_end() -> u64 {
+    with(|clock| clock.fast(false).map_or_else(|| clock.stretch(Side::End), |(reading, _)| reading.ns))
 }
 
 /// CPU time of the calling thread with its error bound.
@@ -161,7 +194,7 @@ pub fn thread_cpu_ns_at() -> (u64, u64) {
 #[inline]
 pub fn thread_cpu_time() -> CpuTime {
     with(|clock| {
-        let reading = clock.fast().map_or_else(|| clock.slow(), |(reading, _)| reading);
+        let reading = clock.fast(true).map_or_else(|| clock.slow(), |(reading, _)| reading);
         // An unknown age stays unknown.
         let since = match reading.age {
             UNKNOWN => u64::MAX,
@@ -230,12 +263,12 @@ pub fn capability() -> Vec<Capability> {
 }
 
 impl Clock {
-    /// A reading without asking, and the counter at that moment.
+    /// A reading without asking, and the counter at that moment; `by_gap` also on that tier.
     #[inline(always)]
-    fn fast(&self) -> Option<(Reading, u64)> {
+    fn fast(&self, by_gap: bool) -> Option<(Reading, u64)> {
         let armed = self.armed.get();
         // Before the counter, which may be forbidden then.
-        if armed == Tier::Syscall {
+        if armed == Tier::Syscall || armed == Tier::Gap && !by_gap {
             return None;
         }
         let epoch = self.epoch.get();
@@ -267,6 +300,21 @@ impl Clock {
             tier = self.change(Some(tier));
         }
         kernel::thread_ns().map_or_else(|| self.refused(), |ns| self.asked(ns, 0))
+    }
+
+    #[inline(never)]
+    fn stretch(&self, side: Side) -> u64 {
+        if self.attach() != Tier::Gap {
+            return self.slow().ns;
+        }
+        let limits = Limits { gap: self.proofs.longest_gap(), epoch: self.limit.get() };
+        self.stretches.read(side, limits, rdtsc, || {
+            let Reading { ns, age, .. } = self.slow();
+            let is_base = self.armed.get() == Tier::Gap;
+            let plain = || Answer { ns, tsc: rdtsc() };
+            let base = || Answer { ns: self.base_ns.get(), tsc: self.base_tsc.get() };
+            (age != UNKNOWN).then(|| if is_base { base() } else { plain() })
+        })
     }
 
     /// A filter refuses the question: the clock stands still, and its lag is unknown.
@@ -388,106 +436,11 @@ fn forget() {
         clock.epoch.set(clock.epoch.get().wrapping_add(1));
         clock.attached.set(0);
         clock.last.set(0);
+        clock.stretches.forget();
         kernel::forget();
         tier::forget();
     });
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use dormouse_testkit::in_child;
-
-    use super::*;
-
-    fn spin(for_ns: u64) {
-        let end = asked_ns() + for_ns;
-        while asked_ns() < end {}
-    }
-
-    #[test]
-    fn a_clock_that_was_ahead_stands_still() {
-        CLOCK.with(|clock| {
-            let now = thread_cpu_ns();
-            // As after an epoch with steal.
-            clock.last.set(now + 30_000_000);
-            clock.armed.set(Tier::Syscall);
-            let waiting = thread_cpu_time();
-            assert_eq!(waiting.ns, now + 30_000_000, "never back");
-            assert!(waiting.error_bound_ns > 25_000_000, "{waiting:?}");
-            spin(60_000_000);
-            let (ours, kernel) = (thread_cpu_time(), asked_ns());
-            assert!(ours.ns <= kernel + ours.error_bound_ns, "{ours:?} stays ahead of {kernel}");
-            assert!(ours.error_bound_ns < 25_000_000, "{ours:?}");
-        });
-    }
-
-    #[test]
-    fn a_clocks_lead_is_not_carried_on() {
-        CLOCK.with(|clock| {
-            let ahead = thread_cpu_ns() + 2_000_000;
-            clock.last.set(ahead);
-            for _ in 0..100 {
-                clock.armed.set(Tier::Syscall);
-                assert!(thread_cpu_ns() >= ahead);
-            }
-            spin(4_000_000);
-            let (ours, kernel) = (thread_cpu_ns(), asked_ns());
-            // Half of its lead: steal in one epoch of this test may be a part of it.
-            assert!(ours <= kernel + 1_000_000, "{} ns ahead", ours - kernel);
-        });
-    }
-
-    #[test]
-    fn a_lost_proof_means_a_resync() {
-        CLOCK.with(|clock| {
-            if clock.attach() == Tier::Syscall {
-                return dormouse_testkit::skip(format!("{:?}", capability()));
-            }
-            thread_cpu_ns();
-            let epoch = clock.epoch.get();
-            std::thread::sleep(Duration::from_micros(50));
-            thread_cpu_ns();
-            assert_ne!(clock.epoch.get(), epoch);
-        });
-    }
-
-    #[test]
-    fn a_thread_between_two_tiers_asks_the_kernel() {
-        CLOCK.with(|clock| {
-            thread_cpu_ns();
-            // As a signal handler finds it in the middle of a change.
-            let changing = clock.changing.begin().unwrap();
-            clock.armed.set(Tier::Syscall);
-            clock.attached.set(0);
-            let before = asked_ns();
-            assert!(thread_cpu_ns() >= before);
-            assert_eq!(clock.attached.get(), 0);
-            clock.changing.end(changing);
-            assert!(thread_cpu_ns() >= before);
-            assert_ne!(clock.attached.get(), 0);
-        });
-    }
-
-    #[test]
-    fn without_the_counter_threads_ask_the_kernel() {
-        in_child(|| {
-            let best = tier();
-            let mut last = thread_cpu_ns();
-            tsc::give_up();
-            // Until its epoch is over; no step back on the way.
-            let end = asked_ns() + 3_000_000;
-            while asked_ns() < end {
-                let now = thread_cpu_ns();
-                assert!(now >= last);
-                last = now;
-            }
-            assert_eq!(thread_cpu_time().tier, Tier::Syscall);
-            assert_eq!(std::thread::spawn(tier).join().unwrap(), Tier::Syscall);
-            let refused = force(Some(best));
-            assert!(best == Tier::Syscall || matches!(refused, Err(Error::Tier { .. })), "{refused:?}");
-            assert!(capability().iter().any(|line| line.detail.contains("changed its rate")));
-        });
-    }
-}
+mod tests;

@@ -39,6 +39,10 @@ impl Thread {
     pub(super) const fn new() -> Self {
         Self { last: Cell::new(0), longest: Cell::new(0) }
     }
+
+    pub(super) fn longest(&self) -> u64 {
+        self.longest.get()
+    }
 }
 
 impl Proof for Thread {

@@ -106,6 +106,11 @@ impl Proofs {
         }
     }
 
+    /// The longest gap that is a proof, in ticks.
+    pub(crate) fn longest_gap(&self) -> u64 {
+        self.gap.longest()
+    }
+
     pub(crate) fn detach(&self, tier: Tier) {
         if let Some(proof) = self.of(tier) {
             proof.detach();
@@ -277,7 +282,14 @@ pub(crate) fn forget() {
 pub(crate) fn report(own: Tier) -> Vec<Capability> {
     let beginning = beginning();
     let begin = begin();
-    let cheap = if own == Tier::Syscall { "" } else { ": reads without a system call" };
+    let cheap = match own {
+        Tier::Rseq | Tier::Page => ": reads without a system call",
+        Tier::Gap => {
+            ": reads without a system call if they are close together; a poll in which its thread lost the \
+             processor may be charged what the thread used outside of polls in the 10 ms before"
+        }
+        Tier::Syscall => "",
+    };
     let mut detail = vec![format!("tier {own}{cheap}")];
     if FORCED.load(Ordering::Relaxed) != UNFORCED {
         detail.push(format!("the program asks for {begin}"));

@@ -20,7 +20,7 @@ impl Pmu for ThreadClock {
 
     #[inline]
     fn read(&self, _events: &[u32], values: &mut [u64]) {
-        values.fill(dormouse_clock::thread_cpu_ns());
+        values.fill(dormouse_clock::thread_cpu_ns_end());
     }
 
     fn read_of(&self, thread: &ThreadBlock, _events: &[u32], values: &mut [u64]) -> bool {

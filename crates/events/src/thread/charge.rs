@@ -144,7 +144,7 @@ impl Stack {
         let did = match shortcut {
             Shortcut::Empty => Switched::Asleep,
             Shortcut::Clock { since } => {
-                self.charge_clock(edit, since, dormouse_clock::thread_cpu_ns());
+                self.charge_clock(edit, since, dormouse_clock::thread_cpu_ns_end());
                 Switched::Read
             }
             Shortcut::FullRead => {
@@ -225,10 +225,13 @@ impl Stack {
             span.set_one(set, 0);
             return Switched::Asleep;
         }
-        let now = dormouse_clock::thread_cpu_ns();
-        if let Shortcut::Clock { since } = shortcut {
+        let now = if let Shortcut::Clock { since } = shortcut {
+            let now = dormouse_clock::thread_cpu_ns_end();
             self.charge_clock(edit, since, now);
-        }
+            now
+        } else {
+            dormouse_clock::thread_cpu_ns_begin()
+        };
         span.set_one(set, now);
         Switched::Read
     }

@@ -200,7 +200,7 @@ impl Stack {
             here.span.cancel(number);
             return None;
         }
-        here.span.set_first(dormouse_clock::thread_cpu_ns());
+        here.span.set_first(dormouse_clock::thread_cpu_ns_begin());
         here.count(kind);
         here.block.set_task(id);
         here.span.end(number);
@@ -221,7 +221,7 @@ impl Stack {
             return false;
         }
         // Saturating: a fork child's clock begins again.
-        span.add(dormouse_clock::thread_cpu_ns().saturating_sub(span.first()));
+        span.add(dormouse_clock::thread_cpu_ns_end().saturating_sub(span.first()));
         self.top.set(token.gone());
         here.block.set_task(0);
         span.end_idle(number);

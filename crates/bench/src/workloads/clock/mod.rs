@@ -2,12 +2,14 @@
 //!
 //! The rows: the price of a read; how far the value is from the kernel's, on an idle processor and
 //! beside a competitor ([`error`]); the price that a tier adds to a switch of the kernel
-//! ([`switch`]); how much of all that is left in a poll; and how late CPU budgets end ([`budget`]).
-//! The tiers are forced one after the other within each round. Peers: the counter alone, the
-//! kernel's clock, and a crate that reads it. There is no origin.
+//! ([`switch`]); what is left of all that in a poll, and in one that comes late ([`sparse`]); and
+//! how late CPU budgets end ([`budget`]). The tiers are forced one after the other within each
+//! round. Peers: the counter alone, the kernel's clock, and a crate that reads it. There is no
+//! origin.
 
 mod budget;
 mod error;
+mod sparse;
 mod switch;
 mod tiers;
 
@@ -30,6 +32,7 @@ pub(crate) fn run(bench: &mut Bench) {
     for tier in ALL {
         tasks::charged(bench, &format!("dormouse-{tier}"), move || only(tier));
     }
+    sparse::rows(bench);
     switch::rows(bench);
     error::rows(bench);
     budget::rows(bench);
@@ -56,6 +59,7 @@ pub(crate) fn run(bench: &mut Bench) {
         let total = format!("switch-and-read/{tier}");
         bench.minus(format!("switch-and-read-added/{tier}"), &total, "switch-cost/none");
     }
+    sparse::compare(bench);
     bench.explain(include_str!("notes.txt"));
     bench.notes.push(error::steal_note(stolen));
 }
