@@ -30,6 +30,7 @@ pub mod perf;
 mod sampling;
 mod scale;
 mod software;
+mod usage;
 pub mod user;
 
 #[cfg(any(test, feature = "counting"))]

@@ -12,17 +12,18 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is two calls of the C library.
+//! The unsafe code is a call of the C library.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::fs;
-use std::mem::MaybeUninit;
 
 use dormouse_sys::thread::ThreadBlock;
 
 use super::cells;
 use super::event::{Event, Pmu};
+use super::usage::Usage;
+use crate::error::Error;
 
 const CONTEXT_SWITCHES: u32 = 0;
 const PAGE_FAULTS: u32 = 1;
@@ -30,11 +31,11 @@ const MAJOR_FAULTS: u32 = 2;
 
 impl Event {
     /// Voluntary and involuntary context switches of the thread.
-    pub const CONTEXT_SWITCHES: Self = Self::new("context-switches", &Usage, CONTEXT_SWITCHES);
+    pub const CONTEXT_SWITCHES: Self = Self::new("context-switches", &Software, CONTEXT_SWITCHES);
     /// Page faults of the thread, minor and major.
-    pub const PAGE_FAULTS: Self = Self::new("page-faults", &Usage, PAGE_FAULTS);
+    pub const PAGE_FAULTS: Self = Self::new("page-faults", &Software, PAGE_FAULTS);
     /// Page faults that read from a disk.
-    pub const MAJOR_FAULTS: Self = Self::new("major-faults", &Usage, MAJOR_FAULTS);
+    pub const MAJOR_FAULTS: Self = Self::new("major-faults", &Software, MAJOR_FAULTS);
     /// Moves of the thread to another processor, as far as two successive reads show them: a lower
     /// bound.
     pub const CPU_MIGRATIONS: Self = Self::new("cpu-migrations", &Processor, 0);
@@ -42,28 +43,27 @@ impl Event {
 
 /// Switches and faults of the calling thread.
 #[derive(Debug)]
-struct Usage;
+struct Software;
 
-impl Pmu for Usage {
+impl Pmu for Software {
     fn name(&self) -> &'static str {
         "software"
     }
 
     fn read(&self, events: &[u32], values: &mut [u64]) {
-        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` is a valid place. The call fails for an unknown `who` or a bad address
-        // only; then `usage` stays zero, and a count that seems to go back adds nothing.
-        let usage = unsafe {
-            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-            usage.assume_init()
-        };
+        let usage = Usage::now();
         for (event, value) in events.iter().zip(values) {
             *value = match *event {
-                CONTEXT_SWITCHES => usage.ru_nvcsw.cast_unsigned() + usage.ru_nivcsw.cast_unsigned(),
-                PAGE_FAULTS => usage.ru_minflt.cast_unsigned() + usage.ru_majflt.cast_unsigned(),
-                _ => usage.ru_majflt.cast_unsigned(),
+                CONTEXT_SWITCHES => usage.switches,
+                PAGE_FAULTS => usage.faults,
+                _ => usage.major_faults,
             };
         }
+    }
+
+    fn begin(&self, _events: &[u32]) -> Result<(), Error> {
+        super::usage::measure();
+        Ok(())
     }
 
     fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
@@ -180,13 +180,13 @@ mod tests {
                 std::thread::sleep(Duration::from_micros(50));
             }
             let mut own = [0; 3];
-            Usage.read(&EVENTS, &mut own);
+            Software.read(&EVENTS, &mut own);
             send.send((thread::current().unwrap(), own)).unwrap();
             stopped.recv().unwrap_err();
         });
         let (block, own) = receive.recv().unwrap();
         let mut seen = [0; 3];
-        assert!(Usage.read_of(block, &EVENTS, &mut seen));
+        assert!(Software.read_of(block, &EVENTS, &mut seen));
         // Between its read and its sleep it may have been switched a few times more, and faulted.
         assert!(own[0] >= 20 && seen[0] >= own[0] && seen[0] < own[0] + 100, "{own:?} {seen:?}");
         assert!(seen[1] >= own[1] && seen[1] < own[1] + 100, "{own:?} {seen:?}");
