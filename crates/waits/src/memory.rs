@@ -7,10 +7,10 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes references to mappings of its own, which stay.
+//! The unsafe code maps memory, and unmaps it where no other code has its address.
 #![allow(unsafe_code)]
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -22,32 +22,30 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 /// That is so.
 pub(crate) unsafe trait Zeroed: Sync + 'static {}
 
-/// `count` values, all of them zero; `None` if the kernel has no memory.
+/// The place of `count` values, all of them zero; `None` if the kernel has no memory.
 ///
 /// # Cost
 ///
 /// A system call.
-pub(crate) fn map<T: Zeroed>(count: usize) -> Option<&'static [T]> {
+pub(crate) fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
     let size = count * size_of::<T>();
     // SAFETY: a new mapping, wherever the kernel likes.
     let start = unsafe {
         mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
-    // SAFETY: zeroed, aligned to a page, as long as asked for, and unmapped by `put` alone.
-    Some(unsafe { std::slice::from_raw_parts(start.cast::<T>(), count) })
+    Some(NonNull::slice_from_raw_parts(NonNull::new(start.cast())?, count))
 }
 
 /// Puts a mapping into its place, unless a handler of this thread, or another thread, was quicker:
 /// false then, and it is gone.
-pub(crate) fn put<T>(place: &AtomicPtr<T>, made: &'static [T]) -> bool {
-    let start = made.as_ptr().cast_mut();
+pub(crate) fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
+    let start = made.cast::<T>().as_ptr();
     // Release: other threads find it whole.
     let is_put = place.compare_exchange(ptr::null_mut(), start, Ordering::Release, Ordering::Relaxed).is_ok();
     if !is_put {
-        // SAFETY: a mapping that `map` made and no other code has seen; by its result, the caller
-        // has no reference to it any more.
-        let _gone = unsafe { munmap(start.cast(), size_of_val(made)) };
+        // SAFETY: a mapping that `map` made and no other code has seen.
+        let _gone = unsafe { munmap(start.cast(), made.len() * size_of::<T>()) };
     }
     is_put
 }
