@@ -9,3 +9,4 @@ mod graph;
 mod names;
 mod source;
 mod text;
+mod unsafe_code;

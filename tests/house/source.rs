@@ -83,7 +83,7 @@ pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
 }
 
 /// Whether a condition names `test` or `loom` outside of a `not`.
-fn asks_for_tests(condition: TokenStream) -> bool {
+pub(crate) fn asks_for_tests(condition: TokenStream) -> bool {
     let mut tokens = condition.into_iter().peekable();
     while let Some(token) = tokens.next() {
         match token {

@@ -7,14 +7,13 @@
 //!
 //! It runs where the C library is as new as the one here, or newer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
-
 use crate::process::{Result, cargo, discard, manifest, output, program, read, run, target, write};
+use crate::supply::{self, Packages, SHIPPED, named, text};
 
 const PAGES: [&str; 6] =
     ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE-APACHE", "LICENSE-MIT", "docs"];
@@ -86,6 +85,7 @@ fn fill(here: &Path) -> Result {
     let pages = here.join("share/doc/dormouse");
     std::fs::create_dir_all(&pages).map_err(|why| why.to_string())?;
     run(program("cp -r").args(PAGES).arg(&pages))?;
+    supply::components(&pages.join("components.spdx.json"), &manifest("version")?)?;
     licences(&pages.join("licences"))
 }
 
@@ -102,30 +102,11 @@ fn moved(description: &str) -> String {
 /// Writes the licences of all packages that are linked into the command and the C library, in a
 /// folder for each package.
 fn licences(folder: &Path) -> Result {
-    let metadata = output(&mut cargo(
-        "metadata --format-version 1 --locked --filter-platform x86_64-unknown-linux-gnu",
-    ))?;
-    let metadata: Value = serde_json::from_str(&metadata).map_err(|why| format!("cargo metadata: {why}"))?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let packages: BTreeMap<_, _> =
-        list(&metadata["packages"]).into_iter().map(|package| (text(&package["id"]), package)).collect();
-    let nodes = list(&metadata["resolve"]["nodes"]);
-    let links: BTreeMap<_, _> = nodes.iter().map(|node| (text(&node["id"]), list(&node["deps"]))).collect();
-    let is_ours = |package: &Value| package["name"] == "dormouse-cli" || package["name"] == "dormouse-capi";
-    let ours = packages.iter().filter(|(_, package)| is_ours(package));
-    let mut left: Vec<_> = ours.map(|(id, _)| id.clone()).collect();
-    let mut linked = BTreeSet::new();
-    while let Some(id) = left.pop() {
-        if linked.insert(id.clone()) {
-            let is_linked =
-                |link: &&Value| list(&link["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
-            left.extend(links[&id].iter().filter(is_linked).map(|link| text(&link["pkg"])));
-        }
-    }
+    let packages = Packages::read("--filter-platform x86_64-unknown-linux-gnu")?;
     let mut lines = BTreeSet::new();
-    for package in linked.iter().map(|id| &packages[id]).filter(|package| !package["source"].is_null()) {
-        let name = format!("{}-{}", text(&package["name"]), text(&package["version"]));
+    let linked = packages.linked(&SHIPPED[1..]);
+    for package in linked.into_iter().filter(|package| !package["source"].is_null()) {
+        let name = named(package);
         let source = PathBuf::from(text(&package["manifest_path"]));
         let files = source.parent().and_then(|it| it.read_dir().ok()).into_iter().flatten().flatten();
         for file in files.map(|entry| entry.path()).filter(|path| path.is_file()) {

@@ -4,10 +4,12 @@ mod archive;
 mod checks;
 mod fleet;
 mod install;
+mod nightly;
 mod process;
 mod release;
 mod steps;
 mod suite;
+mod supply;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +18,7 @@ use crate::process::{Result, cargo, run, target};
 
 const HELP: &str = "\
 cargo xtask ci [STEP…]        all checks, or these steps alone: about 25 minutes on two cores
-cargo xtask long [STEP…]      the same with every bench, longer stress, packages and the archive
+cargo xtask long [STEP…]      with every bench, longer stress, Miri, sanitizers, packages, the archive
 cargo xtask schema            write docs/*.schema.json again, after a change of the protocol or --json
 cargo xtask bench [WORKLOAD…] build for release, and run these workloads of the bench, quickly
 cargo xtask package [FOLDER]  make the archive of command, C library and pages; in target/archive

@@ -68,6 +68,18 @@ pub(crate) fn cache() -> PathBuf {
     std::env::var_os("DORMOUSE_TEST_CACHE").map_or_else(home, PathBuf::from)
 }
 
+/// A program of cargo's registry in this version, from the folder that outlives clean clones.
+pub(crate) fn tool(name: &str, version: &str) -> Result<PathBuf> {
+    let root = cache().join(format!("{name}-{version}"));
+    let file = root.join("bin").join(name);
+    if !file.exists() {
+        let mut install = cargo("install --locked");
+        install.arg(format!("{name}@{version}")).arg("--root").arg(&root);
+        run(install.env("CARGO_PROFILE_RELEASE_DEBUG", "0"))?;
+    }
+    Ok(file)
+}
+
 /// The value of a line `name = "value"` of the workspace's manifest.
 pub(crate) fn manifest(name: &str) -> Result<String> {
     let text = read(Path::new("Cargo.toml"))?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::process::{Result, cache, cargo, discard, manifest, output, program, run, target};
+use crate::process::{Result, cargo, discard, manifest, output, program, run, target, tool};
 
 /// The facade, and the crates whose types it shows.
 const PROMISED: [&str; 5] =
@@ -66,13 +66,7 @@ pub(crate) fn promises() -> Result {
         println!("nothing is promised before the first release");
         return Ok(());
     };
-    let root = cache().join(format!("cargo-semver-checks-{SEMVER_CHECKS}"));
-    let checker = root.join("bin/cargo-semver-checks");
-    if !checker.exists() {
-        let mut install = cargo("install --locked");
-        install.arg(format!("cargo-semver-checks@{SEMVER_CHECKS}")).arg("--root").arg(&root);
-        run(install.env("CARGO_PROFILE_RELEASE_DEBUG", "0"))?;
-    }
+    let checker = tool("cargo-semver-checks", SEMVER_CHECKS)?;
     let mut checks = std::process::Command::new(checker);
     checks.args(["semver-checks", "--baseline-rev", &release]);
     run(checks.args(PROMISED.iter().flat_map(|package| ["-p", package])))

@@ -4,16 +4,18 @@ use std::time::Instant;
 
 use crate::process::{Result, output, program, target};
 use crate::suite::Suite;
-use crate::{checks, install, release};
+use crate::{checks, install, nightly, release, supply};
 
 type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
 /// first; those that check without generating code stand together, before those that build.
-const STEPS: [(&str, bool, Step); 16] = [
+const STEPS: [(&str, bool, Step); 20] = [
     ("install", false, |_| install::all()),
     ("fleet", true, |_| crate::fleet::build()),
     ("format", false, |_| checks::format()),
+    ("supply", false, |_| supply::check()),
+    ("advisories", true, supply::advisories),
     ("lints", false, |_| checks::lints()),
     ("documentation", false, |_| checks::documentation()),
     ("arm64", false, |suite| checks::arm64(suite.is_long)),
@@ -25,6 +27,8 @@ const STEPS: [(&str, bool, Step); 16] = [
     ("flags", false, checks::flags),
     ("fuzz", false, checks::fuzz),
     ("tests", false, checks::tests),
+    ("miri", true, nightly::miri),
+    ("sanitizers", true, nightly::sanitizers),
     ("packages", true, |_| release::packages()),
     ("promises", true, |_| release::promises()),
 ];

@@ -40,6 +40,12 @@ impl Suite {
         Suite { is_long, ..Suite::default() }
     }
 
+    /// Counts a check that cannot run on this machine.
+    pub(crate) fn skip(&mut self, why: &str) {
+        println!("{SKIPPED}{why}");
+        *self.skipped.entry(why.to_owned()).or_default() += 1;
+    }
+
     /// `cargo test` with `arguments`, and behind them those that choose targets or tests.
     pub(crate) fn run(&mut self, arguments: &str, choice: &str, settings: &[(&str, &str)]) -> Result {
         let arguments = format!("test {arguments} --locked --no-fail-fast {choice}");

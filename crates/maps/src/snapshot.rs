@@ -11,6 +11,10 @@
 //! 2. The number of places of `tree` is a power of two and at least the number of mappings. The
 //!    first is unused; read from right to left the others are the first addresses of all mappings
 //!    but the lowest, and after them `u64::MAX`.
+//!
+//! # Safety
+//!
+//! The unsafe code is two instructions that each x86-64 processor has.
 
 use crate::mapping::Mapping;
 

@@ -19,6 +19,10 @@
 //!    then on.
 //! 4. The thread that changes the word to 0 gives the slot back, and does not touch it before the
 //!    next use.
+//!
+//! # Safety
+//!
+//! The unsafe code follows the pointer to a static vtable.
 
 use std::sync::atomic::Ordering;
 use std::task::{RawWaker, RawWakerVTable};

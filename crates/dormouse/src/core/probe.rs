@@ -1,4 +1,8 @@
 //! Probes: named places with fields, each asleep behind a static key of its own.
+//!
+//! # Safety
+//!
+//! The unsafe code asserts that the number of the attachment is this type's alone.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -21,6 +21,10 @@
 //! }
 //! # brew(2);
 //! ```
+//!
+//! # Safety
+//!
+//! The unsafe code asserts that the number of the attachment is this type's alone.
 
 pub use crate::{
     __dormouse_tracing_debug as debug, __dormouse_tracing_debug_span as debug_span,

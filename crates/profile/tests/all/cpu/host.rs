@@ -21,7 +21,7 @@ fn takeable() -> impl Iterator<Item = i32> {
     std::iter::once(libc::SIGURG).chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }
 
-/// Those of them with a handler.
+/// The signals with a handler that a profile may take.
 fn caught() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -132,7 +132,7 @@ fn a_signal_that_is_taken_ends_the_profile() {
     });
 }
 
-/// As a program does that is about to become another one.
+/// A program does that before it becomes another one.
 #[test]
 fn a_reset_of_all_signals_ends_no_process() {
     in_child(|| {

@@ -1,0 +1,95 @@
+//! Checks by a nightly compiler: Miri, and the sanitizers of addresses and of threads.
+//!
+//! Where no such compiler can be installed, each check is counted as skipped.
+
+use std::process::Command;
+
+use crate::process::{Result, discard, program, run, target};
+use crate::suite::Suite;
+
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+/// Crates whose unit tests Miri runs, as far as it can.
+const MIRI: [&str; 9] = ["statistics", "encode", "unwind", "maps", "clock", "sys", "events", "waits", "keys"];
+/// Crates whose unit tests run under the sanitizers.
+const SANITIZED: [&str; 5] = ["sys", "waits", "events", "keys", "profile"];
+/// The longest time for one test under Miri.
+const MIRI_SECONDS: u32 = 300;
+
+fn nightly(line: &str) -> Command {
+    let mut command = program(&format!("rustup run nightly {line}"));
+    command.env("CARGO_TERM_COLOR", "never").env("CARGO_INCREMENTAL", "0").env_remove("CARGO");
+    command
+}
+
+/// Whether there is a nightly compiler with these components. Installs it if possible.
+fn has_nightly(suite: &mut Suite, what: &str) -> bool {
+    let install = "rustup toolchain install nightly --profile minimal --no-self-update";
+    let is_there = run(&mut program(&format!("{install} --component miri,rust-src"))).is_ok();
+    if !is_there {
+        suite.skip(&format!("{what}: no nightly compiler can be installed"));
+    }
+    is_there
+}
+
+/// Runs each unit test of these crates under Miri, by itself: one that makes a call which Miri does
+/// not have is skipped, and the others go on.
+pub(crate) fn miri(suite: &mut Suite) -> Result {
+    if !has_nightly(suite, "Miri") {
+        return Ok(());
+    }
+    let folder = target().join("miri");
+    let mut faults = Vec::new();
+    for name in MIRI {
+        let miri = |arguments: &[&str]| {
+            let mut command =
+                program(&format!("timeout {MIRI_SECONDS} rustup run nightly cargo miri test -q --locked"));
+            command.env_remove("CARGO").env("CARGO_TARGET_DIR", &folder);
+            // Threads that live as long as the process have memory that is never freed.
+            command.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks");
+            command.args(["-p", &format!("dormouse-{name}"), "--lib", "--"]).args(arguments);
+            let output = command.output().map_err(|why| format!("miri: {why}"))?;
+            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            Ok::<_, String>((output.status, text.into_owned()))
+        };
+        let (status, listed) = miri(&["--list"])?;
+        if !status.success() {
+            return Err(format!("{name} does not build for Miri:\n{listed}"));
+        }
+        let (mut passed, mut left) = (0, 0);
+        for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+            let (status, text) = miri(&["--exact", test])?;
+            if status.success() {
+                passed += 1;
+            } else if text.contains("unsupported operation") || status.code() == Some(124) {
+                left += 1;
+                suite.skip(&format!("Miri has no such call, or no time: dormouse-{name}"));
+            } else {
+                println!("{text}");
+                faults.push(format!("{name} {test}"));
+            }
+        }
+        println!("{name}: {passed} tests under Miri, {left} skipped");
+    }
+    discard(&[folder])?;
+    if faults.is_empty() { Ok(()) } else { Err(format!("Miri finds faults in {}", faults.join(", "))) }
+}
+
+/// Runs unit tests under the sanitizers.
+pub(crate) fn sanitizers(suite: &mut Suite) -> Result {
+    if !has_nightly(suite, "sanitizers") {
+        return Ok(());
+    }
+    // The standard library has to be built for the sanitizer of threads, whose view it would hide.
+    for (sanitizer, build) in [("address", ""), ("thread", "-Zbuild-std")] {
+        let folder = target().join(sanitizer);
+        let mut test =
+            nightly(&format!("cargo test --locked --lib --no-fail-fast {build} --target {TRIPLE}"));
+        test.args(SANITIZED.iter().flat_map(|name| ["-p".to_owned(), format!("dormouse-{name}")]));
+        test.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("CARGO_TARGET_DIR", &folder);
+        // Threads that live as long as the process have memory that is never freed.
+        test.env("ASAN_OPTIONS", "detect_leaks=0");
+        run(&mut test)?;
+        discard(&[folder])?;
+    }
+    Ok(())
+}
