@@ -169,7 +169,10 @@ impl Drop for PollWatch {
 #[derive(Debug)]
 struct KnownPoll {
     seen: SeenPoll,
+    /// The end of the first scan that saw it.
     since: Instant,
+    /// The begin of the last scan that saw it.
+    until: Instant,
     /// Its number as a long poll; 0 if it is none yet.
     number: u64,
     /// By watch, the length at which the next report is due.
@@ -258,24 +261,25 @@ impl LongPollWatches {
             polls.push(seen);
         }
         let took = own_cpu().saturating_sub(began);
+        let seen_at = Instant::now();
         if self.known.try_reserve(polls.len()).is_err() {
             return took;
         }
         let mut before = std::mem::take(&mut self.known);
         for seen in polls {
             let known = match before.remove(&seen.block()) {
-                Some(known) if known.seen.is_same(&seen) => KnownPoll { seen, ..known },
+                Some(known) if known.seen.is_same(&seen) => KnownPoll { seen, until: now, ..known },
                 gone => {
-                    self.tell_end(gone, now);
-                    KnownPoll { seen, since: now, number: 0, due: Vec::new() }
+                    self.tell_end(gone);
+                    KnownPoll { seen, since: seen_at, until: seen_at, number: 0, due: Vec::new() }
                 }
             };
             self.known.insert(seen.block(), known);
         }
         for gone in before.into_values() {
-            self.tell_end(Some(gone), now);
+            self.tell_end(Some(gone));
         }
-        let due: Vec<usize> = self.known.keys().copied().filter(|at| self.is_due(*at, now)).collect();
+        let due: Vec<usize> = self.known.keys().copied().filter(|at| self.is_due(*at)).collect();
         for (done, at) in due.into_iter().enumerate() {
             if done == 0 || now.elapsed() < STACKS {
                 self.tell(at);
@@ -285,9 +289,9 @@ impl LongPollWatches {
     }
 
     /// Whether a report on the poll is due.
-    fn is_due(&self, at: usize, now: Instant) -> bool {
+    fn is_due(&self, at: usize) -> bool {
         let Some(poll) = self.known.get(&at) else { return false };
-        let lasted = now.saturating_duration_since(poll.since);
+        let lasted = poll.seen_for();
         self.watches.iter().any(|watch| lasted >= poll.due(watch))
     }
 
@@ -300,13 +304,14 @@ impl LongPollWatches {
             None => return,
         };
         // A stack is that of the poll only if the poll is still there.
+        let until = Instant::now();
         let again = eyes.looker.again(&poll.seen);
         if poll.number == 0 {
             poll.number = LAST_POLL.fetch_add(1, Ordering::Relaxed) + 1;
         }
         let Some(seen) = again else { return };
-        poll.seen = seen;
-        let seen_for = poll.since.elapsed();
+        (poll.seen, poll.until) = (seen, until);
+        let seen_for = poll.seen_for();
         let (stack, no_stack) = match stack {
             Ok(stack) => (Some(stack), None),
             Err(why) => (None, Some(why)),
@@ -327,9 +332,9 @@ impl LongPollWatches {
     }
 
     /// Reports the end of a poll to the watches that have reported it.
-    fn tell_end(&self, gone: Option<KnownPoll>, now: Instant) {
+    fn tell_end(&self, gone: Option<KnownPoll>) {
         let Some(poll) = gone.filter(|poll| poll.number != 0) else { return };
-        let lasted = now.saturating_duration_since(poll.since);
+        let lasted = poll.seen_for();
         let report = poll.report(lasted, true);
         for watch in &self.watches {
             // A poll that ended while its stack was read was not reported to any watch.
@@ -347,6 +352,10 @@ fn own_cpu() -> Duration {
 }
 
 impl KnownPoll {
+    fn seen_for(&self) -> Duration {
+        self.until.saturating_duration_since(self.since)
+    }
+
     /// The length at which the next report for a watch is due.
     fn due(&self, watch: &PollWatch) -> Duration {
         let known = self.due.iter().find(|(of, _)| *of == watch.number);
