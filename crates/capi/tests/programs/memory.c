@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "check.h"
+#include "starve.h"
 
 static DORMOUSE_KEY_NAMED(key, "memory.key", false);
 
@@ -18,6 +19,15 @@ __attribute__((noinline)) static bool site(void)
 struct block {
 	struct block *before;
 };
+
+/* This thread gets nothing of what other threads give back meanwhile. */
+static __thread bool starves;
+
+static bool refuses(size_t size)
+{
+	(void)size;
+	return starves;
+}
 
 /* All that there is, in blocks that get smaller. */
 static struct block *take_all(void)
@@ -81,6 +91,7 @@ int main(void)
 	CHECK(dormouse_profile_begin(&profiled, &running, NULL) == DORMOUSE_OK);
 	CHECK(dormouse_metrics_begin(&measured, &counted, NULL) == DORMOUSE_OK);
 	all = take_all();
+	starves = true;
 	errno = 77;
 	none = dormouse_batch_begin();
 	dormouse_batch_enable(none, &key.key);
@@ -103,6 +114,7 @@ int main(void)
 	current = dormouse_group_current();
 	left = dormouse_group_leave(entered);
 	CHECK(site() && dormouse_is_enabled(&key.key) && errno == 77);
+	starves = false;
 	give_back(all);
 
 	for (int i = 0; i < 7; i++)

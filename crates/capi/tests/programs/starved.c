@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "starve.h"
 
 static DORMOUSE_KEY_NAMED(key, "starved.key", false);
 
@@ -25,18 +26,6 @@ static __thread bool starves;
 static bool forever;
 static long number, refused_from = -1, refusals;
 
-#ifdef __cplusplus
-#define OF_C extern "C"
-#define NOTHROW noexcept
-#else
-#define OF_C
-#define NOTHROW
-#endif
-
-OF_C void *__libc_malloc(size_t size);
-OF_C void *__libc_calloc(size_t count, size_t size);
-OF_C void *__libc_realloc(void *block, size_t size);
-
 static bool refuses(size_t size)
 {
 	if (!starves || size >= FOUND)
@@ -46,21 +35,6 @@ static bool refuses(size_t size)
 		return false;
 	refusals++;
 	return true;
-}
-
-OF_C void *malloc(size_t size) NOTHROW
-{
-	return refuses(size) ? NULL : __libc_malloc(size);
-}
-
-OF_C void *calloc(size_t count, size_t size) NOTHROW
-{
-	return refuses(count * size) ? NULL : __libc_calloc(count, size);
-}
-
-OF_C void *realloc(void *block, size_t size) NOTHROW
-{
-	return refuses(size) ? NULL : __libc_realloc(block, size);
 }
 
 /* Whether there was an allocation to refuse. */
