@@ -13,7 +13,7 @@ pub(crate) use instrumented::*;
 
 #[cfg(feature = "dormouse")]
 mod instrumented {
-    use std::{convert::Infallible, time::Duration};
+    use std::{convert::Infallible, str::FromStr as _, time::Duration};
 
     use axum::{
         extract::{Request, State},
@@ -23,7 +23,7 @@ mod instrumented {
     };
     use dormouse::{TaskBudget, tower::GroupLayer};
     use tokio::task::JoinHandle;
-    use tracing_subscriber::EnvFilter;
+    use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
     pub(crate) use dormouse::tokio::received;
     pub(crate) use dormouse::{Group, probe, static_key, tracing, unlikely};
@@ -112,17 +112,15 @@ mod instrumented {
     /// through. Without, it lets warnings through. `RUST_LOG` overrides both.
     fn start_log(log: bool) {
         let default = if log { "warn,dormouse_teaparty=trace" } else { "warn" };
-        let filter = match std::env::var("RUST_LOG") {
-            Ok(directives) if !directives.is_empty() => {
-                EnvFilter::try_new(&directives).unwrap_or_else(|error| {
-                    eprintln!("warning: RUST_LOG={directives:?} is ignored: {error}");
-                    EnvFilter::new(default)
-                })
-            }
-            _ => EnvFilter::new(default),
-        };
+        let set = std::env::var("RUST_LOG").ok().filter(|directives| !directives.is_empty());
+        let filter = set.and_then(|directives| {
+            let parsed = Targets::from_str(&directives);
+            parsed.inspect_err(|error| eprintln!("warning: RUST_LOG={directives:?} is ignored: {error}")).ok()
+        });
+        let filter = filter.unwrap_or_else(|| default.parse().expect("targets and levels"));
+        let messages = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         // Fails if the program that embeds this library has a subscriber: then that one is used.
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+        let _ = tracing_subscriber::registry().with(messages).with(filter).try_init();
     }
 }
 
