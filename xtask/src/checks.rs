@@ -78,7 +78,12 @@ pub(crate) fn arm64(is_long: bool) -> Result {
 const BOTH: &str = "--package dormouse-cli --package dormouse-bench";
 
 pub(crate) fn release(is_long: bool) -> Result {
-    run(&mut cargo(&format!("build --release --locked {}", if is_long { "" } else { BOTH })))?;
+    let mut build = cargo(&format!("build --release --locked {}", if is_long { "" } else { BOTH }));
+    if !is_long {
+        // No workload of a short run shows lines.
+        build.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+    }
+    run(&mut build)?;
     run(program("timeout 120")
         .arg(target().join("release/dormouse"))
         .args(["demo", "--for", "5s", "--plain"]))
