@@ -27,12 +27,14 @@ impl QueuedTicks {
     /// The queue of a request whose task begins at `now`. Counters of two processors may differ,
     /// and bytes may come after the wake of the poll in which they are read, so stamps are put in
     /// order.
+    #[inline]
     pub(crate) fn new(arrival: Arrival, now: u64) -> Self {
         let received = arrival.received.map(|received| received.min(now));
         let woken = arrival.woken.clamp(received.unwrap_or(0), now);
         Self { unseen: received.map(|received| woken - received), behind: now - woken }
     }
 
+    #[inline]
     pub(crate) fn ticks(self) -> u64 {
         self.unseen.unwrap_or(0) + self.behind
     }
@@ -50,6 +52,7 @@ pub(crate) struct QueueSums {
 }
 
 impl QueueSums {
+    #[inline]
     pub(crate) fn count(&self, queued: QueuedTicks) {
         add(&self.behind, queued.behind);
         if let Some(unseen) = queued.unseen {

@@ -85,7 +85,7 @@ pub use read::{GroupWaits, Histograms, read, read_each, read_group};
 pub use rows::{capability, groups};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
-pub use stretch::{Stretch, inside, woken_here};
+pub use stretch::{Around, Stretch, around};
 pub use task::{TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;

@@ -96,6 +96,7 @@ impl Going {
     }
 
     /// The stretch outside of it; `None` also if the slot's task was polled again since.
+    #[inline]
     pub(crate) fn outer(self) -> Option<Self> {
         let slot = at(&self.slot.outer)?;
         let is_its = self.slot.outer_of.load(Ordering::Relaxed) == self.begins;
@@ -275,6 +276,7 @@ impl Shelf {
     }
 
     /// The time that requests of a group waited before their tasks began.
+    #[inline]
     pub(crate) fn queue(&self, group: u32) -> &QueueSums {
         &self.queues[row_of(group)]
     }

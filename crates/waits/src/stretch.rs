@@ -79,18 +79,35 @@ impl Stretch {
     }
 }
 
-/// The numbers of the tasks that the calling thread is in, from the innermost outwards.
-pub fn inside() -> impl Iterator<Item = u64> {
-    let innermost = rows::own().and_then(Shelf::polled);
-    let outwards = std::iter::successors(innermost, |going| going.outer()).take(DEPTH);
-    outwards.map(|going| going.slot.task.load(Ordering::Relaxed))
+/// The tasks that a thread is in, where another one begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Around(&'static Shelf);
+
+impl Around {
+    #[inline]
+    pub(crate) fn of(shelf: &'static Shelf) -> Self {
+        Self(shelf)
+    }
+
+    /// The numbers of the tasks, from the innermost outwards.
+    #[inline]
+    pub fn tasks(self) -> impl Iterator<Item = u64> {
+        let outwards = std::iter::successors(self.0.polled(), |going| going.outer()).take(DEPTH);
+        outwards.map(|going| going.slot.task.load(Ordering::Relaxed))
+    }
+
+    /// The wake of the present poll, as a stamp. `None` if it was not seen, or if another task was
+    /// run inside of the poll.
+    #[inline]
+    pub fn woken(self) -> Option<u64> {
+        let woken = self.0.woken.load(Ordering::Relaxed);
+        (woken != 0).then_some(woken)
+    }
 }
 
-/// The wake of the poll that the calling thread is in, as a stamp. `None` if it was not seen, or if
-/// another task was run inside of the poll.
-pub fn woken_here() -> Option<u64> {
-    let woken = rows::own()?.woken.load(Ordering::Relaxed);
-    (woken != 0).then_some(woken)
+/// The tasks that the calling thread is in; `None` for a thread of which no times are taken.
+pub fn around() -> Option<Around> {
+    rows::own().map(Around)
 }
 
 /// The thread leaves a stretch, and goes on with the one outside of it.

@@ -29,7 +29,7 @@ use crate::seat::Seat;
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
 use crate::slow;
-use crate::stretch::{Stretch, leave};
+use crate::stretch::{Around, Stretch, leave};
 use crate::trace_context::TraceContext;
 use crate::traces;
 use crate::waiting::{WAITS, run, run_begun};
@@ -105,17 +105,17 @@ impl TaskWaits {
     /// A task that begins now.
     #[inline]
     pub fn begun(who: Who) -> Self {
-        Self::begun_after(who, || None)
+        Self::begun_after(who, |_| None)
     }
 
     /// A task that begins now, and answers a request that came before; `arrival` is not called
     /// while times are not taken. The age of the task, which is the latency of the request, begins
     /// with the arrival.
     #[inline]
-    pub fn begun_after(who: Who, arrival: impl FnOnce() -> Option<Arrival>) -> Self {
+    pub fn begun_after(who: Who, arrival: impl FnOnce(Around) -> Option<Arrival>) -> Self {
         let mut waits = Self(None);
         if unlikely!(WAITS) {
-            waits.begin_now(who, arrival());
+            waits.begin_now(who, arrival);
         }
         waits
     }
@@ -212,35 +212,42 @@ impl TaskWaits {
         }
     }
 
-    #[cold]
-    fn begin_now(&mut self, who: Who, arrival: Option<Arrival>) {
+    // Not cold, as the rest of the way is not: nothing would be inlined.
+    #[inline(never)]
+    fn begin_now(&mut self, who: Who, arrival: impl FnOnce(Around) -> Option<Arrival>) {
         if let Some(shelf) = rows::own()
             && let Some(account) = shelf.account(who.group)
-            && let Some(slot) = self.begin(who, shelf, account, run(), true)
-            // An arrival of an earlier run may be that of any request before.
-            && let Some(arrival) = arrival.filter(|arrival| arrival.woken >= run_begun())
         {
-            let begun = slot.begun.load(Ordering::Relaxed);
-            let queued = QueuedTicks::new(arrival, begun);
-            shelf.queue(who.group).count(queued);
-            slot.sequence.write(|| slot.begun.store(begun - queued.ticks(), Ordering::Relaxed));
+            // An arrival of an earlier run may be that of any request before.
+            let arrival = arrival(Around::of(shelf)).filter(|arrival| arrival.woken >= run_begun());
+            let now = stamp();
+            let queued = arrival.map(|arrival| QueuedTicks::new(arrival, now));
+            let begun = now - queued.map_or(0, QueuedTicks::ticks);
+            if self.begin(who, shelf, account, run(), now, begun).is_some()
+                && let Some(queued) = queued
+            {
+                shelf.queue(who.group).count(queued);
+            }
         }
     }
 
-    #[cold]
+    /// Times begin at `now`. `begun`: when the task began, or its request came; 0: before times
+    /// were taken.
+    #[inline]
     fn begin(
         &mut self,
         who: Who,
         shelf: &Shelf,
         account: Account,
         run: u64,
-        is_new: bool,
+        now: u64,
+        begun: u64,
     ) -> Option<&'static Slot> {
         let slot = slab::take(shelf.index())?;
         slot.share.hold();
         slot.task.store(who.task, Ordering::Relaxed);
         slot.group.store(who.group, Ordering::Relaxed);
-        restart(slot, shelf, account, run, is_new);
+        restart(slot, shelf, account, run, now, begun);
         // Release: who finds it odd finds the rest.
         slot.life.fetch_add(1, Ordering::Release);
         self.0 = Some(NonNull::from(slot));
@@ -252,13 +259,13 @@ impl TaskWaits {
     fn slot(&mut self, who: Who, shelf: &'static Shelf, account: Account, run: u64) -> Option<&'static Slot> {
         // SAFETY: a slot stays.
         let Some(slot) = self.0.map(|slot| unsafe { &*slot.as_ptr() }) else {
-            return self.begin(who, shelf, account, run, false);
+            return self.begin(who, shelf, account, run, stamp(), 0);
         };
         let begins = slot.polling.load(Ordering::Relaxed);
         if slot.run.load(Ordering::Relaxed) != run || begins != 0 {
             // In a poll: somebody has forgotten a stretch.
             end_forgotten(Going { slot, begins }, shelf);
-            restart(slot, shelf, account, run, false);
+            restart(slot, shelf, account, run, stamp(), 0);
         }
         Some(slot)
     }
@@ -292,13 +299,12 @@ impl Drop for TaskWaits {
 }
 
 /// Times begin now: with the task, or in its midst.
-#[cold]
-fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, is_new: bool) {
-    let now = stamp();
+#[inline]
+fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, begun: u64) {
     let store = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
     slot.sequence.write(|| {
         store(&slot.run, run);
-        store(&slot.begun, if is_new { now } else { 0 });
+        store(&slot.begun, begun);
         store(&slot.since, now);
         store(&slot.polling, 0);
         for word in slot.ticks.iter().chain([&slot.polls, &slot.wakes]) {
@@ -307,7 +313,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, is_new: bool)
         traces::begin(slot, shelf, run);
     });
     // A new task is to be polled.
-    store(&slot.woken, if is_new { now & !WOKEN_BY } else { 0 });
+    store(&slot.woken, if begun == 0 { 0 } else { now & !WOKEN_BY });
     slot.seats.iter().for_each(Seat::restart);
     slot.crowded.store(0, Ordering::Relaxed);
     slot.cpu.set(0, 0);

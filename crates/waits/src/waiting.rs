@@ -121,6 +121,7 @@ pub(crate) fn run() -> u64 {
 }
 
 /// When that run began, as a stamp.
+#[inline]
 pub(crate) fn run_begun() -> u64 {
     BEGUN.load(Ordering::Relaxed)
 }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use dormouse_waits::{Arrival, are_times_taken};
+use dormouse_waits::{Arrival, are_times_taken, around};
 use pin_project_lite::pin_project;
 
 use crate::core::arrival::{arrival, noted_in};
@@ -21,7 +21,7 @@ pin_project! {
 
 /// When a request came that begins here; `None` while times are not taken.
 pub(super) fn arrival_here() -> Option<Arrival> {
-    if are_times_taken() { arrival() } else { None }
+    if are_times_taken() { around().and_then(arrival) } else { None }
 }
 
 impl<F> Arrived<F> {

@@ -32,7 +32,7 @@ use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use ::tokio::net::TcpStream;
 use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::receive::{Received, receive, want_times};
-use dormouse_waits::{Arrival, are_times_taken, woken_here};
+use dormouse_waits::{Around, Arrival, are_times_taken, around};
 
 use crate::core::arrival::note;
 use crate::core::group::Group;
@@ -110,7 +110,7 @@ struct Receipt {
     stamps: StampState,
     /// Counter and wall clock at the last read that returned a stamp, or when stamps were asked
     /// for.
-    clocks: (u64, u64),
+    clocks: Option<(u64, u64)>,
     arrival: Option<Arrival>,
 }
 
@@ -122,6 +122,11 @@ enum StampState {
     Returned,
     /// The stream is no TCP socket of tokio's, or the kernel or a filter refuses.
     Refused,
+}
+
+/// Counter and wall clock.
+fn clocks() -> (u64, u64) {
+    (stamp(), realtime_ns())
 }
 
 impl<I> ServedStream<I> {
@@ -223,8 +228,18 @@ impl Receipt {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.is_timed = true;
-        // Also where nothing is read: the requests before may begin now.
+        let read = self.read_timed(io, cx, buffer);
+        // Also where nothing was read: the requests before may begin now.
         note(self.arrival);
+        read
+    }
+
+    fn read_timed<I: AsyncRead + Unpin + 'static>(
+        &mut self,
+        io: &mut I,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let stamped = match self.stamped(io) {
             Some(stream) => Some(ready!(read_stamped(stream, cx, buffer))),
@@ -244,8 +259,8 @@ impl Receipt {
         };
         if buffer.filled().len() > before {
             let received = received.and_then(|realtime_ns| self.stamp_of(realtime_ns));
-            self.arrival = Some(Arrival { received, woken: woken_here().unwrap_or_else(stamp) });
-            note(self.arrival);
+            let woken = around().and_then(Around::woken);
+            self.arrival = Some(Arrival { received, woken: woken.unwrap_or_else(stamp) });
         }
         Poll::Ready(Ok(()))
     }
@@ -256,7 +271,7 @@ impl Receipt {
         if self.stamps == StampState::NotAsked {
             let is_asked = stream.is_some_and(|stream| want_times(stream.as_fd(), true).is_ok());
             self.stamps = if is_asked { StampState::Returned } else { StampState::Refused };
-            self.clocks = (stamp(), realtime_ns());
+            self.clocks = self.clocks.or_else(|| Some(clocks()));
         }
         stream.filter(|_| self.stamps == StampState::Returned)
     }
@@ -264,7 +279,8 @@ impl Receipt {
     /// Times are not taken any more.
     #[cold]
     fn forget<I: 'static>(&mut self, io: &mut I) {
-        if let Some(stream) = self.stamped(io) {
+        let stream = (io as &dyn Any).downcast_ref::<TcpStream>();
+        if let Some(stream) = stream.filter(|_| self.stamps != StampState::Refused) {
             // A stream that keeps the option costs the machine a little, and its readers nothing.
             _ = want_times(stream.as_fd(), false);
         }
@@ -272,12 +288,12 @@ impl Receipt {
     }
 
     /// The counter at a moment of the wall clock that has just passed; see the module.
-    fn stamp_of(&mut self, realtime_ns: u64) -> Option<u64> {
-        let now = (stamp(), dormouse_clock::realtime_ns());
-        let before = std::mem::replace(&mut self.clocks, now);
+    fn stamp_of(&mut self, received_ns: u64) -> Option<u64> {
+        let now = clocks();
+        let before = self.clocks.replace(now)?;
         let went = ticks_to_ns(now.0.saturating_sub(before.0));
         let shown = now.1.checked_sub(before.1)?;
-        let age = now.1.checked_sub(realtime_ns)?;
+        let age = now.1.checked_sub(received_ns)?;
         let is_steady = shown.abs_diff(went) <= SLACK_NS + went / DRIFT;
         (is_steady && age <= OLDEST_NS).then(|| now.0.saturating_sub(ns_to_ticks(age)))
     }
@@ -332,7 +348,7 @@ mod tests {
     fn age_ms(ago_ms: u64, step_ms: i64) -> Option<u64> {
         let mut receipt = Receipt::default();
         let wall = realtime_ns();
-        receipt.clocks = (stamp(), wall.wrapping_add_signed(-step_ms * 1_000_000));
+        receipt.clocks = Some((stamp(), wall.wrapping_add_signed(-step_ms * 1_000_000)));
         let received = receipt.stamp_of(wall - ago_ms * 1_000_000)?;
         Some(ticks_to_ns(stamp() - received) / 1_000_000)
     }
@@ -344,7 +360,7 @@ mod tests {
         assert_eq!(age_ms(20, 500), None, "forward");
         assert_eq!(age_ms(20, -500), None, "back");
         assert_eq!(age_ms(100_000, 0), None, "too old");
-        let mut receipt = Receipt { clocks: (stamp(), realtime_ns()), ..Receipt::default() };
+        let mut receipt = Receipt { clocks: Some(clocks()), ..Receipt::default() };
         assert_eq!(receipt.stamp_of(realtime_ns() + 1_000_000_000), None, "of the future");
     }
 }

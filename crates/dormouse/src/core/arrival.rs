@@ -16,7 +16,7 @@ use std::cell::Cell;
 
 #[cfg(feature = "tokio")]
 use ::tokio::task::{Id, try_id};
-use dormouse_waits::{Arrival, inside, woken_here};
+use dormouse_waits::{Around, Arrival};
 
 use crate::core::tasks::{Origin, is_request};
 
@@ -34,6 +34,7 @@ pub(crate) fn note(arrival: Option<Arrival>) {
 }
 
 #[cfg(feature = "tokio")]
+#[inline]
 fn noted() -> Option<Arrival> {
     let (task, arrival) = NOTED.get()?;
     if try_id() != Some(task) {
@@ -57,13 +58,15 @@ fn noted() -> Option<Arrival> {
 }
 
 /// When a request came that begins here, if that is known.
-pub(crate) fn arrival() -> Option<Arrival> {
-    if inside().any(is_request) {
+#[inline]
+pub(crate) fn arrival(around: Around) -> Option<Arrival> {
+    let mut tasks = around.tasks();
+    let innermost = tasks.next().map_or(Origin::Part, Origin::of);
+    if innermost == Origin::Request || tasks.any(is_request) {
         return None;
     }
     noted().or_else(|| {
-        let serves = inside().next().is_some_and(|task| Origin::of(task) == Origin::Connection);
-        let woken = woken_here().filter(|_| serves)?;
+        let woken = around.woken().filter(|_| innermost == Origin::Connection)?;
         Some(Arrival { received: None, woken })
     })
 }

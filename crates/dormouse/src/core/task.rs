@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
-use dormouse_waits::{Arrival, Stretch, TaskWaits, TraceContext, Who};
+use dormouse_waits::{Around, Arrival, Stretch, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
 use crate::core::arrival::arrival;
@@ -164,10 +164,10 @@ impl Task {
     }
 
     fn begun(group: Group, number: u64) -> Self {
-        Self::begun_after(group, number, || None)
+        Self::begun_after(group, number, |_| None)
     }
 
-    fn begun_after(group: Group, number: u64, arrival: fn() -> Option<Arrival>) -> Self {
+    fn begun_after(group: Group, number: u64, arrival: impl FnOnce(Around) -> Option<Arrival>) -> Self {
         let waits = TaskWaits::begun_after(Who { task: number, group: group.id() }, arrival);
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
