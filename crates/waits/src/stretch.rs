@@ -10,12 +10,14 @@ use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 use dormouse_clock::{shared_stamp, stamp};
+use dormouse_keys::unlikely;
 
 use crate::counts::{Time, add};
 use crate::cpu;
 use crate::places;
 use crate::rows::{self, Account, Going, Shelf, Wait};
 use crate::slot::Slot;
+use crate::waiting::WAITS;
 
 /// How many stretches are visited, from the innermost.
 pub(crate) const DEPTH: usize = 64;
@@ -108,6 +110,44 @@ impl Around {
 /// The tasks that the calling thread is in; `None` for a thread of which no times are taken.
 pub fn around() -> Option<Around> {
     rows::own().map(Around)
+}
+
+/// Runs `f` as if the thread were in no task: the time is in no group's polls. The polls go on, and
+/// so does the time in a poll of each single task.
+#[inline]
+pub fn set_aside<T>(f: impl FnOnce() -> T) -> T {
+    let _aside = if unlikely!(WAITS) { Aside::begin() } else { None };
+    f()
+}
+
+/// The thread is in no task until this is dropped.
+struct Aside {
+    shelf: &'static Shelf,
+    innermost: Going,
+}
+
+impl Aside {
+    #[cold]
+    fn begin() -> Option<Self> {
+        let shelf = rows::own()?;
+        let innermost = shelf.polled()?;
+        cpu::turn(shelf);
+        shelf.stop(stamp());
+        shelf.woken.store(0, Ordering::Relaxed);
+        shelf.polls(None, None);
+        Some(Self { shelf, innermost })
+    }
+}
+
+impl Drop for Aside {
+    #[inline]
+    fn drop(&mut self) {
+        let now = stamp();
+        // Of what was left behind.
+        self.shelf.stop(now);
+        cpu::turn(self.shelf);
+        leave(self.shelf, Some(self.innermost), now);
+    }
 }
 
 /// The thread leaves a stretch, and goes on with the one outside of it.

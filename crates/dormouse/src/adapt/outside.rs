@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use dormouse_events::without_tasks;
+use dormouse_waits::set_aside;
 use pin_project_lite::pin_project;
 
 use crate::core::task::poll_to_its_end;
@@ -23,7 +24,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut future = this.project().future;
             if future.is_some() {
-                without_tasks(|| future.set(None));
+                in_no_group(|| future.set(None));
             }
         }
     }
@@ -46,7 +47,8 @@ pin_project! {
 ///
 /// # Cost
 ///
-/// Within a group each poll leaves the group and enters it again, and copies one kilobyte.
+/// Within a group each poll leaves the group and enters it again, and copies one kilobyte. Neither
+/// its CPU time nor its time in a poll is the group's.
 pub fn outside<F: Future>(future: F) -> Outside<F> {
     Outside { future: Some(future) }
 }
@@ -55,6 +57,11 @@ impl<F: Future> Future for Outside<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        without_tasks(|| poll_to_its_end(self.project().future, cx))
+        in_no_group(|| poll_to_its_end(self.project().future, cx))
     }
+}
+
+/// Runs `f` in no group: neither its CPU time nor its time in polls is anybody's.
+pub(super) fn in_no_group<T>(f: impl FnOnce() -> T) -> T {
+    set_aside(|| without_tasks(f))
 }

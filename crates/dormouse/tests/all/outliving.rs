@@ -7,10 +7,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::{Router, routing::get};
-use dormouse::{Group, hyper::Executor, inherit};
+use dormouse::{Group, Waiting, hyper::Executor, inherit};
 use dormouse_testkit::{eventually, in_child};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -47,6 +48,21 @@ impl Drop for Seen {
     fn drop(&mut self) {
         self.0.send(Group::current()).unwrap();
     }
+}
+
+#[test]
+fn work_outside_is_no_stall() {
+    let _waiting = Waiting::start().unwrap();
+    let request = Group::new("a request that blocks outside");
+    let (begun, mut outside) = (Instant::now(), Duration::ZERO);
+    block_on(request.instrument(dormouse::outside(async {
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_millis(20));
+        outside = begun.elapsed();
+    })));
+    let polled = Duration::from_nanos(request.read_waits().poll_ns);
+    let lasted = begun.elapsed() + Duration::from_micros(100);
+    assert!(polled > Duration::ZERO && polled + outside <= lasted, "{polled:?} {outside:?} {lasted:?}");
 }
 
 #[test]

@@ -4,11 +4,11 @@
 use crate::happenings;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse::events::overflows;
 use dormouse::rayon::{InGroup as _, PoolScope, install, join, scope, spawn};
-use dormouse::{Counting, Event, Group};
+use dormouse::{Counting, Event, Group, Waiting};
 use dormouse_testkit::{spin_for, thread_cpu};
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -57,6 +57,23 @@ fn a_join_pays_for_both_halves_alone() {
         );
     };
     assert_eq!(on_one_worker("join", halves), 111);
+}
+
+#[test]
+fn work_for_strangers_is_no_stall() {
+    let _waiting = Waiting::start().unwrap();
+    let group = Group::new("a join whose worker is busy");
+    let (took, taken) = std::sync::mpsc::channel();
+    let stranger = move || {
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_millis(20));
+        took.send(begun.elapsed()).unwrap();
+    };
+    let begun = Instant::now();
+    pool(1).install(|| group.scope(|| join(|| rayon::spawn(stranger), || ())));
+    let polled = Duration::from_nanos(group.read_waits().poll_ns);
+    let (lasted, strangers) = (begun.elapsed() + Duration::from_micros(100), taken.recv().unwrap());
+    assert!(polled > Duration::ZERO && polled + strangers <= lasted, "{polled:?} {strangers:?} {lasted:?}");
 }
 
 #[test]

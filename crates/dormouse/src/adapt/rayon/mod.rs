@@ -42,6 +42,7 @@ mod iter;
 use ::rayon::{ThreadPool, current_thread_index};
 
 use super::inherit::{Carried, carry, inherit_fn};
+use super::outside::in_no_group;
 
 pub use self::iter::{Grouped, InGroup};
 
@@ -169,5 +170,5 @@ fn carried() -> Carried {
 /// stay in their poll, so that a long one is seen.
 fn waits<T>(f: impl FnOnce() -> T) -> T {
     let is_charged = current_thread_index().is_some() && dormouse_events::current_task() != 0;
-    if is_charged { dormouse_events::without_tasks(f) } else { f() }
+    if is_charged { in_no_group(f) } else { f() }
 }
