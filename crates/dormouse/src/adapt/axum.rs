@@ -66,7 +66,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::arrived::{Arrived, arrival_here};
-use super::connection::{ServedStream, connection};
+use super::connection::{ListenerStamps, ServedStream};
 use crate::core::arrival::note;
 use crate::core::group::Group;
 use crate::features::metrics::Metrics;
@@ -88,8 +88,14 @@ pub type Connections<L> = TapIo<GroupListener<L>, fn(&mut ServedStream<<L as Lis
 /// axum::serve(dormouse::axum::listener(listener, dormouse::Group::new("connections")), app).await
 /// # }
 /// ```
+///
+/// # Cost
+///
+/// As of [`tokio::connection`](crate::tokio::connection). While times are taken, the kernel also
+/// stamps what comes before a connection is accepted, if `listener` is tokio's `TcpListener`: two
+/// system calls in all.
 pub fn listener<L: Listener>(listener: L, group: Group) -> Connections<L> {
-    GroupListener { listener, group }.tap_io(|_| ())
+    GroupListener { listener, group, stamps: ListenerStamps::default() }.tap_io(|_| ())
 }
 
 /// A listener whose streams are in a group; see [`listener`].
@@ -97,6 +103,7 @@ pub fn listener<L: Listener>(listener: L, group: Group) -> Connections<L> {
 pub struct GroupListener<L> {
     listener: L,
     group: Group,
+    stamps: ListenerStamps,
 }
 
 impl<L: Listener> Listener for GroupListener<L> {
@@ -104,8 +111,9 @@ impl<L: Listener> Listener for GroupListener<L> {
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, L::Addr) {
+        self.stamps.follow(&self.listener);
         let (io, address) = self.listener.accept().await;
-        (connection(io, self.group), address)
+        (self.stamps.accepted(io, self.group), address)
     }
 
     fn local_addr(&self) -> io::Result<L::Addr> {

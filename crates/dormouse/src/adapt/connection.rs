@@ -29,7 +29,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use ::tokio::net::TcpStream;
+use ::tokio::net::{TcpListener, TcpStream};
 use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::receive::{Received, receive, want_times};
 use dormouse_waits::{Around, Arrival, are_times_taken, around};
@@ -122,6 +122,47 @@ enum StampState {
     Returned,
     /// The stream is no TCP socket of tokio's, or the kernel or a filter refuses.
     Refused,
+}
+
+/// Stamps of a listening socket, which the kernel hands on to the sockets of connections that are
+/// established from then on: bytes that come before a connection is accepted have stamps, too.
+#[derive(Debug, Default)]
+pub(super) struct ListenerStamps {
+    /// Counter and wall clock, if stamps were asked for: of now, and of a minute before or more.
+    /// Older bytes are not believed.
+    clocks: Option<[(u64, u64); 2]>,
+}
+
+impl ListenerStamps {
+    /// Asks the kernel for stamps while times are taken, and no longer after. Only a TCP listener
+    /// of tokio's has them.
+    pub(super) fn follow(&mut self, listener: &dyn Any) {
+        if are_times_taken() != self.clocks.is_some() {
+            self.turn(listener);
+        }
+    }
+
+    #[cold]
+    fn turn(&mut self, listener: &dyn Any) {
+        let Some(listener) = listener.downcast_ref::<TcpListener>() else { return };
+        let wants = self.clocks.is_none();
+        let is_done = want_times(listener.as_fd(), wants).is_ok();
+        self.clocks = (wants && is_done).then(|| [clocks(); 2]);
+    }
+
+    /// A connection that was accepted after the last [`ListenerStamps::follow`].
+    pub(super) fn accepted<I>(&mut self, io: I, group: Group) -> ServedStream<I> {
+        let mut stream = connection(io, group);
+        if let Some([last, before]) = &mut self.clocks {
+            let now = clocks();
+            if ticks_to_ns(now.0.saturating_sub(last.0)) > OLDEST_NS {
+                (*last, *before) = (now, *last);
+            }
+            // The stream asks by itself, too: it may have been established before.
+            stream.receipt = Receipt { is_timed: true, clocks: Some(*before), ..Receipt::default() };
+        }
+        stream
+    }
 }
 
 /// Counter and wall clock.

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use axum::serve::Listener;
 use axum::{Router, extract::MatchedPath, extract::Request, routing::get};
 use dormouse::tokio::{ServedStream, received};
 use dormouse::waits::GroupWaits;
@@ -378,6 +379,51 @@ fn a_socket_has_stamps_while_times_are_taken() {
             assert_ne!(read(&mut stream).await, 0);
             drop(waiting);
             assert_eq!(read(&mut stream).await, 0);
+        });
+    });
+}
+
+#[test]
+fn bytes_before_accept_are_stamped() {
+    dormouse_testkit::in_child(|| {
+        let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        one.block_on(async {
+            let waiting = Waiting::start().unwrap();
+            let command = Group::new("put");
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut listener = dormouse::axum::listener(listener, Group::new("connections"));
+            // The kernel begins to stamp some time after the listener wants that.
+            for round in 0.. {
+                assert!(round < 100, "no stamps");
+                let mut guest = TcpStream::connect(address).unwrap();
+                guest.write_all(b"put").unwrap();
+                let begun = Instant::now();
+                thread::sleep(Duration::from_millis(50));
+                let waited = begun.elapsed();
+                let serving = tokio::spawn(async move {
+                    let (mut stream, _) = listener.accept().await;
+                    let stamps = stamps_of(&stream);
+                    stream.read_exact(&mut [0; 3]).await.unwrap();
+                    command.request().run(|| ());
+                    (listener, stamps)
+                });
+                let stamps;
+                (listener, stamps) = serving.await.unwrap();
+                assert!(round == 0 || stamps != 0, "inherited from the listener");
+                let queue = command.read_waits().queue;
+                if round > 0 && queue.received > 0 {
+                    let unseen = Duration::from_nanos(queue.unseen_ns);
+                    assert!(unseen + Duration::from_micros(100) >= waited, "{unseen:?} {waited:?}");
+                    break;
+                }
+            }
+            drop(waiting);
+            for may_inherit in [true, false] {
+                let _guest = TcpStream::connect(address).unwrap();
+                let (stream, _) = listener.accept().await;
+                assert!(may_inherit || stamps_of(&stream) == 0, "times are not taken");
+            }
         });
     });
 }
