@@ -43,7 +43,7 @@ const TWICE: [&str; 10] = [
     "syn",
     "windows-sys",
 ];
-const DENY: &str = "0.19.4";
+const DENY: &str = "0.20.2";
 
 /// All packages, as `cargo metadata` lists them.
 pub(crate) struct Packages {
