@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::is_filtered;
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::OnceBox;
 
 use crate::arch;
 use crate::kernel::raw_ns;
@@ -199,7 +199,7 @@ fn publish(anchor: Anchor, end: Pair) {
         RENEWAL.store(next_renewal(&anchor, end), Ordering::Relaxed);
     }
     // Last, and releasing: a thread that finds the anchor finds the rate.
-    let _ours_or_anothers = ANCHOR.set(Box::new(anchor));
+    let _ours_or_anothers = ANCHOR.get_or_init(|| Box::new(anchor));
 }
 
 /// After twice the time since the anchor.

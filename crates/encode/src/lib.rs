@@ -4,5 +4,6 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
+pub mod gzip;
 pub mod hex;
 pub mod protobuf;

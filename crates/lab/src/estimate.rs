@@ -24,7 +24,7 @@ use dormouse_clock::lab::{Claim, ns_to_ticks};
 use dormouse_clock::{process_cpu_ns, process_exact, stamp, thread_cpu_ns, ticks_to_ns};
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::fork::{Phase, Reset};
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::OnceBox;
 
 use crate::thread_group::{GroupTime, ThreadGroup};
 

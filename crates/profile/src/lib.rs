@@ -7,7 +7,6 @@
 //! | [`Profile`] | a profile as data: raw addresses, weights, and what is missing |
 //! | [`OwnCode`] | which of its functions are the program's own |
 //! | [`Symbols`] | the names of its addresses, found by a process that has the files |
-//! | [`decode`] | a profile of an earlier day, from its file |
 //! | [`Diff`] | two profiles, stack by stack |
 //! | [`encode`] | the formats that tools read |
 //! | [`NameFinder`] | the names, from the files that a process has mapped (feature `names`) |
@@ -15,6 +14,7 @@
 //! | [`StackReader`] | the stack of one thread, for another one that asks |
 //! | [`OutsideProfiling`] | one of a process that dormouse is not in |
 
+#![cfg_attr(feature = "files", doc = "| [`decode`] | a profile of an earlier day, from its file |")]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -23,6 +23,7 @@
 )]
 
 mod aggregate;
+#[cfg(feature = "files")]
 pub mod decode;
 mod diff;
 pub mod encode;

@@ -89,6 +89,7 @@ pub(crate) fn comments(coverage: &ProfileCoverage) -> Vec<String> {
 }
 
 /// Reads a comment, which is coverage or a note.
+#[cfg(feature = "files")]
 pub(crate) fn read_comment(comment: String, coverage: &mut ProfileCoverage) {
     let Some(line) = comment.strip_prefix(COVERAGE) else {
         coverage.notes.push(comment);

@@ -42,8 +42,9 @@
 //! | `verbs` | the operations, a file for each subject |
 //! | [`figures`] | the numbers that are shown of a service |
 //! | [`Request`], [`Response`] | the lines |
-//! | [`FileReader`], [`FileWriter`] | a recorder's file, which has answers and frames |
+//! | [`FileWriter`] | a recorder's file, which has answers and frames |
 
+#![cfg_attr(feature = "read-files", doc = "| [`FileReader`] | a reader of such files |")]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
@@ -55,12 +56,15 @@ mod verbs;
 
 pub mod figures;
 mod file;
+#[cfg(feature = "read-files")]
+mod file_reader;
 mod message;
 
 pub use file::{
-    FILE_MAGIC, FILE_VERSION, FileError, FileHead, FileMappings, FileMissing, FilePart, FileReader,
-    FileWriter, MAX_FILE_ANSWER, is_file,
+    FILE_MAGIC, FILE_VERSION, FileHead, FileMappings, FileMissing, FileWriter, MAX_FILE_ANSWER, is_file,
 };
+#[cfg(feature = "read-files")]
+pub use file_reader::{FileError, FilePart, FileReader};
 pub use id::WireId;
 pub use message::{Code, Request, Response, WireError};
 pub use profile_query::ProfileQuery;

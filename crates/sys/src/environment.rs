@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use once_cell::race::OnceBox;
+use crate::sync::OnceBox;
 
 macro_rules! variables {
     ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {

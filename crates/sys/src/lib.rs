@@ -10,7 +10,8 @@
 //! | [`errno`] | keeps that of the code that a handler interrupts |
 //! | [`clock`] | the kernel's clocks, asked without the C library |
 //! | [`environment`] | the variables that dormouse looks at, read once |
-//! | [`sync`] | words that readers see whole, and a queue from handlers to a reader; loom |
+//! | [`likeness()`] | how alike two names are |
+//! | [`sync`] | words that readers see whole, values that are made once, a queue from handlers to a reader; loom |
 //! | [`directory`] | directories that nobody else can change |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
@@ -39,12 +40,27 @@
 //! # Things it does not do
 //!
 //! There is no policy here: which tier a clock uses or which thread drains a ring is decided above.
-//! A binary cannot contain two copies of this crate: `links = "dormouse"` makes cargo refuse it.
-//! (Several objects of a process can contain one copy each; they share state through
-//! [`rendezvous`].)
+//! Copies of this crate in one process, of several versions in one program or of several objects,
+//! share state through [`rendezvous`].
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
+
+/// The name of a symbol of this copy: a program may contain several versions.
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+macro_rules! of_this_version {
+    ($name:literal) => {
+        concat!(
+            $name,
+            "_",
+            env!("CARGO_PKG_VERSION_MAJOR"),
+            "_",
+            env!("CARGO_PKG_VERSION_MINOR"),
+            "_",
+            env!("CARGO_PKG_VERSION_PATCH")
+        )
+    };
+}
 
 pub mod barrier;
 mod capability;
@@ -60,6 +76,7 @@ pub mod errno;
 pub mod heap;
 pub mod interrupts;
 pub mod keeper;
+mod likeness;
 pub mod loader;
 pub mod masks;
 pub mod memory;
@@ -88,6 +105,7 @@ pub mod underway;
 pub use capability::{Capability, State};
 #[cfg(target_arch = "x86_64")]
 pub use cpuid::cpuid;
+pub use likeness::likeness;
 pub use prefetch::prefetch;
 pub use rendezvous::records;
 #[cfg(target_arch = "x86_64")]

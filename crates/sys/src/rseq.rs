@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 #[cfg(target_arch = "x86_64")]
-use once_cell::race::OnceBox;
+use crate::sync::OnceBox;
 
 /// The signature that glibc registers on x86 (`RSEQ_SIG`).
 #[cfg(target_arch = "x86_64")]

@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Access, Attr, Breakpoint};
 use dormouse_sys::process::identity;
-use dormouse_sys::sync::Queue;
+use dormouse_sys::sync::{OnceBox, Queue};
 use dormouse_sys::trap::PerfTrap;
 use dormouse_sys::{peek, stack, thread};
-use once_cell::race::OnceBox;
 
 use super::hook;
 use super::sched;

@@ -48,8 +48,7 @@ use std::time::{Duration, Instant};
 use dormouse_sys::Capability;
 use dormouse_sys::loader::PinError;
 use dormouse_sys::process::identity;
-use dormouse_sys::sync::Sequence;
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::{OnceBox, Sequence};
 use rustix::thread::futex;
 
 /// How long a thread that panics waits for its file.

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use dormouse_events::Context;
 use dormouse_sys::otel::ThreadContext;
-use once_cell::race::OnceRef;
+use dormouse_sys::sync::OnceRef;
 
 use crate::core::tasks::Tasks;
 
@@ -52,7 +52,7 @@ pub(crate) struct Inner {
 }
 
 /// A place for a group that comes later.
-pub(crate) type Place = OnceRef<'static, Inner>;
+pub(crate) type Place = OnceRef<Inner>;
 
 #[derive(Debug)]
 pub(crate) struct Registry {

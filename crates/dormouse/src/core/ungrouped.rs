@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_profile::own::path_in_package;
 use dormouse_sys::Capability;
-use once_cell::race::OnceRef;
+use dormouse_sys::sync::OnceRef;
 
 /// Places in the source that are told apart. Calls at further ones are counted together.
 const PLACES: usize = 32;
@@ -22,7 +22,7 @@ const NAMED: usize = 3;
 
 /// A place that calls, and how often it found no group.
 struct Place {
-    location: OnceRef<'static, Location<'static>>,
+    location: OnceRef<Location<'static>>,
     calls: AtomicU64,
 }
 

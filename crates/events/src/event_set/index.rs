@@ -8,7 +8,7 @@
 //!
 //! (The *number* of an event is a different thing: its number within its PMU.)
 
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::OnceBox;
 
 use crate::error::Error;
 use crate::pmu::Event;

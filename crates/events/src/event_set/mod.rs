@@ -25,8 +25,8 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dormouse_sys::sync::OnceBox;
 use dormouse_sys::thread::ThreadBlock;
-use once_cell::race::OnceBox;
 
 pub use self::index::MAX_EVENTS;
 #[cfg(feature = "origin")]

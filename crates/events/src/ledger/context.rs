@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::otel::ThreadContext;
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::OnceBox;
 
 use crate::event_set::{CLOCK, EventSet, MAX_EVENTS, SetCell};
 use crate::span::Pending;

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use once_cell::race::{OnceBox, OnceRef};
+use dormouse_sys::sync::{OnceBox, OnceRef};
 
 use super::context::Context;
 use crate::event_set::{EventSet, SetCell};
@@ -25,7 +25,7 @@ const FIRST: usize = 64;
 /// Enough pieces for all numbers.
 const PIECES: usize = 26;
 
-type Piece = Box<[OnceRef<'static, Context>]>;
+type Piece = Box<[OnceRef<Context>]>;
 
 static TABLE: [OnceBox<Piece>; PIECES] = [const { OnceBox::new() }; PIECES];
 /// How many numbers have been taken.
@@ -96,7 +96,7 @@ fn add() -> &'static Context {
     let (piece, entry) = locate(index as usize);
     let make = || Box::new((0..FIRST << piece).map(|_| OnceRef::new()).collect());
     // Only this thread has the number, so the entry is empty.
-    let _empty = TABLE[piece].get_or_init(make)[entry].set(context);
+    let _empty = TABLE[piece].get_or_init(make)[entry].get_or_init(|| context);
     context
 }
 

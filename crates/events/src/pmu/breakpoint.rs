@@ -16,8 +16,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dormouse_sys::sync::OnceBox;
 use dormouse_sys::thread::ThreadBlock;
-use once_cell::race::OnceBox;
 
 use super::cells;
 use super::event::{Event, Pmu};

@@ -1,6 +1,6 @@
 //! All events by name, and which of them are available here.
 
-use dormouse_sys::Capability;
+use dormouse_sys::{Capability, likeness};
 
 use super::event::{Event, Unit};
 use super::{alloc, breakpoint, perf, user};
@@ -74,11 +74,8 @@ fn all() -> impl Iterator<Item = Event> {
 /// Names to write instead of `name`.
 fn advice(name: &str) -> String {
     let names: Vec<_> = all().map(Event::name).collect();
-    let mut near: Vec<_> = names
-        .iter()
-        .map(|known| (strsim::jaro_winkler(known, name), *known))
-        .filter(|near| near.0 > 0.8)
-        .collect();
+    let mut near: Vec<_> =
+        names.iter().map(|known| (likeness(known, name), *known)).filter(|near| near.0 > 0.7).collect();
     near.sort_by(|a, b| b.0.total_cmp(&a.0));
     near.truncate(3);
     if near.is_empty() {

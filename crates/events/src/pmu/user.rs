@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use once_cell::race::OnceRef;
+use dormouse_sys::sync::OnceRef;
 
 use dormouse_sys::thread::ThreadBlock;
 
@@ -25,8 +25,7 @@ const NEW: u32 = u32::MAX;
 const REFUSED: u32 = u32::MAX - 1;
 
 /// Those that have a number.
-static NUMBERED: [OnceRef<'static, Counter>; MAX_USER_COUNTERS] =
-    [const { OnceRef::new() }; MAX_USER_COUNTERS];
+static NUMBERED: [OnceRef<Counter>; MAX_USER_COUNTERS] = [const { OnceRef::new() }; MAX_USER_COUNTERS];
 
 /// A counter that the program itself increments.
 ///
@@ -87,7 +86,7 @@ impl Counter {
         }
         // The first place that is free or holds this counter already: two threads at once find the
         // same one.
-        let is_own = |place: &OnceRef<'static, Self>| std::ptr::eq(place.get_or_init(|| self), self);
+        let is_own = |place: &OnceRef<Self>| std::ptr::eq(place.get_or_init(|| self), self);
         let number = NUMBERED.iter().position(is_own).map_or(REFUSED, |number| number as u32);
         self.number.store(number, Ordering::Relaxed);
         number

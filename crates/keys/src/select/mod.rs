@@ -4,6 +4,8 @@ mod glob;
 
 use glob::GlobSet;
 
+use dormouse_sys::likeness;
+
 use crate::Error;
 use crate::key::Key;
 use crate::list::try_list;
@@ -192,8 +194,8 @@ pub fn near(globs: &str, at_most: usize) -> Vec<String> {
     let mut scored: Vec<(f64, String)> = names
         .into_iter()
         .filter_map(|name| {
-            let score = wanted.iter().map(|w| strsim::jaro_winkler(w, &name)).fold(0.0, f64::max);
-            (score > 0.6).then_some((score, name))
+            let score = wanted.iter().map(|w| likeness(w, &name)).fold(0.0, f64::max);
+            (score > 0.5).then_some((score, name))
         })
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));

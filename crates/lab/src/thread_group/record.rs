@@ -29,7 +29,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::OnceBox;
 
 /// Places in the first bucket; each further one has twice as many.
 const FIRST: usize = 64;

@@ -12,14 +12,13 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
+use dormouse_encode::gzip::{Gzip, Level};
+use dormouse_encode::protobuf::Message;
 use dormouse_protocol::profile::{Column, MappedRange, Profile, Sample, Thread, WallState};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use crate::pprof::{comments, label, mapping, profile as field, sample, value_type};
 use crate::pprof::{function, line, location};
 use crate::symbols::{SourceFrame, Symbols, missing};
-use dormouse_encode::protobuf::Message;
 
 /// A profile as a `.pb.gz` file.
 ///
@@ -34,7 +33,7 @@ pub fn pprof(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
     }
     let body = writer.finish(&samples);
     // Nothing that is written to memory fails.
-    let mut gzip = GzEncoder::new(Vec::with_capacity(body.as_bytes().len() / 4), Compression::default());
+    let mut gzip = Gzip::new(Vec::with_capacity(body.as_bytes().len() / 4), Level::Small, &[]);
     gzip.write_all(body.as_bytes()).and_then(|()| gzip.finish()).unwrap_or_default()
 }
 

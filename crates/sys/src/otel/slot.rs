@@ -53,24 +53,26 @@ mod arch {
         ".weak otel_thread_ctx_v1",
         ".type otel_thread_ctx_v1,@tls_object",
         ".size otel_thread_ctx_v1,8",
-        ".globl dormouse_thread_ctx_v1",
-        ".hidden dormouse_thread_ctx_v1",
-        ".type dormouse_thread_ctx_v1,@tls_object",
-        ".size dormouse_thread_ctx_v1,8",
+        concat!(".globl ", of_this_version!("dormouse_thread_ctx_v1")),
+        concat!(".hidden ", of_this_version!("dormouse_thread_ctx_v1")),
+        concat!(".type ", of_this_version!("dormouse_thread_ctx_v1"), ",@tls_object"),
+        concat!(".size ", of_this_version!("dormouse_thread_ctx_v1"), ",8"),
         "otel_thread_ctx_v1:",
-        "dormouse_thread_ctx_v1:",
+        concat!(of_this_version!("dormouse_thread_ctx_v1"), ":"),
         ".zero 8",
         ".popsection",
     );
 
     /// rustc hands the linker of a shared library the names that it exports, in a version script,
     /// and that hides all others. The names in such a script are patterns: this one stands for the
-    /// symbol that the assembler defines. (So it is with GNU's linker, gold and LLVM's.)
-    #[unsafe(export_name = "otel_thread_ctx_v[1]")]
+    /// symbol that the assembler defines. (So it is with GNU's linker, gold and LLVM's.) The
+    /// version is one of the characters that the underscore may be, so that two versions of this
+    /// crate in one program have different names.
+    #[unsafe(export_name = concat!("otel_thread_ctx[_", env!("CARGO_PKG_VERSION"), "]v1"))]
     static EXPORT: u8 = 0;
 
     macro_rules! address {
-        ($symbol:literal) => {{
+        ($symbol:expr) => {{
             let address: *const AtomicPtr<ThreadContext>;
             // SAFETY: the sequence of the processor's ABI supplement. The loader may allocate the
             // thread's storage in the call, so it is a call of C's (not `nostack`, nor the
@@ -95,7 +97,7 @@ mod arch {
 
     #[inline(never)]
     pub(super) fn own() -> *const AtomicPtr<ThreadContext> {
-        address!("dormouse_thread_ctx_v1")
+        address!(of_this_version!("dormouse_thread_ctx_v1"))
     }
 
     pub(super) const EXISTS: bool = true;

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use once_cell::race::OnceBox;
+use crate::sync::OnceBox;
 
 use super::table::{Conflict, TABLE, Table};
 use crate::loader;

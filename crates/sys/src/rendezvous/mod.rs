@@ -1,8 +1,9 @@
 //! Several copies of dormouse in one process, and the table that they share.
 //!
 //! A plugin that was linked with a copy of its own, a C library beside a Rust program, two plugins
-//! in a host without dormouse: each copy has statics of its own, but there is one text, one
-//! SIGTRAP, one current task. So one copy *leads*, and the others use its [`Table`].
+//! in a host without dormouse, two versions in one program: each copy has statics of its own, but
+//! there is one text, one SIGTRAP, one current task. So one copy *leads*, and the others use its
+//! [`Table`].
 //!
 //! Each copy carries an ELF note (owner `dormouse`, type 1, section `.note.dormouse`): the version
 //! of the shared layout ([`ABI`]), and the distance from that field to a word with the address of

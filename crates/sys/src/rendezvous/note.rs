@@ -16,18 +16,18 @@ use crate::loader::{self, Object};
 std::arch::global_asm!(
     ".pushsection .note.dormouse,\"a\",@note",
     ".balign 4",
-    ".globl dormouse_note_v1",
-    ".hidden dormouse_note_v1",
-    "dormouse_note_v1:",
+    concat!(".globl ", of_this_version!("dormouse_note_v1")),
+    concat!(".hidden ", of_this_version!("dormouse_note_v1")),
+    concat!(of_this_version!("dormouse_note_v1"), ":"),
     ".4byte 9, 8, 1",
     ".asciz \"dormouse\"",
     ".balign 4",
     ".4byte {abi}",
-    ".4byte .Ldormouse_table_v1 - .",
+    concat!(".4byte ", of_this_version!(".Ldormouse_table_v1"), " - ."),
     ".popsection",
     ".pushsection .data.rel.ro.dormouse_table_v1,\"aw\",@progbits",
     ".balign 8",
-    ".Ldormouse_table_v1:",
+    concat!(of_this_version!(".Ldormouse_table_v1"), ":"),
     ".8byte {table}",
     ".popsection",
     abi = const ABI,
@@ -35,7 +35,7 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    #[link_name = "dormouse_note_v1"]
+    #[link_name = of_this_version!("dormouse_note_v1")]
     static OWN: Note;
 }
 

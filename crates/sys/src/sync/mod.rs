@@ -4,12 +4,15 @@
 //! | module | is |
 //! |---|---|
 //! | `seam` | [`atomics!`](crate::atomics) and [`const_unless_loom!`](crate::const_unless_loom) |
+//! | `once` | [`OnceBox`], [`OnceRef`]: values that are made once |
 //! | `sequence` | [`Sequence`]: several words that readers see whole |
 //! | `queue` | [`Queue`]: records from handlers to a reader |
 
+mod once;
 mod queue;
 mod seam;
 mod sequence;
 
+pub use once::{OnceBox, OnceRef};
 pub use queue::Queue;
 pub use sequence::Sequence;

@@ -29,7 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dormouse_sys::directory::{READABLE, own_uid, prepare};
 use dormouse_sys::environment;
-use once_cell::race::OnceBox;
+use dormouse_sys::sync::OnceBox;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat};
 
 use dormouse_protocol::{FILE_MAGIC, is_file};
