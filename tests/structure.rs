@@ -11,12 +11,13 @@ const XTASK: &str = "xtask";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 24] = [
+const PLAN: [(&str, &[&str]); 25] = [
     (TESTKIT, &[]),
     (XTASK, &[]),
     // Its services use the processor by the testkit.
     ("dormouse-others", &["dormouse", "dormouse-protocol", TESTKIT]),
     ("dormouse-sys", &[]),
+    ("dormouse-api", &[]),
     ("dormouse-encode", &[]),
     ("dormouse-statistics", &[]),
     ("dormouse-protocol", &["dormouse-encode", "dormouse-metrics", "dormouse-statistics"]),
@@ -56,6 +57,7 @@ const PLAN: [(&str, &[&str]); 24] = [
         "dormouse",
         &[
             "dormouse-sys",
+            "dormouse-api",
             "dormouse-breakpoints",
             "dormouse-keys",
             "dormouse-clock",

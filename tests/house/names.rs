@@ -7,8 +7,10 @@ use syn::{Item, Visibility};
 use crate::source::{crates, files, is_for_tests, short, workspace};
 
 /// Names that crates have for the same idea. The facade's task of a group is the task of a context,
-/// its watch the breakpoints' watch, counted per group.
-const SHARED: [&str; 4] = ["Error", "Entry", "Task", "Watch"];
+/// its watch the breakpoints' watch, counted per group; the API of libraries has the facade's
+/// words.
+const SHARED: [&str; 9] =
+    ["Error", "Entry", "Task", "Watch", "Entered", "Group", "Key", "Probe", "StaticKey"];
 
 fn types(items: &[Item], of: &mut Vec<String>) {
     for item in items {

@@ -1,7 +1,7 @@
 //! The start of everything that needs one.
 
 use crate::agent::{self, Agent, Companion, InitError};
-use crate::core::panics;
+use crate::core::{library, panics};
 use crate::environment;
 use crate::features::{publish, stat};
 
@@ -17,7 +17,7 @@ impl Agent {
         let keys = dormouse_keys::Protocol::config_error();
         let clock = dormouse_clock::config_error().map(str::to_owned);
         let own = self.config_error().map(str::to_owned).into_iter().chain(keys);
-        own.chain(environment::config_errors()).chain(clock).collect()
+        own.chain(environment::config_errors()).chain(clock).chain(library::install()).collect()
     }
 }
 
@@ -66,6 +66,7 @@ pub fn init() -> Result<Agent, InitError> {
     if dormouse_sys::environment::is_off() {
         return Err(InitError::Off);
     }
+    library::install();
     environment::begin();
     panics::put_first();
     agent::start(&COMPANIONS, stat::remember)

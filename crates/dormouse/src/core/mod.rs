@@ -5,6 +5,7 @@ pub(crate) mod arrival;
 pub(crate) mod asleep;
 pub(crate) mod clock_fault;
 pub(crate) mod group;
+pub(crate) mod library;
 pub(crate) mod memory;
 mod own_probes;
 pub(crate) mod panics;

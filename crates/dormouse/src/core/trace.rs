@@ -23,6 +23,7 @@ use dormouse_sys::records::{self, RING_BYTES, RingOwner};
 use dormouse_sys::{environment, rendezvous};
 
 use self::queue::{Queued, RecordQueue};
+use crate::core::library;
 use crate::core::probe::Probe;
 use crate::core::record::{Reader, Record};
 
@@ -163,6 +164,7 @@ impl Trace {
         if keys.is_empty() {
             return Err(TraceError::NoProbe { key: first });
         }
+        library::install();
         dormouse_sys::loader::pin_self()?;
         rendezvous::read_rings().map_err(|object| TraceError::Elsewhere { object })?;
         // Measures the counter, from which the ends of scopes compute how long they took.

@@ -13,6 +13,7 @@ mod groups;
 mod happenings;
 mod idle;
 mod keys_agent;
+mod libraries;
 mod lifecycle;
 mod long_polls;
 mod many_tasks;

@@ -16,10 +16,11 @@ use dormouse_testkit::is_long;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use object::{Object as _, ObjectSection as _, SectionFlags};
 
-/// The output of a program: its keys with their numbers of sites, and the code of `codegen`.
+/// The output of a program: its keys with their numbers of sites, and the code of `codegen` and
+/// `codegen_api`.
 struct Said {
     keys: BTreeMap<String, usize>,
-    code: Vec<u8>,
+    code: Vec<Vec<u8>>,
 }
 
 /// Builds one binary, runs it, and takes apart what it prints. Flags are those of the linked
@@ -40,10 +41,8 @@ fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str
                 result.keys.insert(name.into(), sites.parse().unwrap());
             }
             ["code", hex] => {
-                result.code = (0..hex.len())
-                    .step_by(2)
-                    .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
-                    .collect();
+                let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+                result.code.push((0..hex.len()).step_by(2).map(byte).collect());
             }
             _ => {}
         }
@@ -68,7 +67,15 @@ fn check_note(program: &Path) {
 /// a section that has a `__start_` symbol, and the functions with it: larger, not wrong.
 fn check_keys(said: &Said, profile: &str, lld: bool) {
     let sites = |name: &str| said.keys.get(name).copied().unwrap_or(0);
-    for name in ["app.own", "lib.public", "lib.twin-a", "lib.twin-b", "app.codegen"] {
+    for name in [
+        "app.own",
+        "lib.public",
+        "lib.twin-a",
+        "lib.twin-b",
+        "app.codegen",
+        "lib.of-the-api",
+        "app.codegen-api",
+    ] {
         assert!(sites(name) >= 1, "{profile}: {name} in {:?}", said.keys);
     }
     assert!(sites("lib.inlined") >= 5, "{profile}: each inlined copy is a site of its own: {:?}", said.keys);
@@ -122,7 +129,7 @@ fn no_live_site_is_lost_in_any_profile() {
         let said = run(profile, "layout-app", "sites", &[], "");
         check_keys(&said, profile, true);
         if profile != "dev" {
-            check_codegen(&said.code);
+            said.code.iter().for_each(|code| check_codegen(code));
         }
         let none = run(profile, "layout-app", "none", &[], "");
         assert_eq!(none.keys.len(), 0, "{profile}: {:?}", none.keys);
@@ -147,7 +154,7 @@ fn no_linker_loses_a_live_site() {
         }
         let said = run("release", "layout-app", "sites", flags, "");
         check_keys(&said, linker, linker == "ld.lld");
-        check_codegen(&said.code);
+        said.code.iter().for_each(|code| check_codegen(code));
         run("release", "layout-app", "none", flags, "");
     }
     assert!(skipped < linkers.len());

@@ -2,7 +2,7 @@
 //! code of one function.
 
 use dormouse_keys::{Batch, Key, StaticKey, all, static_key, unlikely};
-use layout_lib::{generic, inlined, starts_on, twin_a, twin_b};
+use layout_lib::{generic, inlined, of_the_api, starts_on, twin_a, twin_b};
 
 static_key! {
     static OWN: "app.own" = false;
@@ -39,6 +39,14 @@ pub extern "C" fn codegen(x: u64) -> u64 {
     x.wrapping_mul(3)
 }
 
+/// This function has a probe of the API, and is disassembled, too.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn codegen_api(x: u64) -> u64 {
+    dormouse_api::probe!("app.codegen-api", x, half = x / 2);
+    x.wrapping_mul(3)
+}
+
 fn key(name: &str) -> &'static Key {
     all().into_iter().find(|k| k.key.name() == name).unwrap_or_else(|| panic!("key {name} is lost")).key
 }
@@ -55,17 +63,18 @@ fn state() -> Vec<u64> {
     state.extend(often().map(u64::from));
     state.extend(starts_on().map(u64::from));
     state.push(u64::from(codegen(21) == 3));
+    state.push(u64::from(of_the_api()));
     state
 }
 
 fn main() {
-    let asleep = [0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 1, 1, 0];
+    let asleep = [0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 1, 1, 0, 1];
     assert_eq!(state(), asleep);
     for used in all() {
         println!("key {} {}", used.key.name(), used.sites);
     }
     // Each alone: a site that follows another's key would show.
-    let alone: [(&str, &[usize]); 8] = [
+    let alone: [(&str, &[usize]); 9] = [
         ("app.own", &[0]),
         ("lib.public", &[1]),
         ("lib.generic", &[2, 3]),
@@ -74,6 +83,7 @@ fn main() {
         ("lib.inlined", &[6, 7, 8, 9, 10]),
         ("lib.starts-on", &[11, 12]),
         ("app.codegen", &[13]),
+        ("lib.of-the-api", &[14]),
     ];
     for (name, changed) in alone {
         let key = key(name);
@@ -100,8 +110,14 @@ fn main() {
         Batch::new().enable_all(on.clone()).disable_all(off.clone()).apply().unwrap();
         assert_eq!(state(), asleep);
     }
-    let code: &[u8; 64] = unsafe { &*(codegen as *const () as *const [u8; 64]) };
-    println!("code {}", code.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    // Without a host the optimiser removes what an awake probe of the API does.
+    static HOST: dormouse_api::Host = dormouse_api::Host::new("a test", |_, _| ());
+    dormouse_api::set_host(&HOST).unwrap();
+    assert_eq!(codegen_api(7), 21);
+    for code in [codegen as extern "C" fn(u64) -> u64, codegen_api] {
+        let code: &[u8; 64] = unsafe { &*(code as *const () as *const [u8; 64]) };
+        println!("code {}", code.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    }
     let _: &StaticKey<false> = &OWN;
     println!("every site follows");
 }

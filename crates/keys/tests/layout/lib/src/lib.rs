@@ -14,6 +14,10 @@ static_key! {
     pub static PUBLIC: "lib.public" = false;
 }
 
+dormouse_api::static_key! {
+    static OF_THE_API: "lib.of-the-api" = true;
+}
+
 /// The first function of the unit, which nothing calls.
 #[inline(never)]
 pub fn dead() -> u32 {
@@ -43,4 +47,10 @@ pub fn twin_b() -> u32 {
 #[inline(never)]
 pub fn starts_on() -> [bool; 2] {
     [likely!(STARTS_ON), unlikely!(STARTS_ON)]
+}
+
+/// A site of the API, beside sites of dormouse's.
+#[inline(never)]
+pub fn of_the_api() -> bool {
+    dormouse_api::likely!(OF_THE_API)
 }
