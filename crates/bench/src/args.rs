@@ -131,6 +131,8 @@ pub(crate) enum Workload {
     Latency,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
+    /// Time of a build and size of a program, with dormouse and with peers.
+    Embed,
     /// All of them, one after the other, each in a separate process.
     All,
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 pub(crate) mod alloc;
 pub(crate) mod breakpoint;
 pub(crate) mod clock;
+pub(crate) mod embed;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod latency;

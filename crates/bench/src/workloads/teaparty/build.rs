@@ -12,7 +12,7 @@ use std::process::Command;
 const MANIFEST: &str = "crates/teaparty/Cargo.toml";
 
 /// The workspace: that of this build, else the one above the working directory.
-fn root() -> Result<PathBuf, String> {
+pub(crate) fn root() -> Result<PathBuf, String> {
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let working = env::current_dir().unwrap_or_default();
     built_in
@@ -59,7 +59,7 @@ fn program(line: &str) -> Option<String> {
 }
 
 /// The line of cargo's output with the error.
-fn first_error(stderr: &str) -> &str {
+pub(crate) fn first_error(stderr: &str) -> &str {
     let mut lines = stderr.lines();
     lines.find(|line| line.starts_with("error")).or_else(|| stderr.lines().last()).unwrap_or("no message")
 }

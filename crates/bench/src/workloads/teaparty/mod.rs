@@ -27,7 +27,7 @@ use crate::bench::Bench;
 use crate::row::{Better, Row, Spec, find};
 use crate::runner::{Failure, Plan};
 use crate::workloads::command;
-pub(crate) use build::program_of;
+pub(crate) use build::{first_error, program_of, root};
 use load::{Ask, Clients, Load, MENU, MIX};
 use server::{SIDES, Server, cpu_time_of};
 
