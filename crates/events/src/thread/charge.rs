@@ -76,7 +76,9 @@ impl Stack {
 
     /// Case 1(b): charges the span, whose task was inside of `depth` frames, and begins one for
     /// `context`. Of the frames `after` are left.
-    #[inline]
+    ///
+    /// Inlined: while nothing is counted, the whole edit takes less than a call with its registers.
+    #[inline(always)]
     pub(super) fn charge_and_begin(
         &self,
         here: Here,
@@ -86,32 +88,37 @@ impl Stack {
         own: *const Customization,
     ) -> Switched {
         let edit = self.begin(here, depth);
-        let span = here.span;
+        if edit.has_nothing_to_do() {
+            self.end_edit(edit, after, context, own);
+            return Switched::Asleep;
+        }
+        self.read_and_begin(edit, after, context, own)
+    }
+
+    /// The last part of [`Stack::charge_and_begin`]: the span is that of `context` now.
+    #[inline(always)]
+    fn end_edit(&self, edit: Edit, after: usize, context: &'static Context, own: *const Customization) {
         // SAFETY: invariant 3: `own` is that of a frame, or of the task that the caller has.
-        let customized = unsafe { own.as_ref() };
-        let did = if edit.has_nothing_to_do() {
-            Switched::Asleep
-        } else {
-            self.read_and_begin(edit, context, customized)
-        };
-        match customized {
-            Some(own) => span.set_customized(context.id(), own.changes.masks()),
-            None => span.set_context(context.id()),
+        match unsafe { own.as_ref() } {
+            Some(own) => edit.span.set_customized(context.id(), own.changes.masks()),
+            None => edit.span.set_context(context.id()),
         }
         self.charged.set(Some(context));
         self.charged_own.set(own);
-        self.truncate(depth, after);
-        span.end(edit.number);
-        did
+        self.truncate(edit.depth, after);
+        edit.span.end(edit.number);
     }
 
-    #[inline]
+    #[inline(never)]
     fn read_and_begin(
         &self,
         edit: Edit,
+        after: usize,
         context: &'static Context,
-        customized: Option<&Customization>,
+        own: *const Customization,
     ) -> Switched {
+        // SAFETY: invariant 3: `own` is that of a frame, or of the task that the caller has.
+        let customized = unsafe { own.as_ref() };
         let Edit { span, generation, .. } = edit;
         let shared = context.set();
         let set = customized.map_or(shared, |own| own.set(shared));
@@ -130,6 +137,7 @@ impl Stack {
         if !generation.counts() {
             span.set_asleep();
         }
+        self.end_edit(edit, after, context, own);
         did
     }
 
