@@ -22,7 +22,7 @@ pub struct Args {
     pub workers: Option<u16>,
 
     /// CPU time that a request may use, such as 500us, 50ms or 1s; one that uses more leaves a
-    /// record of the probe `http.over_budget`.
+    /// record of the probe `dormouse.over_budget`.
     #[arg(long, value_name = "DURATION", value_parser = budget, default_value = "50ms")]
     pub cpu_budget: Duration,
 

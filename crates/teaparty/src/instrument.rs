@@ -13,15 +13,15 @@ pub(crate) use instrumented::*;
 
 #[cfg(feature = "dormouse")]
 mod instrumented {
-    use std::{convert::Infallible, str::FromStr as _, time::Duration};
-
-    use axum::{
-        extract::{Request, State},
-        middleware::{self, Next},
-        response::Response,
-        routing::MethodRouter,
+    use std::{
+        pin::Pin,
+        str::FromStr as _,
+        task::{Context, Poll},
+        time::Duration,
     };
-    use dormouse::{TaskBudget, tower::GroupLayer};
+
+    use axum::{extract::Request, handler::Handler};
+    use dormouse::TaskBudget;
     use tokio::task::JoinHandle;
     use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
@@ -51,39 +51,76 @@ mod instrumented {
         }
     }
 
-    /// Runs each request of `route` in the group `name`, from its extractors to its response. A
-    /// request that uses more than `budget` of CPU time leaves a record, if a client listens. While
-    /// the tax is on, each uses `tax_percent` more.
-    pub(crate) fn charged<S>(
-        name: &'static str,
-        budget: Duration,
-        tax_percent: u16,
-        route: MethodRouter<S>,
-    ) -> MethodRouter<S>
-    where
-        S: Clone + Send + Sync + 'static,
-    {
-        let group = GroupLayer::with_bound(1, move |_: &Request| name.into());
-        let watched = middleware::from_fn_with_state((name, budget, tax_percent), watch);
-        // As one: of each layer axum makes boxes for each request.
-        route.layer::<_, Infallible>((group, watched))
+    /// What is charged for each request.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Charges {
+        /// A request that uses more CPU time leaves a record, if a client traces
+        /// `dormouse.over_budget`.
+        pub(crate) budget: Duration,
+        /// How much more CPU time a request uses while the tax is on.
+        pub(crate) tax_percent: u16,
     }
 
-    async fn watch(
-        State((route, limit, tax_percent)): State<(&'static str, Duration, u16)>,
-        request: Request,
-        next: Next,
-    ) -> Response {
-        let budget = TaskBudget::new(limit, move |used| {
-            let (cpu_us, limit_us) = (used.as_micros() as u64, limit.as_micros() as u64);
-            probe!("http.over_budget", route, cpu_us, limit_us);
-        });
-        let served = budget.instrument(next.run(request));
-        let response = BUDGET.scope(budget.clone(), served).await;
-        if unlikely!(TAX) {
-            burn(budget.used() * u32::from(tax_percent) / 100);
+    impl Charges {
+        /// Runs each request of a handler in the group `name`, from its extractors to its response.
+        pub(crate) fn of<T, S>(
+            self,
+            name: &'static str,
+            handler: impl Handler<T, S, Future: Unpin>,
+        ) -> impl Handler<T, S>
+        where
+            T: 'static,
+            S: Clone + Send + Sync + 'static,
+        {
+            dormouse::axum::handler(Group::new(name), Watched { handler, charges: self })
         }
-        response
+    }
+
+    /// A handler whose requests have a budget and pay the tax.
+    #[derive(Clone, Copy)]
+    struct Watched<H> {
+        handler: H,
+        charges: Charges,
+    }
+
+    impl<T, S, H: Handler<T, S, Future: Unpin>> Handler<T, S> for Watched<H> {
+        type Future = Watch<H::Future>;
+
+        fn call(self, request: Request, state: S) -> Self::Future {
+            let Charges { budget, tax_percent } = self.charges;
+            let taxed = unlikely!(TAX);
+            let mut counted = TaskBudget::recorded(budget);
+            if taxed && counted.used().is_none() {
+                counted = TaskBudget::new(budget, |_| ());
+            }
+            let served = self.handler.call(request, state);
+            Watch { served, budget: counted, tax_percent: if taxed { tax_percent } else { 0 } }
+        }
+    }
+
+    struct Watch<F> {
+        served: F,
+        budget: TaskBudget,
+        tax_percent: u16,
+    }
+
+    impl<F: Future + Unpin> Future for Watch<F> {
+        type Output = F::Output;
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+            let Self { served, budget, tax_percent } = &mut *self;
+            if budget.used().is_none() {
+                return Pin::new(served).poll(cx);
+            }
+            let response = BUDGET.sync_scope(budget.clone(), || {
+                let _counted = budget.enter();
+                Pin::new(served).poll(cx)
+            });
+            if let (Poll::Ready(_), Some(used)) = (&response, budget.used()) {
+                burn(used * u32::from(*tax_percent) / 100);
+            }
+            response
+        }
     }
 
     /// Uses `time` of CPU time of this thread, to within a read of its clock.
@@ -132,7 +169,7 @@ mod bare {
         time::Duration,
     };
 
-    use axum::routing::MethodRouter;
+    use axum::handler::Handler;
 
     pub(crate) use tokio::task::spawn_blocking;
 
@@ -142,8 +179,17 @@ mod bare {
         }
     }
 
-    pub(crate) fn charged<S>(_: &str, _: Duration, _: u16, route: MethodRouter<S>) -> MethodRouter<S> {
-        route
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Charges {
+        pub(crate) budget: Duration,
+        pub(crate) tax_percent: u16,
+    }
+
+    impl Charges {
+        pub(crate) fn of<T, S>(self, _: &str, handler: impl Handler<T, S>) -> impl Handler<T, S> {
+            let _ = (self.budget, self.tax_percent);
+            handler
+        }
     }
 
     #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! The routes, and the group to which each request is charged.
 //!
-//! There are as many groups as routes, whatever a client asks for. [`charged`] runs a request in
-//! the group of its route, from its extractors to its response; work that a handler hands to
+//! There are as many groups as routes, whatever a client asks for. [`Charges::of`] runs a request
+//! in the group of its route, from its extractors to its response; work that a handler hands to
 //! another thread is charged to that group, too.
 
 mod blend;
@@ -21,7 +21,7 @@ use axum::{
 };
 
 use crate::{
-    instrument::{charged, static_key, unlikely},
+    instrument::{Charges, static_key, unlikely},
     routes::refusal::Refusal,
     store::Store,
 };
@@ -40,14 +40,14 @@ static_key! {
 pub(crate) fn router(store: Arc<Store>, budget: Duration, tax_percent: u16) -> Router {
     // A key is known by the places that read it. This one is read once.
     let _ = unlikely!(NOTHING);
-    let charged = |name, route| charged(name, budget, tax_percent, route);
+    let charges = Charges { budget, tax_percent };
     Router::new()
-        .route("/menu", charged("GET /menu", get(menu::read)))
-        .route("/orders", charged("POST /orders", post(orders::place)))
-        .route("/orders/{id}", charged("GET /orders/{id}", get(orders::read)))
-        .route("/blend", charged("GET /blend", get(blend::mix)))
-        .route("/brochure", charged("GET /brochure", get(brochure::send)))
-        .route("/steep", charged("GET /steep", get(steep::wait)))
+        .route("/menu", get(charges.of("GET /menu", menu::read)))
+        .route("/orders", post(charges.of("POST /orders", orders::place)))
+        .route("/orders/{id}", get(charges.of("GET /orders/{id}", orders::read)))
+        .route("/blend", get(charges.of("GET /blend", blend::mix)))
+        .route("/brochure", get(charges.of("GET /brochure", brochure::send)))
+        .route("/steep", get(charges.of("GET /steep", steep::wait)))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(store)

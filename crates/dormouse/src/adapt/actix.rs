@@ -147,7 +147,7 @@ impl<B: MessageBody> MessageBody for GroupBody<B> {
     }
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, B::Error>>> {
-        self.poll_charged(cx, B::poll_next)
+        self.poll_charged(cx, B::poll_next, |_| false)
     }
 
     fn try_into_bytes(self) -> Result<Bytes, Self> {

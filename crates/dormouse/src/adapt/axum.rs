@@ -1,4 +1,11 @@
-//! `axum::serve` with a group for its connections, and a route that answers with profiles.
+//! Handlers in groups, `axum::serve` with a group for its connections, and routes that answer with
+//! profiles and metrics.
+//!
+//! # Handlers
+//!
+//! [`handler`](handler()) puts one handler in a group.
+//! [`GroupLayer`](crate::tower::GroupLayer) does so for a whole router, by the route of each
+//! request.
 //!
 //! # Connections
 //!
@@ -47,6 +54,7 @@
 //! # Ok::<(), dormouse::metrics::MetricsError>(())
 //! ```
 
+mod handler;
 #[cfg(feature = "axum-ws")]
 mod ws;
 
@@ -73,6 +81,7 @@ use crate::features::metrics::Metrics;
 use crate::features::profile::web::respond;
 use crate::web::WebAnswer;
 
+pub use self::handler::{GroupHandler, GroupHandlerFuture, handler};
 #[cfg(feature = "axum-ws")]
 pub use self::ws::WebSocketUpgrade;
 

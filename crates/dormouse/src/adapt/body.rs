@@ -105,18 +105,20 @@ impl<B> GroupBody<B> {
         }))
     }
 
-    /// Charges a poll for a frame.
+    /// Charges a poll for a frame. The request ends with a frame after which `is_end` holds.
+    #[inline]
     pub(super) fn poll_charged<T, E>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         poll: impl FnOnce(Pin<&mut B>, &mut Context<'_>) -> Poll<Option<Result<T, E>>>,
+        is_end: impl FnOnce(&B) -> bool,
     ) -> Poll<Option<Result<T, E>>> {
         let mut this = self.project();
         let Some(task) = this.task else { return Poll::Ready(None) };
         let frame = task.poll_with(cx, |cx| {
-            let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
-            let frame = ready!(poll(body, cx));
-            if !matches!(frame, Some(Ok(_))) {
+            let Some(mut body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
+            let frame = ready!(poll(body.as_mut(), cx));
+            if !matches!(frame, Some(Ok(_))) || is_end(&body) {
                 this.body.set(None);
             }
             Poll::Ready(frame)

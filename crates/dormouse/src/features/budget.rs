@@ -4,6 +4,9 @@
 //! ends while a task that never yields runs. A task's budget is kept by the task itself: two reads
 //! of the thread clock around each poll and each scope, no timer, and nothing to look up. Every
 //! request can have one.
+//!
+//! A task's budget that only leaves a record ([`TaskBudget::recorded`]) sleeps with the probe
+//! `dormouse.over_budget`: then it has no account, and a poll only sees that there is none.
 
 use std::fmt;
 use std::future::Future;
@@ -17,10 +20,16 @@ use std::time::Duration;
 
 use dormouse_clock::{Budget, CpuMeter, thread_cpu_ns};
 use dormouse_events::{Counting, Event, Mode};
+use dormouse_keys::{StaticKey, unlikely};
 use pin_project_lite::pin_project;
 
 use crate::core::group::Group;
+use crate::core::probe::{Probe, point};
 use crate::core::task::poll_to_its_end;
+
+static OVER_BUDGET_PROBE: Probe = Probe::new(",cpu_us,limit_us");
+static OVER_BUDGET: StaticKey<false> =
+    StaticKey::new("dormouse.over_budget", file!(), line!()).with(&OVER_BUDGET_PROBE);
 
 /// CPU time of a group's tasks, as [`Group::read`] gives it, which is counted as long as this
 /// lives.
@@ -86,7 +95,8 @@ impl Group {
 /// ```
 #[derive(Debug, Clone)]
 pub struct TaskBudget {
-    account: Arc<Account>,
+    /// `None`: it sleeps.
+    account: Option<Arc<Account>>,
 }
 
 struct Account<F: ?Sized = dyn Fn(Duration) + Send + Sync> {
@@ -107,7 +117,44 @@ impl TaskBudget {
     /// An allocation.
     pub fn new(limit: Duration, on_exceeded: impl Fn(Duration) + Send + Sync + 'static) -> Self {
         let (used_ns, told) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { account: Arc::new(Account { limit_ns: nanoseconds(limit), used_ns, told, on_exceeded }) }
+        let account = Account { limit_ns: nanoseconds(limit), used_ns, told, on_exceeded };
+        Self { account: Some(Arc::new(account)) }
+    }
+
+    /// A budget of `limit` that leaves a record of the probe `dormouse.over_budget` when it is
+    /// exceeded, in the group of the work that has exceeded it, with the fields `cpu_us` and
+    /// `limit_us`. It sleeps if nobody traces this probe when it is made: then it counts nothing,
+    /// also if the trace begins before the work has ended.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use dormouse::TaskBudget;
+    ///
+    /// let budget = TaskBudget::recorded(Duration::from_millis(50));
+    /// let request = budget.instrument(async { /* … */ });
+    /// assert_eq!(budget.used(), None); // Until `dormouse trace SERVICE dormouse.over_budget`.
+    /// # drop(request);
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// Asleep one instruction, and a test for each poll and scope; otherwise as
+    /// [`TaskBudget::new`].
+    #[inline]
+    pub fn recorded(limit: Duration) -> Self {
+        if unlikely!(OVER_BUDGET) { Self::recording(limit) } else { Self { account: None } }
+    }
+
+    #[cold]
+    fn recording(limit: Duration) -> Self {
+        Self::new(limit, move |used| {
+            if unlikely!(OVER_BUDGET) {
+                point(&OVER_BUDGET_PROBE, |writer| {
+                    writer.unsigned(microseconds(used));
+                    writer.unsigned(microseconds(limit));
+                });
+            }
+        })
     }
 
     /// Counts every poll of `future`, and its destructor, including everything that runs inside of
@@ -127,12 +174,17 @@ impl TaskBudget {
     ///
     /// A read of the thread clock, and another when the guard is dropped.
     pub fn enter(&self) -> BudgetScope {
-        BudgetScope { _timed: Timed::begin(Arc::clone(&self.account)), not_send: PhantomData }
+        BudgetScope { _timed: self.account.clone().map(Timed::begin), not_send: PhantomData }
     }
 
-    /// The CPU time of polls and scopes that have ended.
-    pub fn used(&self) -> Duration {
-        self.account.used()
+    #[inline]
+    fn timed(&self) -> Option<Timed<&Account>> {
+        self.account.as_deref().map(Timed::begin)
+    }
+
+    /// The CPU time of polls and scopes that have ended; `None` if the budget sleeps.
+    pub fn used(&self) -> Option<Duration> {
+        self.account.as_ref().map(|account| account.used())
     }
 }
 
@@ -202,7 +254,7 @@ impl<A: Deref<Target = Account>> Drop for Timed<A> {
 #[derive(Debug)]
 #[must_use = "the thread's time is counted as long as the guard lives"]
 pub struct BudgetScope {
-    _timed: Timed<Arc<Account>>,
+    _timed: Option<Timed<Arc<Account>>>,
     /// The clock is its thread's.
     not_send: PhantomData<*const ()>,
 }
@@ -222,7 +274,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             if this.future.is_some() {
-                let _timed = Timed::begin(&*this.budget.account);
+                let _timed = this.budget.timed();
                 this.future.set(None);
             }
         }
@@ -239,11 +291,16 @@ impl<F> Budgeted<F> {
 impl<F: Future> Future for Budgeted<F> {
     type Output = F::Output;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let _timed = Timed::begin(&*this.budget.account);
+        let _timed = this.budget.timed();
         poll_to_its_end(this.future, cx)
     }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// At most `u64::MAX` of them: five centuries.

@@ -86,7 +86,7 @@ fn a_task_over_its_budget_is_told_once() {
         }
     }
     let used = told.0.lock().unwrap()[0];
-    assert!(used > 5 * MS && used <= future.budget().used(), "{used:?} {:?}", future.budget());
+    assert!(used > 5 * MS && Some(used) <= future.budget().used(), "{used:?} {:?}", future.budget());
     assert_eq!(told.times(), 1);
 }
 
@@ -107,6 +107,35 @@ fn a_task_within_its_budget_is_never_told() {
 }
 
 #[test]
+fn a_recorded_budget_sleeps_until_it_is_traced() {
+    let asleep = TaskBudget::recorded(MS);
+    let work = |budget: &TaskBudget| {
+        let group = Group::new("recorded");
+        assert!(poll(pin!(group.instrument(budget.instrument(works(2 * MS, 1))))).is_ready());
+        let _counted = budget.enter();
+    };
+    work(&asleep);
+    let mut trace = dormouse::trace("dormouse.over_budget").unwrap();
+    let awake = TaskBudget::recorded(MS);
+    work(&asleep);
+    work(&awake);
+    assert_eq!(asleep.used(), None);
+    let used = awake.used().unwrap();
+    let mut records = Vec::new();
+    trace.poll(|_, _, record| {
+        let [used, limit] =
+            record.values.iter().map(|value| value.to_string().parse().unwrap()).collect::<Vec<u128>>()[..]
+        else {
+            panic!()
+        };
+        records.push((record.group, used, limit));
+    });
+    let [(group, cpu_us, limit_us)] = records[..] else { panic!("{records:?}") };
+    assert_eq!((group, limit_us), (Group::new("recorded").id(), 1000));
+    assert!((1000..=used.as_micros()).contains(&cpu_us), "{cpu_us} of {used:?}");
+}
+
+#[test]
 fn work_on_other_threads_uses_the_same_budget() {
     let told = Told::default();
     let budget = TaskBudget::new(5 * MS, told.function());
@@ -121,7 +150,7 @@ fn work_on_other_threads_uses_the_same_budget() {
     .unwrap();
     assert_eq!(told.times(), 1);
     assert!(poll(future.as_mut()).is_ready());
-    assert!(budget.used() >= 7 * MS, "{budget:?}");
+    assert!(budget.used() >= Some(7 * MS), "{budget:?}");
     assert_eq!(told.times(), 1);
 }
 
@@ -167,7 +196,7 @@ fn a_poll_that_panics_is_told_later() {
     assert!(catch_unwind(AssertUnwindSafe(|| poll(future.as_mut()))).is_err());
     assert_eq!(told.times(), 0, "not while the thread unwinds");
     let budget = future.budget().clone();
-    assert!(budget.used() >= 2 * MS);
+    assert!(budget.used() >= Some(2 * MS));
     drop(future);
     assert_eq!(told.times(), 1);
 }

@@ -21,11 +21,12 @@ impl<B: Body> Body for GroupBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
+    #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.poll_charged(cx, B::poll_frame)
+        self.poll_charged(cx, B::poll_frame, B::is_end_stream)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -70,7 +70,7 @@ fn probes_record_in_their_routes_group_everywhere() {
 fn only_requests_over_their_cpu_budget_are_recorded() {
     for (budget, expected) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
         let house = House::open_with(move |server| server.with_cpu_budget(budget));
-        let mut trace = dormouse::trace("http.over_budget").unwrap();
+        let mut trace = dormouse::trace("dormouse.over_budget").unwrap();
         let report = visit(&house);
         drop(house);
         let mut seen = BTreeMap::new();
