@@ -84,6 +84,17 @@ impl Clients {
         Ok(Self { connections, latest_order: AtomicU64::new(1) })
     }
 
+    /// Has the first connection send this many requests; all must be answered.
+    pub(super) fn answer(&mut self, asks: &[Ask], requests: usize) -> io::Result<()> {
+        let Some(connection) = self.connections.first_mut() else { return Ok(()) };
+        for ask in asks.iter().cycle().take(requests) {
+            if !connection.ask(*ask, &self.latest_order)? {
+                return Err(io::Error::other("a request was refused"));
+            }
+        }
+        Ok(())
+    }
+
     /// Has all connections send the requests in `asks`, over and over, for `span`.
     pub(super) fn run(&mut self, asks: &[Ask], span: Duration) -> io::Result<Load> {
         let latest_order = &self.latest_order;

@@ -5,12 +5,14 @@
 //! second at a time, A B B A, B A A B, so that other work of the machine affects both. Clients are
 //! in this process, the services in others, each party on its half of the processors if there are
 //! two. The one with dormouse has its agent running and a client connected that has sent hello; all
-//! its keys are off, and that is checked.
+//! its keys are off, and that is checked. The instructions of a request are counted once, without a
+//! client.
 //!
 //! The run ends by itself when the 95 % interval of the difference lies within ±3 %. The peer is
 //! the same service without dormouse; there is no origin.
 
 mod build;
+mod instructions;
 mod load;
 pub(crate) mod profiled;
 mod server;
@@ -56,8 +58,9 @@ pub(crate) fn run(bench: &mut Bench) {
         bench.say("building the tea house without dormouse");
         without_dormouse()
     });
-    if let Some(without) = bench.need(specs(bench, &halves), made) {
-        rows(bench, without, &halves);
+    if let Some((without, directory)) = bench.need(specs(bench, &halves), made) {
+        instructions::rows(bench, &without, directory.path());
+        rows(bench, (without, directory), &halves);
     }
     let plan = Plan { warmup: bench.pick(1, 0), ..bench.plan(60, 3) };
     bench.measure_until("reps", plan, |rows| {

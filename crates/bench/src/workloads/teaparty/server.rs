@@ -85,6 +85,14 @@ impl Server {
         bail!("the service has no thread named dormouse-profile")
     }
 
+    /// Ends the service in its own way, and waits for that.
+    pub(super) fn end(mut self) -> anyhow::Result<()> {
+        drop(self.child.stdin.take());
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the service ended with {status}");
+        Ok(())
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
