@@ -1,6 +1,6 @@
 //! Obstacles to a watch, and its room for others.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -241,16 +241,6 @@ fn debugger() -> Command {
     gdb
 }
 
-/// Ends a debugger that is in the middle of its work. A stop that it has just requested may happen
-/// after it has gone: another process then continues this one.
-fn leave(mut gdb: std::process::Child) {
-    let again = "for time in 1 2 3 4 5; do sleep 1; kill -CONT $0 || exit; done";
-    let waking = Command::new("sh").args(["-c", again, &std::process::id().to_string()]).spawn();
-    let _ = gdb.kill();
-    let _ = gdb.wait();
-    let _ = waking.unwrap().wait();
-}
-
 /// A debugger's commands for this process, and what it says.
 fn gdb(commands: &[&str]) -> Option<String> {
     let mut gdb = debugger();
@@ -296,28 +286,36 @@ fn a_debugger_watches_beside_our_watches() {
 fn watches_are_armed_beside_a_debuggers() {
     in_stoppable_child(|| {
         write_on();
-        let Ok(mut gdb) =
-            debugger().stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        // A register of each thread. Once its watch is hit, the debugger leaves.
+        let at = format!("watch *(long*){:#x}", WORDS[3].as_ptr().addr());
+        let commands = [
+            "handle SIGTRAP nostop noprint pass",
+            &at,
+            "continue",
+            "delete",
+            "handle SIGTRAP nopass",
+            "detach",
+        ];
+        let mut gdb = debugger();
+        gdb.arg("-batch").args(commands.iter().flat_map(|command| ["-ex", command]));
+        let Ok(mut gdb) = gdb.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
         else {
             return skip("gdb is not installed");
         };
-        let mut commands = gdb.stdin.take().unwrap();
-        // A register of each thread, whose watch never stops.
-        let at = format!("watch *(long*){:#x}", WORDS[3].as_ptr().addr());
-        writeln!(commands, "handle SIGTRAP nostop noprint pass\n{at}\ncontinue").unwrap();
-        let taken = || of(&WORDS[0]).all_slots().arm().map(drop).is_ok() && registers_left() < 4;
-        let begun = Instant::now();
-        while !taken() {
-            if begun.elapsed() > Duration::from_secs(30) {
-                leave(gdb);
-                return skip("gdb took no register here");
-            }
-            thread::sleep(Duration::from_millis(20));
+        let mut said = BufReader::new(gdb.stdout.take().unwrap()).lines().map(Result::unwrap);
+        if !said.any(|line| line.contains("Hardware watchpoint")) {
+            let _ = gdb.wait();
+            return skip("gdb cannot attach here");
         }
+        eventually(|| of(&WORDS[0]).all_slots().arm().map(drop).is_ok() && registers_left() < 4);
         let watch = of(&WORDS[0]).arm().unwrap();
         eventually(|| watch.report().delivered > 10);
         drop(watch);
-        leave(gdb);
+        WORDS[3].fetch_add(1, Ordering::Relaxed);
+        assert!(said.any(|line| line.contains("Old value")));
+        // It would wait for room in the pipe.
+        said.for_each(drop);
+        assert!(gdb.wait().unwrap().success());
     });
 }
 
