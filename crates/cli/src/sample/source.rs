@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use dormouse_protocol::{Clock, CountAnswer, Hello, Stat, StatRequest, WaitsRequest};
+use dormouse_protocol::{Clock, CountAnswer, Hello, Stat, StatPart, StatRequest, WaitsRequest};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::events::{EventRequest, TASK_CLOCK, warn};
@@ -111,11 +111,12 @@ impl Source {
 
     /// How it stands now; `None` when it has ended.
     pub(crate) fn sample(&mut self) -> Outcome<Option<Sample>> {
-        let told: Option<Outcome<Stat>> =
-            self.agent.as_mut().map(|(client, _)| client.call(StatRequest::default()));
+        let request = StatRequest { part: Some(StatPart::Whole) };
+        let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|(client, _)| client.call(request));
         let seen = self.tasks.look();
         match (told, seen) {
-            (Some(Ok(stat)), seen) => {
+            (Some(Ok(mut stat)), seen) => {
+                stat.expand(usize::MAX);
                 self.clock.clone_from(&stat.clock);
                 let mut sample = Sample::of_agent(stat);
                 // Where the kernel shows it to nobody else, the agent's word is enough.

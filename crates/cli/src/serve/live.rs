@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    use dormouse_protocol::{GroupRow, Hello};
+    use dormouse_protocol::{GroupRow, Hello, StatPart};
     use dormouse_testkit::viewers::printed;
     use dormouse_testkit::{assert_committed, skip};
 
@@ -334,7 +334,7 @@ mod tests {
                 stat,
                 groups_left_out: 0,
                 room: None,
-                brief: None,
+                part: StatPart::Groups,
                 whole: std::sync::OnceLock::new(),
                 news: std::sync::OnceLock::new(),
             })

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use dormouse::metrics::{Exposition, MetricsFormat, add, add_shown};
 use dormouse_metrics::{ExposedProcess, LabelSet, MetricFamily, MetricKind, MetricUnit, MetricValue};
-use dormouse_protocol::{Brief, Stat};
+use dormouse_protocol::{Stat, StatPart};
 
 use super::hub::{ServiceSession, ServiceSnapshot, Snapshot};
 use super::packed;
@@ -46,11 +46,11 @@ pub(super) fn format(headers: &HeaderMap) -> MetricsFormat {
 }
 
 /// The part of an answer to `stat` that a format shows.
-pub(super) fn brief(format: MetricsFormat) -> Brief {
+pub(super) fn part(format: MetricsFormat) -> StatPart {
     match format {
-        MetricsFormat::Text => Brief::Requests,
-        MetricsFormat::OpenMetrics => Brief::Exemplars,
-        MetricsFormat::Protobuf => Brief::All,
+        MetricsFormat::Text => StatPart::Requests,
+        MetricsFormat::OpenMetrics => StatPart::Exemplars,
+        MetricsFormat::Protobuf => StatPart::Histograms,
     }
 }
 

@@ -129,7 +129,7 @@ async fn page(State(app): Shared, request: Request) -> Response {
 
 async fn scrape(State(app): Shared, request: Request) -> Response {
     let format = metrics::format(request.headers());
-    match app.hub.snapshots(metrics::brief(format)).await {
+    match app.hub.snapshots(metrics::part(format)).await {
         Ok(services) => {
             let (headers, unseated) = (request.headers().clone(), app.hub.unseated());
             let answer = move || metrics::answer(&services, unseated, format, &headers);

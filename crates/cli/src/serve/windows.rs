@@ -189,7 +189,7 @@ mod tests {
     use std::sync::{LazyLock, OnceLock};
     use std::time::{Duration, Instant};
 
-    use dormouse_protocol::Hello;
+    use dormouse_protocol::{Hello, StatPart};
 
     use super::*;
 
@@ -211,7 +211,7 @@ mod tests {
             stat,
             groups_left_out: 0,
             room: None,
-            brief: None,
+            part: StatPart::Groups,
             at,
             unix_ms: 0,
             whole,

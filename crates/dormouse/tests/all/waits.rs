@@ -14,7 +14,7 @@ use dormouse::waits::buckets::EXPORTED_SCALE;
 use dormouse::waits::{GroupWaits, Waiting, is_on};
 use dormouse::{Event, Group, TraceContext};
 use dormouse_protocol::{
-    Brief, Code, CountRequest, GroupRow, HelloRequest, Op, PROTOCOL, Request, Response, Stat, StatRequest,
+    Code, CountRequest, GroupRow, HelloRequest, Op, PROTOCOL, Request, Response, Stat, StatPart, StatRequest,
     WaitsBegun, WaitsRequest, WaitsRow, WireError, WireId,
 };
 use dormouse_testkit::{Answer, Filter, HANG, eventually, in_child, spin_for, thread_cpu};
@@ -293,18 +293,20 @@ fn who_asks_is_told_exemplars() {
         assert_eq!(looks.row(group).unwrap().requests.exemplars, []);
         let WaitsRow { requests, polls, .. } = *asks.row(group).unwrap();
         let [requests, polls] = [requests, polls].map(|row| row.at_scale(EXPORTED_SCALE));
-        for (brief, has_exemplars, has_polls) in
-            [(Brief::Requests, false, false), (Brief::Exemplars, true, false), (Brief::All, true, true)]
-        {
-            let mut short: Stat = asks.ask(StatRequest { brief: Some(brief) }).unwrap();
+        for (part, has_exemplars, has_polls) in [
+            (StatPart::Requests, false, false),
+            (StatPart::Exemplars, true, false),
+            (StatPart::Histograms, true, true),
+        ] {
+            let mut short: Stat = asks.ask(StatRequest { part: Some(part) }).unwrap();
             assert!(short.threads.is_empty() && short.groups.is_empty() && short.thread_count() > 0);
-            short.expand();
+            short.expand(usize::MAX);
             let row = short.groups.into_iter().find(|row| row.id == group.id()).unwrap().waits.unwrap();
-            assert_eq!(row.requests.buckets, requests.buckets, "{brief:?}");
+            assert_eq!(row.requests.buckets, requests.buckets, "{part:?}");
             let exemplars = if has_exemplars { &requests.exemplars[..] } else { &[] };
-            assert_eq!(row.requests.exemplars, exemplars, "{brief:?}");
+            assert_eq!(row.requests.exemplars, exemplars, "{part:?}");
             let polls = if has_polls { &polls.buckets[..] } else { &[] };
-            assert_eq!(row.polls.buckets, polls, "{brief:?}");
+            assert_eq!(row.polls.buckets, polls, "{part:?}");
         }
     });
 }

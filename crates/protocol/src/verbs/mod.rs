@@ -30,7 +30,9 @@ pub use places::{PlaceRow, PlacesPart, PlacesRequest, WakeTasksRequest, WokenTas
 pub use profile::{ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest};
 pub use record::{RecordAnswer, RecordRequest, RecorderRow};
 pub use sleep::{Asleep, SleepRequest, Slept, WakeRequest, Woken};
-pub use stat::brief::{Brief, BriefGroup, BriefStat};
+pub use stat::columns::{
+    CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
+};
 pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Outliving, Stat, StatRequest, TaskPolls, ThreadStat};
 pub use switch::{BatchStat, Changed, HeldKeys, OffRequest, OnRequest, ResetRequest};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, TasksRequest, WireTaskState};

@@ -1,6 +1,8 @@
 //! `stat`: groups, threads, and what the service counts for them.
 
-pub(super) mod brief;
+pub(super) mod columns;
+mod expand;
+mod shorten;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
-use brief::{Brief, BriefStat};
+use columns::{GroupColumns, StatPart};
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
 /// CPU time for a client that has not sent `count`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StatRequest {
-    /// Requests a short answer, with this part only; absent for the whole answer. A service that
-    /// does not support this sends the whole answer.
+    /// Requests a short answer: this part, with groups in columns. Absent for rows of all. A
+    /// service that does not support this sends rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub brief: Option<Brief>,
+    pub part: Option<StatPart>,
 }
 
 impl Verb for StatRequest {
@@ -72,10 +74,13 @@ pub struct Stat {
     /// The clock by which groups are charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
-    /// The groups of a short answer, in which `groups` and `threads` are empty. Absent if the
-    /// client has not asked for one.
+    /// The groups of a short answer, in which `groups` is empty. Absent if the client has not asked
+    /// for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub brief: Option<BriefStat>,
+    pub columns: Option<Box<GroupColumns>>,
+    /// The number of threads, if the answer has no rows of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_total: Option<u64>,
 }
 
 /// CPU time since counting began. The share of it that is in groups is the coverage of the groups'
@@ -178,8 +183,8 @@ pub struct CountRow {
 impl Stat {
     /// The use of a service since `before`, an earlier answer of the same connection: `mono_ns` is
     /// the time between the two, and times and groups are of that time. `keys_on`, `dropped`,
-    /// `clock` and the like are those of this answer. Threads are left out: their numbers are given
-    /// again, and an answer does not have the times when they began.
+    /// `clock` and the like are those of this answer. Rows of threads are left out: their numbers
+    /// are given again, and an answer does not have the times when they began.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -196,9 +201,15 @@ impl Stat {
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
             clock: self.clock.clone(),
-            brief: None,
+            columns: None,
+            thread_total: Some(self.thread_count()),
             ..*self
         }
+    }
+
+    /// The number of threads, whether or not there are rows of them.
+    pub fn thread_count(&self) -> u64 {
+        self.thread_total.unwrap_or(self.threads.len() as u64)
     }
 
     /// CPU time of all groups, unless it is refused.

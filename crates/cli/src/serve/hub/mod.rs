@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dormouse_protocol::Brief;
+use dormouse_protocol::StatPart;
 
 use crate::client::room::AnswerBudget;
 use crate::exit::{Exit, Failure, Outcome, Report};
@@ -203,11 +203,11 @@ impl Hub {
 
     /// All services with a snapshot that is less than a second old, in a second at most; without
     /// those of others that nobody has named.
-    pub(super) async fn snapshots(&self, brief: Brief) -> Outcome<Vec<ServiceSnapshot>> {
+    pub(super) async fn snapshots(&self, part: StatPart) -> Outcome<Vec<ServiceSnapshot>> {
         self.refresh(SCAN).await?;
         let asked = self.sessions().into_iter().map(|session| {
             tokio::spawn(async move {
-                let snapshot = session.snapshot(Some(brief), FRESH, WITHIN).await;
+                let snapshot = session.snapshot(part, FRESH, WITHIN).await;
                 ServiceSnapshot { session, snapshot }
             })
         });
@@ -223,9 +223,9 @@ impl Hub {
         Ok(services)
     }
 
-    /// A snapshot of one service.
+    /// A snapshot of one service, with all figures of groups.
     pub(super) async fn snapshot(&self, session: &Arc<ServiceSession>) -> Option<Arc<Snapshot>> {
-        session.snapshot(None, FRESH, WITHIN).await
+        session.snapshot(StatPart::Groups, FRESH, WITHIN).await
     }
 
     /// The service of that id or name.

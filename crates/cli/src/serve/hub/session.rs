@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use dormouse::metrics::Origin;
-use dormouse_protocol::{Brief, BriefStat, Code, Hello, Stat, StatRequest, WaitsRequest};
+use dormouse_protocol::{Code, Hello, Stat, StatPart, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
 use super::seats::Standing;
@@ -73,7 +73,7 @@ pub(in crate::serve) struct Snapshot {
     /// The memory that it takes of its user's, if that is bounded.
     pub(in crate::serve) room: Option<AnswerRoom>,
     /// The part of the answer that was asked for.
-    pub(in crate::serve) brief: Option<Brief>,
+    pub(in crate::serve) part: StatPart,
     pub(in crate::serve) at: Instant,
     /// The same moment, since 1970.
     pub(in crate::serve) unix_ms: u64,
@@ -135,12 +135,7 @@ pub(in crate::serve) struct ServiceSession {
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     since: Instant,
-    brief: Option<Brief>,
-}
-
-/// Whether the part `has` of an answer has the part `wanted`; `None` is all of it.
-fn has_part(has: Option<Brief>, wanted: Option<Brief>) -> bool {
-    has.is_none() || wanted.is_some() && has >= wanted
+    part: StatPart,
 }
 
 impl ServiceSession {
@@ -158,7 +153,7 @@ impl ServiceSession {
             pending: Arc::default(),
             origin: Mutex::new(None),
             // The first snapshot is taken without a request.
-            wanted: Mutex::new(Some(Wanted { since: Instant::now(), brief: Some(Brief::All) })),
+            wanted: Mutex::new(Some(Wanted { since: Instant::now(), part: StatPart::Histograms })),
         });
         let has_warned = Cell::new(false);
         let (terms, thread) = (Arc::clone(terms), Arc::clone(&terms.thread));
@@ -242,7 +237,7 @@ impl ServiceSession {
     /// wanted it first.
     pub(super) async fn snapshot(
         self: &Arc<Self>,
-        brief: Option<Brief>,
+        part: StatPart,
         age: Duration,
         within: Duration,
     ) -> Option<Arc<Snapshot>> {
@@ -253,7 +248,7 @@ impl ServiceSession {
             {
                 let state = states.borrow_and_update();
                 let is_young = |snapshot: &Snapshot| snapshot.at >= asked || asked - snapshot.at < age;
-                let is_it = |snapshot: &&Arc<Snapshot>| is_young(snapshot) && has_part(snapshot.brief, brief);
+                let is_it = |snapshot: &&Arc<Snapshot>| is_young(snapshot) && snapshot.part >= part;
                 if let Some(snapshot) = state.snapshot.as_ref().filter(is_it) {
                     return Some(Arc::clone(snapshot));
                 }
@@ -267,7 +262,7 @@ impl ServiceSession {
                 }
             }
             // A snapshot that came may contain less than this one must.
-            let wanted = want(self, brief);
+            let wanted = want(self, part);
             let since = *since.get_or_insert(wanted);
             let changed = tokio::time::timeout_at((since + within).into(), states.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
@@ -293,8 +288,8 @@ impl ServiceSession {
 
     /// Looks; a failure ends the conversation.
     fn take_snapshot(&self, client: &mut Client) -> Option<Failure> {
-        let brief = self.wanted().map_or(Some(Brief::All), |wanted| wanted.brief);
-        let mut stat = match client.call(StatRequest { brief }) {
+        let part = self.wanted().map_or(StatPart::Histograms, |wanted| wanted.part);
+        let mut stat = match client.call(StatRequest { part: Some(part) }) {
             Ok(stat) => stat,
             // The conversation goes on, for `wake`.
             Err(Failure::Said(report)) if report.code == Some(Code::Asleep) => {
@@ -304,7 +299,7 @@ impl ServiceSession {
             Err(failure) => return Some(failure),
         };
         // An older service answers with all of it.
-        let brief = brief.filter(|_| stat.brief.is_some());
+        let part = if stat.columns.is_some() { part } else { StatPart::Groups };
         let groups_left_out = shrink(&mut stat, &self.terms.events);
         let room = client.keep_room();
         // It was asleep, and counts nothing for this conversation: another one begins.
@@ -314,29 +309,25 @@ impl ServiceSession {
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
         let snapshot =
-            Arc::new(Snapshot { hello, stat, groups_left_out, room, brief, at, unix_ms, whole, news });
+            Arc::new(Snapshot { hello, stat, groups_left_out, room, part, at, unix_ms, whole, news });
         *self.wanted() = None;
-        self.state.send_modify(|state| state.snapshot = Some(snapshot));
+        let mut last = None;
+        self.state.send_modify(|state| last = state.snapshot.replace(snapshot));
+        // Readers have the new one before the rows of the last one are freed.
+        drop(last);
         None
     }
 }
 
 /// Leaves out what no reader shows, and gives the number of groups that were too many.
 fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
-    let threads = stat.thread_count();
-    let most = |groups: usize| groups.saturating_sub(MOST_GROUPS);
-    let left_out = most(stat.groups.len()) + stat.brief.as_ref().map_or(0, |brief| most(brief.groups.len()));
-    stat.groups.truncate(MOST_GROUPS);
-    if let Some(brief) = &mut stat.brief {
-        brief.groups.truncate(MOST_GROUPS);
-    }
-    stat.expand();
+    let left_out = stat.expand(MOST_GROUPS);
     stat.groups.shrink_to_fit();
     for group in &mut stat.groups {
         group.counts.retain(|count| events.has(&count.event));
     }
+    stat.thread_total = Some(stat.thread_count());
     stat.threads = Vec::new();
-    stat.brief = Some(BriefStat { threads, ..BriefStat::default() });
     left_out
 }
 
@@ -356,7 +347,7 @@ fn shortened(mut hello: Hello) -> Hello {
 }
 
 /// Requests a snapshot with that part of an answer, and returns since when one has been wanted.
-fn want(session: &Arc<ServiceSession>, brief: Option<Brief>) -> Instant {
+fn want(session: &Arc<ServiceSession>, part: StatPart) -> Instant {
     let mut wanted = session.wanted();
     let wanted = wanted.get_or_insert_with(|| {
         let of = Arc::downgrade(session);
@@ -367,11 +358,9 @@ fn want(session: &Arc<ServiceSession>, brief: Option<Brief>) -> Instant {
             let is_wanted = session.wanted().is_some();
             is_wanted.then(|| session.take_snapshot(client)).flatten()
         }));
-        Wanted { since: Instant::now(), brief }
+        Wanted { since: Instant::now(), part }
     });
-    if has_part(brief, wanted.brief) {
-        wanted.brief = brief;
-    }
+    wanted.part = wanted.part.max(part);
     wanted.since
 }
 

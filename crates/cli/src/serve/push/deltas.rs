@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dormouse::metrics::{Exposition, add};
-use dormouse_protocol::{BriefStat, Stat};
+use dormouse_protocol::Stat;
 
 use crate::serve::hub::{Identity, ServiceSnapshot, Snapshot};
 use crate::serve::metrics::{GroupShares, add_left_out};
@@ -111,7 +111,6 @@ fn difference(now: &Stat, base: &Stat) -> Stat {
         mono_ns: now.mono_ns,
         dropped: now.dropped.saturating_sub(base.dropped),
         counted: now.counted,
-        brief: Some(BriefStat { threads: now.thread_count(), ..BriefStat::default() }),
         ..now.since(base)
     }
 }

@@ -16,7 +16,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use dormouse_protocol::Brief;
+use dormouse_protocol::StatPart;
 use tokio::runtime::Handle;
 
 use self::deltas::Deltas;
@@ -37,7 +37,7 @@ struct HubSource {
 
 impl HubSource {
     fn services(&self) -> Result<Vec<ServiceSnapshot>, String> {
-        let services = self.runtime.block_on(self.hub.snapshots(Brief::All));
+        let services = self.runtime.block_on(self.hub.snapshots(StatPart::Histograms));
         services.map_err(|failure| report_of(failure).message)
     }
 }

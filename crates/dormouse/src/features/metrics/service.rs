@@ -2,7 +2,7 @@
 
 use dormouse_events::Event;
 use dormouse_metrics::{Exposition, MetricsFormat};
-use dormouse_protocol::{EventInfo, WaitsRequest};
+use dormouse_protocol::{EventInfo, StatPart, WaitsRequest};
 use dormouse_sys::process::identity;
 
 use super::add::add_with;
@@ -212,7 +212,7 @@ fn read_others(telling: Telling) -> Exposition {
 }
 
 fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, telling: Telling) -> Exposition {
-    let stat = stat(events, has_times.then_some(telling), false);
+    let stat = stat(events, has_times.then_some(telling), StatPart::Histograms);
     let mut exposition = Exposition::new();
     add_with(telling.histograms, &mut exposition, origin, stat);
     exposition

@@ -8,7 +8,7 @@ mod verb;
 use std::ops::Range;
 
 use dormouse_events::AnnouncedPolls;
-use dormouse_protocol::{Clock, CountedCpu, GroupRow, Outliving, Stat, TaskPolls, ThreadStat};
+use dormouse_protocol::{Clock, CountedCpu, GroupRow, Outliving, Stat, StatPart, TaskPolls, ThreadStat};
 use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::{Capability, records};
 
@@ -47,8 +47,8 @@ fn tids() -> Vec<u32> {
 /// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
 /// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
-/// Threads have their names if `has_names` says so.
-pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, has_names: bool) -> Stat {
+/// Figures that `part` does not have are left out where they cost something.
+pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part: StatPart) -> Stat {
     history::begin();
     let mut best = snapshot(counting, waits);
     let quick_ns = QUICK_NS + best.stat.groups.len() as u64 * GROUP_NS;
@@ -65,14 +65,16 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, has_
     // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
-        if has_names {
+        if part == StatPart::Whole {
             thread.name = thread_name(thread.tid);
         }
     }
     history::settle(&mut best, &listed, begun_cpu_ns);
-    let outliving = history::look();
-    for row in &mut best.groups {
-        row.outliving = outliving.get(&row.id).copied();
+    if part >= StatPart::Groups {
+        let outliving = history::look();
+        for row in &mut best.groups {
+            row.outliving = outliving.get(&row.id).copied();
+        }
     }
     if let Some(waits) = waits {
         let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
@@ -153,7 +155,8 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         experiment: dormouse_keys::unlikely!(EXPERIMENT),
         dropped: records::dropped(),
         clock: Some(clock()),
-        brief: None,
+        columns: None,
+        thread_total: None,
     };
     Snapshot { stat, times, listed, begun_cpu_ns }
 }

@@ -1,7 +1,9 @@
 //! `stat`, and what groups count for the client that asks: `events`, `count`.
 
 use dormouse_keys::Key;
-use dormouse_protocol::{CountAnswer, CountRequest, Events, EventsRequest, Stat, StatRequest, WireError};
+use dormouse_protocol::{
+    CountAnswer, CountRequest, Events, EventsRequest, Stat, StatPart, StatRequest, WireError,
+};
 
 use super::counting::{self, ClientEvents};
 use crate::agent::request::bad;
@@ -40,10 +42,10 @@ impl Answered for StatRequest {
         {
             states.add(counting);
         }
-        let told = states.get().map(|waits: &ClientWaits| waits.told().brief(self.brief));
-        let mut stat = super::stat(states.get(), told, self.brief.is_none());
-        if let Some(brief) = self.brief {
-            stat.shorten(brief);
+        let told = states.get().map(|waits: &ClientWaits| waits.told().of_part(self.part));
+        let mut stat = super::stat(states.get(), told, self.part.unwrap_or(StatPart::Whole));
+        if let Some(part) = self.part {
+            stat.shorten(part);
         }
         Ok(stat)
     }

@@ -5,7 +5,7 @@
 
 use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
-use dormouse_protocol::{Brief, GroupRow, WaitsBegun, WaitsRequest, WaitsRow};
+use dormouse_protocol::{GroupRow, StatPart, WaitsBegun, WaitsRequest, WaitsRow};
 use dormouse_sys::perf;
 use dormouse_waits::{CpuTaking, Histograms, Placing, Waiting, exemplars, read_each};
 
@@ -70,11 +70,11 @@ impl Telling {
     }
 
     /// The part of these times that a short answer has.
-    pub(crate) fn brief(self, of: Option<Brief>) -> Self {
-        match of {
-            None | Some(Brief::All) => self,
-            Some(Brief::Exemplars) => Self { histograms: Histograms::Requests, ..self },
-            Some(Brief::Requests) => Self { exemplars: false, histograms: Histograms::Requests },
+    pub(crate) fn of_part(self, part: Option<StatPart>) -> Self {
+        match part {
+            None | Some(StatPart::Histograms | StatPart::Groups | StatPart::Whole) => self,
+            Some(StatPart::Exemplars) => Self { histograms: Histograms::Requests, ..self },
+            Some(StatPart::Requests) => Self { exemplars: false, histograms: Histograms::Requests },
         }
     }
 

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_profile::{ProfileKind, own_mappings};
 use dormouse_protocol::{
-    BatchStat, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProfilePart, TasksRequest, Tracing,
-    Verb as _,
+    BatchStat, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProfilePart, StatPart, TasksRequest,
+    Tracing, Verb as _,
 };
 use dormouse_sys::records::RingOwner;
 use dormouse_waits::TraceContext;
@@ -316,5 +316,5 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
         return writer.missing("stat", NO_MEMORY);
     }
     let waits = dormouse_waits::is_on().then_some(Telling::ALL);
-    writer.answer("stat", 0, &stat(None, waits, true))
+    writer.answer("stat", 0, &stat(None, waits, StatPart::Whole))
 }

@@ -1,0 +1,169 @@
+//! Rows that go into columns and come back.
+
+use dormouse_statistics::buckets::{EXPORTED_SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
+
+use super::super::Outliving;
+use super::super::columns::StatPart;
+use super::*;
+use crate::id::WireId;
+
+const UNITS: HistogramRow = HistogramRow {
+    scale: SCALE,
+    unit_ns: UNIT_NS,
+    zero_threshold_ns: ZERO_THRESHOLD_NS,
+    zero_count: 0,
+    buckets: Vec::new(),
+    sum_ns: Some(0),
+    max_ns: 0,
+    max_task: None,
+    tasks: Vec::new(),
+    exemplars: Vec::new(),
+};
+
+/// Groups with all figures, without times, and with times that are empty.
+fn groups() -> Vec<GroupRow> {
+    let duration_ns = 1_300_000;
+    let exemplar = ExemplarRow {
+        index: bucket_index(place(duration_ns)),
+        task: 9,
+        duration_ns,
+        unix_ns: 1_790_000_000_123_456_789,
+        trace_id: Some(WireId([7; 16])),
+        span_id: None,
+    };
+    let requests = HistogramRow {
+        zero_count: 2,
+        buckets: vec![(bucket_index(1), 1), (bucket_index(2), u64::from(u32::MAX)), (-30, 5), (-27, 8)],
+        sum_ns: Some(123),
+        max_ns: 77,
+        max_task: Some(9),
+        tasks: vec![(bucket_index(2), 9), (-27, 11)],
+        exemplars: vec![exemplar],
+        ..UNITS
+    };
+    let polls = HistogramRow { buckets: vec![(-20, 3)], ..UNITS };
+    let queue = Some(QueueRow { requests: 9, received: 8, unseen_ns: 7, behind_ns: 6 });
+    let waits = WaitsRow {
+        on_cpu_ns: Some(2),
+        poll_ns: 5,
+        queue,
+        requests,
+        polls,
+        delays: UNITS,
+        awaits: UNITS,
+        ..WaitsRow::default()
+    };
+    let empty =
+        WaitsRow { requests: UNITS, polls: UNITS, delays: UNITS, awaits: UNITS, ..WaitsRow::default() };
+    let count = CountRow { event: "page-faults".into(), value: 1, enabled_ns: 2, running_ns: 3 };
+    let busy = GroupRow {
+        id: 1,
+        name: "tea".into(),
+        cpu_ns: 2,
+        entries: 3,
+        alive: 4,
+        started: 5,
+        finished: 6,
+        requests: 7,
+        polls: 8,
+        counts: vec![count],
+        waits: Some(Box::new(waits)),
+        outliving: Some(Outliving { tasks: 1, ns: 2 }),
+    };
+    let timeless = GroupRow { id: 2, name: "quiet".into(), ..GroupRow::default() };
+    let idle = GroupRow { id: 3, waits: Some(Box::new(empty)), ..GroupRow::default() };
+    vec![busy, timeless, idle]
+}
+
+/// The groups as a client reads them that has requested this part.
+fn read(part: StatPart) -> Vec<GroupRow> {
+    let mut stat = Stat { groups: groups(), ..Stat::default() };
+    stat.shorten(part);
+    let mut back: Stat = serde_json::from_str(&serde_json::to_string(&stat).unwrap()).unwrap();
+    assert_eq!(back.expand(usize::MAX), 0);
+    back.groups
+}
+
+#[test]
+fn rows_come_back_from_their_columns() {
+    assert_eq!(read(StatPart::Whole), groups());
+}
+
+#[test]
+fn each_part_has_more_than_the_one_before() {
+    let of = |part| *read(part)[0].waits.clone().unwrap();
+    let merged = groups()[0].waits.clone().unwrap().requests.at_scale(EXPORTED_SCALE);
+    for part in [StatPart::Requests, StatPart::Exemplars, StatPart::Histograms] {
+        let WaitsRow { requests, polls, queue, .. } = of(part);
+        assert_eq!((&requests.buckets, requests.scale), (&merged.buckets, EXPORTED_SCALE), "{part:?}");
+        let exemplars = if part == StatPart::Requests { &[][..] } else { &merged.exemplars };
+        assert_eq!((&requests.exemplars[..], queue.is_some()), (exemplars, true), "{part:?}");
+        assert_eq!(polls.buckets.is_empty(), part != StatPart::Histograms, "{part:?}");
+        assert_eq!(read(part)[0].outliving, None, "{part:?}");
+    }
+    let mut right = groups();
+    right[0].waits.as_mut().unwrap().requests.tasks.clear();
+    assert_eq!(read(StatPart::Groups), right);
+}
+
+#[test]
+fn columns_of_any_length_are_read() {
+    let columns = r#"{"id":[1,2,3],"cpu_ns":[5],"name":["tea"],"waits":{"poll_ns":[1,2],"first_bucket":2147483647,
+        "requests":{"buckets":[-9223372036854775808,7,7],"tasks":[1]},
+        "exemplars":{"of_group":[4294967295],"task":[1,2]}},"of_a_newer_agent":[]}"#;
+    let mut stat = Stat { columns: Some(serde_json::from_str(columns).unwrap()), ..Stat::default() };
+    assert_eq!(stat.expand(2), 1);
+    let [first, second] = &stat.groups[..] else { panic!("{stat:?}") };
+    assert_eq!((first.cpu_ns, second.cpu_ns, &*second.name), (5, 0, ""));
+    let requests = &first.waits.as_ref().unwrap().requests;
+    assert_eq!((requests.buckets.len(), requests.exemplars.len()), (2, 2));
+    assert!(second.waits.as_ref().unwrap().requests.buckets.is_empty());
+}
+
+#[test]
+fn a_thousand_busy_groups_are_a_short_answer() {
+    let tens =
+        |from: i32, n: u64| (from..from + 90).map(|at| (at, n + u64::from(at.unsigned_abs()))).collect();
+    let row = |from| HistogramRow {
+        buckets: tens(from, 900),
+        sum_ns: Some(123_456_789_012),
+        max_ns: 345_678_912,
+        ..UNITS
+    };
+    let exemplar = |n: u64| ExemplarRow {
+        task: 1_234_567 + n,
+        ..groups()[0].waits.as_ref().unwrap().requests.exemplars[0].clone()
+    };
+    let exemplars = (0..8).map(exemplar).map(|of| ExemplarRow { span_id: Some(WireId([7; 8])), ..of });
+    let waits = WaitsRow {
+        on_cpu_ns: Some(12_345_678_912),
+        poll_ns: 12_345_678_912,
+        runnable_ns: 2_345_678_912,
+        await_ns: 412_345_678_912,
+        queue: Some(QueueRow {
+            requests: 123_456,
+            received: 123_456,
+            unseen_ns: 345_678_912,
+            behind_ns: 5_678_912,
+        }),
+        polls: row(-260),
+        delays: row(-280),
+        awaits: row(-200),
+        requests: HistogramRow { exemplars: exemplars.collect(), ..row(-180) },
+    };
+    let group = |id| GroupRow {
+        id,
+        name: format!("GET /api/v1/customers/:id/orders/{id}").into(),
+        cpu_ns: 12_345_678_912,
+        started: 123_456,
+        finished: 123_450,
+        requests: 123_450,
+        polls: 1_234_567,
+        waits: Some(Box::new(waits.clone())),
+        ..GroupRow::default()
+    };
+    let mut stat = Stat { groups: (0..1000).map(group).collect(), ..Stat::default() };
+    stat.shorten(StatPart::Groups);
+    let length = serde_json::to_vec(&stat).unwrap().len();
+    assert!(length < 3 << 20, "{length}");
+}
