@@ -138,7 +138,7 @@ fn each_stream_begins_and_ends() {
     let serving = Serving::of([service.pid()]);
     let path = |of: &str| format!("/api/processes/{}/{of}", service.pid());
     for (of, kinds) in [
-        ("stat?interval=20ms&for=50ms", &["interval", "total"][..]),
+        ("stat?interval=20ms&for=300ms", &["interval", "total"][..]),
         ("top?count=1&interval=50ms", &["snapshot"]),
         ("tasks?long_poll=1h&for=10ms", &[]),
         ("tasks?long-poll=1h&for=10ms", &[]),

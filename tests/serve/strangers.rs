@@ -24,17 +24,21 @@ fn stranger() {
     let path = directory.join(format!("{}.sock", std::process::id()));
     let listener = UnixListener::bind(path).expect("a socket");
     println!("ready");
-    let stat = stat(&manner);
+    // Within the bounds of an answer, and far longer once it is parsed.
+    let profile = format!(r#"{{"part":{{"stacks":[0{}]}}}}"#, ",0".repeat(4_000_000));
+    let answers: [&'static str; 2] = [stat(&manner).leak(), profile.leak()];
+    let manner: &'static str = manner.leak();
     for stream in listener.incoming() {
-        converse(&mut BufReader::new(stream.expect("a client")), &manner, &stat);
+        let stream = stream.expect("a client");
+        std::thread::spawn(move || converse(&mut BufReader::new(stream), manner, answers));
     }
 }
 
 /// Claims to be process 1, from the far future.
 const HELLO: &str = r#"{"protocol":1,"version":"VERSION","pid":1,"start_ticks":4611686018427387904,"name":"NAME",
-    "exe":"/x","uid":0,"keys":1,"sites":1,"ops":["count","events","waits","stat"]}"#;
+    "exe":"/x","uid":0,"keys":1,"sites":1,"ops":["count","events","waits","stat","profile"]}"#;
 
-fn converse(stream: &mut BufReader<UnixStream>, manner: &str, stat: &str) {
+fn converse(stream: &mut BufReader<UnixStream>, manner: &str, [stat, profile]: [&str; 2]) {
     let mut line = String::new();
     while stream.read_line(&mut line).is_ok_and(|length| length > 0) {
         let asked: Value = serde_json::from_str(&line).expect("a request");
@@ -50,6 +54,8 @@ fn converse(stream: &mut BufReader<UnixStream>, manner: &str, stat: &str) {
             "events" => r#"{"events":[{"name":"task-clock","unit":"ns","pmu":"clock"}]}"#,
             "count" => r#"{"counted":[]}"#,
             "waits" => "{}",
+            "profile" => r#"{"number":1}"#,
+            "profile-report" => profile,
             _ if manner == "notices" => {
                 let notice = concat!(
                     r#"{"v":1,"note":{"thread":{"tid":1,"start":1,"name":"t"}}}"#,
@@ -146,6 +152,11 @@ fn strangers_take_bounded_memory_and_nobodys_place() {
     assert!(listed.body.len() < 100_000, "{}", listed.body.len());
     // The names of services mean one's own first.
     assert_eq!(serving.get("/api/processes/teaparty/keys").status, 200);
+    // A verb has a connection of its own, and the same budget.
+    let (_, liar) = &strangers[0];
+    let answer = serving.get(&format!("/processes/{}/debug/pprof/profile?seconds=1", liar.pid()));
+    let text = answer.text();
+    assert!(answer.status == 502 && text.contains("may take half of 256 MiB"), "{} {text}", answer.status);
     let most = serving.most_memory();
     assert!(most < 400 * 1024, "{most} kB");
     let limited =

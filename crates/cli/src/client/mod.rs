@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use file::Recorded;
-use room::AnswerRoom;
+use room::{AnswerBudget, AnswerRoom};
 
 use crate::duration::short_of;
 use crate::exit::{Exit, Failure, Outcome};
@@ -68,8 +68,12 @@ pub(crate) struct Client {
     next_id: u64,
     /// Bytes that came and were not used yet.
     inbox: Vec<u8>,
-    /// The memory that answers may take, if that is bounded.
+    /// The memory that answers may take, if that is bounded; and the part of it that the last one
+    /// takes.
     room: Option<AnswerRoom>,
+    kept: Option<AnswerRoom>,
+    /// The longest answer, in bytes, if answers are bounded.
+    longest: usize,
 }
 
 /// The other side of a conversation.
@@ -100,8 +104,9 @@ struct Head {
 
 impl Client {
     fn new(source: Source, pid: u32, who: String, patience: Duration) -> Client {
-        let (ops, version) = (Vec::new(), String::new());
-        Client { source, pid, who, ops, version, patience, next_id: 1, inbox: Vec::new(), room: None }
+        let (ops, version, inbox) = (Vec::new(), String::new(), Vec::new());
+        let (room, kept, longest) = (None, None, usize::MAX);
+        Client { source, pid, who, ops, version, patience, next_id: 1, inbox, room, kept, longest }
     }
 
     /// Notes what the agent has said of itself.
@@ -122,20 +127,10 @@ impl Client {
 
     /// Opens a conversation with the agent of a process that was found.
     pub(crate) fn reach(finder: &Finder, found: &Found, patience: Duration) -> Outcome<(Client, Hello)> {
-        Client::reach_within(None, finder, found, patience)
-    }
-
-    /// Does what [`Client::reach`] does, with that memory for answers.
-    pub(crate) fn reach_within(
-        room: Option<AnswerRoom>,
-        finder: &Finder,
-        found: &Found,
-        patience: Duration,
-    ) -> Outcome<(Client, Hello)> {
         let (stream, is_verified) = finder.connect(found, patience)?;
         let process = &found.process;
         let mut client = Client::new(Source::Socket(stream), process.pid, describe(process), patience);
-        client.room = room;
+        client.room = AnswerRoom::of(process.uid);
         let hello = client.greet()?;
         if !is_verified {
             client.check_identity(&hello, process)?;
@@ -158,10 +153,21 @@ impl Client {
         self.patience = patience;
     }
 
-    /// The memory of the last answer, for as long as it is kept.
+    /// Refuses longer answers, if answers are bounded.
     #[cfg(feature = "serve")]
+    pub(crate) fn refuse_longer(&mut self, bytes: usize) {
+        self.longest = bytes;
+    }
+
+    /// The memory of the last answer, for as long as that is kept: the next answer of this
+    /// connection replaces it.
     pub(crate) fn keep_room(&mut self) -> Option<AnswerRoom> {
-        self.room.as_mut().map(AnswerRoom::keep)
+        self.kept.take()
+    }
+
+    /// Holds the memory of answers that were put together until the next answer.
+    pub(crate) fn hold_room(&mut self, room: Option<AnswerRoom>) {
+        self.kept = room;
     }
 
     /// Asks, and waits for the answer for as long as patience lasts.
@@ -181,10 +187,11 @@ impl Client {
         }
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
-        let longest = self.room.as_ref().map_or(usize::MAX, |_| AnswerRoom::LONGEST_ANSWER);
+        let longest = self.room.as_ref().map_or(usize::MAX, |_| self.longest);
         for _ in 0..=MAX_NOTICES {
             let line = self.line(deadline, V::LONGEST_ANSWER.min(longest))?;
             if let Some(answer) = self.understand(&line, id)? {
+                self.kept = self.room.as_mut().map(AnswerRoom::keep);
                 return Ok(answer);
             }
         }
@@ -278,14 +285,18 @@ impl Client {
                 let rest = self.inbox.split_off(searched + end + 1);
                 let mut line = std::mem::replace(&mut self.inbox, rest);
                 line.pop();
-                if memchr::memchr_iter(b',', &line).count() > MAX_PARTS {
+                let values = memchr::memchr_iter(b',', &line).count() + 1;
+                if values > MAX_PARTS {
                     return Err(self.nonsense(&format!("its answer has more than {MAX_PARTS} values")));
+                }
+                if self.room.as_mut().is_some_and(|room| !room.fit_parts(line.len(), values)) {
+                    return Err(self.without_room());
                 }
                 return Ok(line);
             }
             searched = self.inbox.len();
             if searched > most && self.room.is_some() {
-                return Err(self.too_long());
+                return Err(self.too_long(most));
             }
             if searched > most {
                 return Err(self.nonsense(&format!("its answer is longer than {most} bytes")));
@@ -399,18 +410,18 @@ impl Client {
 
     fn without_room(&self) -> Failure {
         Failure::failed(format!(
-            "there is no room for an answer of {}: those of its user's other services take it",
-            self.who
+            "there is no room for an answer of {}: all answers of its user's services may take half of {} MiB",
+            self.who,
+            AnswerBudget::BYTES >> 20
         ))
         .hint("run dormouse serve as that user")
     }
 
     /// The answer of a service of another user is longer than that.
-    fn too_long(&self) -> Failure {
+    fn too_long(&self, most: usize) -> Failure {
         Failure::failed(format!(
-            "the answer of {} is longer than {} bytes, the most that is taken of another user's service",
-            self.who,
-            AnswerRoom::LONGEST_ANSWER
+            "the answer of {} is longer than {most} bytes, the most that is taken of another user's service",
+            self.who
         ))
         .hint("run dormouse serve as that user")
     }

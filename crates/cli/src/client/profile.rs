@@ -4,6 +4,7 @@ use dormouse::profile::Profile;
 use dormouse_protocol::{ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest};
 
 use super::Client;
+use super::room::AnswerRoom;
 use crate::exit::Outcome;
 
 /// The most rows of a profile that are read: far more than an agent keeps.
@@ -19,8 +20,12 @@ pub(crate) fn begin(client: &mut Client, request: &ProfileRequest) -> Outcome<u3
 pub(crate) fn read(client: &mut Client, number: u32) -> Outcome<Profile> {
     let mut from = 0;
     let mut whole = Profile::default();
+    // The one that was read before is there until this one is whole.
+    let _before = client.keep_room();
+    let mut rooms: Option<AnswerRoom> = None;
     loop {
         let answer: ProfilePart = client.call(ProfileReportRequest { number, from })?;
+        AnswerRoom::collect(&mut rooms, client.keep_room());
         let next = answer.next;
         if from == 0 {
             whole = answer.part;
@@ -29,7 +34,10 @@ pub(crate) fn read(client: &mut Client, number: u32) -> Outcome<Profile> {
         }
         let rows = whole.stacks.len() + whole.samples.len() + whole.timeline.len();
         match next {
-            None => return Ok(whole),
+            None => {
+                client.hold_room(rooms);
+                return Ok(whole);
+            }
             // Each part brings something, up to a bound.
             Some(next) if next > from && rows <= MAX_ROWS => from = next,
             Some(_) => return Err(client.nonsense("a profile without an end")),

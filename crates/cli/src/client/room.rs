@@ -1,17 +1,27 @@
 //! Memory for the answers of other users' agents.
 //!
-//! An agent of another user may send anything, so a server bounds what it holds of them: an answer
-//! is at most [`AnswerRoom::LONGEST_ANSWER`] long, and all users share one [`AnswerBudget`]. A user
-//! may hold at most as much as is left free. So one user alone gets half of the budget, two get a
-//! third each, and none can use it up.
+//! An agent of another user may send anything, so a server bounds what it holds of them: all its
+//! connections to other users' agents share one [`AnswerBudget`], those that verbs open, too. A
+//! user may hold at most as much as is left free. So one user alone gets half of the budget, two
+//! get a third each, and none can use it up.
 //!
-//! Memory is lent while an answer is being read, and not before: an agent that is stopped holds
-//! none.
+//! | an answer | holds |
+//! |---|---|
+//! | that is being read | 2 bytes for each of its bytes: a buffer that grows |
+//! | that is being parsed | 32 bytes more for each of its values |
+//! | that is kept | 1 byte for each of its bytes, and 16 for each of its values |
+//!
+//! An agent that is stopped holds nothing: memory is lent as the bytes come.
 
 #![cfg_attr(not(feature = "serve"), allow(dead_code, reason = "only a server bounds what it holds"))]
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::user;
+
+/// The budget of this process, if it is a server.
+static BUDGET: OnceLock<Arc<AnswerBudget>> = OnceLock::new();
 
 /// Memory that all users share.
 #[derive(Debug)]
@@ -26,41 +36,61 @@ pub(crate) struct AnswerRoom {
     budget: Arc<AnswerBudget>,
     uid: u32,
     bytes: usize,
+    /// The part of them that an answer needs which was read.
+    kept: usize,
 }
 
 impl AnswerBudget {
-    pub(crate) fn new(bytes: usize) -> Arc<AnswerBudget> {
+    pub(crate) const BYTES: usize = 256 << 20;
+
+    fn new(bytes: usize) -> Arc<AnswerBudget> {
         Arc::new(AnswerBudget { bytes, held: Mutex::default() })
     }
 
+    /// Bounds the answers that this process holds of other users' agents, from now on.
+    pub(crate) fn begin() {
+        BUDGET.get_or_init(|| AnswerBudget::new(Self::BYTES));
+    }
+
     /// A room of this user, with nothing in it yet.
-    pub(crate) fn room(self: &Arc<Self>, uid: u32) -> AnswerRoom {
-        AnswerRoom { budget: Arc::clone(self), uid, bytes: 0 }
+    fn room(self: &Arc<Self>, uid: u32) -> AnswerRoom {
+        AnswerRoom { budget: Arc::clone(self), uid, bytes: 0, kept: 0 }
     }
 }
 
 impl AnswerRoom {
-    /// The longest answer, in bytes: times of a thousand groups fit in.
-    pub(crate) const LONGEST_ANSWER: usize = 4 << 20;
-
-    /// Bytes for each byte of an answer while it is read and parsed, and once it is a snapshot:
-    /// rows with empty lists are several times as long in memory.
-    const READ: usize = 6;
-    const KEPT: usize = 3;
-
-    /// Makes room for an answer of which that many bytes are there; false if there is none.
-    pub(crate) fn fit(&mut self, answer: usize) -> bool {
-        self.resize(answer.saturating_mul(Self::READ))
+    /// A room for answers of this user's agents, unless they are not bounded: the command is no
+    /// server, or it is this user's or root's.
+    pub(crate) fn of(uid: u32) -> Option<AnswerRoom> {
+        BUDGET.get().filter(|_| user::distance(uid) > 1).map(|budget| budget.room(uid))
     }
 
-    /// The part of the room of an answer that its snapshot keeps.
+    /// Makes room for an answer of which that many bytes are there; false if there is none.
+    pub(crate) fn fit(&mut self, bytes: usize) -> bool {
+        self.resize(bytes.saturating_mul(2))
+    }
+
+    /// Makes room for the parts of an answer that is there; false if there is none.
+    pub(crate) fn fit_parts(&mut self, bytes: usize, values: usize) -> bool {
+        self.kept = bytes + 16 * values;
+        self.resize(2 * bytes + 32 * values)
+    }
+
+    /// The part of the room that an answer needs once it is parsed.
     pub(crate) fn keep(&mut self) -> AnswerRoom {
-        let kept = self.bytes / Self::READ * Self::KEPT;
-        let mut room = self.budget.room(self.uid);
+        let kept = std::mem::take(&mut self.kept).min(self.bytes);
         // They change hands.
-        (room.bytes, self.bytes) = (kept, self.bytes - kept);
+        self.bytes -= kept;
         self.resize(0);
-        room
+        AnswerRoom { budget: Arc::clone(&self.budget), uid: self.uid, bytes: kept, kept: 0 }
+    }
+
+    /// Adds the room of an answer to those of earlier answers of the same agent.
+    pub(crate) fn collect(all: &mut Option<AnswerRoom>, other: Option<AnswerRoom>) {
+        match (all, other) {
+            (Some(all), Some(mut other)) => all.bytes += std::mem::take(&mut other.bytes),
+            (all, other) => *all = all.take().or(other),
+        }
     }
 
     /// Whether the user holds more than half of what is left free, so more than half of what it may
@@ -119,11 +149,13 @@ mod tests {
     fn a_snapshot_keeps_its_part() {
         let budget = AnswerBudget::new(10_000);
         let mut room = budget.room(1);
-        assert!(room.fit(100));
-        let kept = room.keep();
-        assert_eq!((room.bytes, kept.bytes), (0, 300));
-        assert_eq!(budget.held.lock().unwrap().get(&1), Some(&300));
-        drop(kept);
+        assert!(room.fit(100) && room.fit_parts(100, 10));
+        let mut kept = Some(room.keep());
+        assert_eq!((room.bytes, kept.as_ref().map(|kept| kept.bytes)), (0, Some(260)));
+        assert!(room.fit_parts(50, 0));
+        AnswerRoom::collect(&mut kept, Some(room.keep()));
+        assert_eq!(budget.held.lock().unwrap().get(&1), Some(&310));
+        drop((kept, room));
         assert!(budget.held.lock().unwrap().is_empty());
     }
 }

@@ -8,6 +8,7 @@ use dormouse_protocol::{
 };
 
 use crate::client::Client;
+use crate::client::room::AnswerRoom;
 use crate::exit::{Exit, Failure, Outcome};
 
 /// The most tasks that are read: more than an agent has places for.
@@ -21,6 +22,8 @@ pub(crate) struct TaskList {
     pub(crate) tasks: Vec<TaskRow>,
     /// By number, with the fewer of those that were alive before and after.
     pub(crate) groups: BTreeMap<u32, TaskGroup>,
+    /// The memory that they take of their user's, if that is bounded.
+    pub(crate) room: Option<AnswerRoom>,
 }
 
 /// For how long something has been taken, in nanoseconds.
@@ -60,6 +63,7 @@ pub(crate) fn list(client: &mut Client) -> Outcome<TaskList> {
     let mut from = 0;
     for _ in 0..MAX_TASK_PARTS {
         let part: TasksPart = client.call(TasksRequest { from })?;
+        AnswerRoom::collect(&mut list.room, client.keep_room());
         for group in part.groups {
             let known = list.groups.entry(group.id).or_insert_with(|| group.clone());
             known.alive = known.alive.min(group.alive);
@@ -93,18 +97,22 @@ pub(crate) fn wake(client: &mut Client) -> Outcome<u64> {
 
 /// The stacks of these places, by number; empty if the agent does not support places.
 pub(crate) fn places(client: &mut Client, wanted: &BTreeSet<u32>) -> Outcome<HashMap<u32, PlaceRow>> {
-    let mut stacks = HashMap::new();
+    let (mut stacks, mut rooms) = (HashMap::new(), None);
     let Some(&first) = wanted.first().filter(|_| client.knows::<PlacesRequest>()) else {
         return Ok(stacks);
     };
     let mut from = first;
     for _ in 0..MAX_TASK_PARTS {
         let part: PlacesPart = client.call(PlacesRequest { from })?;
+        AnswerRoom::collect(&mut rooms, client.keep_room());
         let is_wanted = |place: &PlaceRow| wanted.contains(&place.number);
         stacks.extend(part.places.into_iter().filter(is_wanted).map(|place| (place.number, place)));
         let next = part.next.and_then(|next| Some((next, *wanted.range(next..).next()?)));
         match next {
-            None => return Ok(stacks),
+            None => {
+                client.hold_room(rooms);
+                return Ok(stacks);
+            }
             Some((next, wanted)) if next > from => from = wanted,
             Some(_) => break,
         }

@@ -7,6 +7,7 @@ use dormouse_protocol::{
 };
 
 use crate::client::Client;
+use crate::client::room::AnswerRoom;
 use crate::exit::Outcome;
 
 /// The most answers in which the reports of one moment come.
@@ -21,11 +22,13 @@ pub(crate) fn begin(client: &mut Client, threshold: Duration) -> Outcome<()> {
 
 /// The reports that have come, how many were lost so far, and the time between two looks.
 pub(crate) fn take(client: &mut Client) -> Outcome<(Vec<LongPollRow>, u64, Duration)> {
-    let mut all = Vec::new();
+    let (mut all, mut rooms) = (Vec::new(), None);
     for _ in 0..MAX_PARTS {
         let part: LongPollsPart = client.call(LongPollReportsRequest {})?;
+        AnswerRoom::collect(&mut rooms, client.keep_room());
         all.extend(part.reports);
         if !part.more {
+            client.hold_room(rooms);
             return Ok((all, part.lost, Duration::from_micros(part.look_us)));
         }
     }

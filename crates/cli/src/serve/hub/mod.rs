@@ -45,9 +45,6 @@ const MOST: usize = 1024;
 /// Threads of sessions, with those that have lost their seat and wait for an answer yet.
 const MOST_THREADS: usize = MOST + 256;
 
-/// The memory for answers of other users' services.
-const BUDGET: usize = 256 << 20;
-
 /// A process, and the number of its start, so that no later process is taken for it.
 pub(super) type Identity = (u32, u64);
 
@@ -88,8 +85,8 @@ impl Hub {
     /// A hub of these services, of these users; of all where a list is empty. Their groups count
     /// these events; if `waits`, times of tasks are taken, too.
     pub(super) fn new(targets: Vec<Target>, users: Vec<u32>, events: EventRequest, waits: bool) -> Hub {
-        let budget = AnswerBudget::new(BUDGET);
-        let terms = Arc::new(Terms { events, waits, budget, thread: Arc::default() });
+        AnswerBudget::begin();
+        let terms = Arc::new(Terms { events, waits, thread: Arc::default() });
         let (sessions, scanned) = Default::default();
         Hub { inner: Arc::new(Inner { targets, users, terms, sessions, scanned }) }
     }

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use super::seats::Standing;
 use super::{Identity, report_of};
-use crate::client::room::{AnswerBudget, AnswerRoom};
+use crate::client::room::AnswerRoom;
 use crate::client::session::{Errand, Shared, Subject};
 use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome, Report};
@@ -43,6 +43,9 @@ pub(super) const GREETING: Duration = Duration::from_secs(10);
 
 /// The most groups of a service. A service of ours has no more.
 const MOST_GROUPS: usize = 1024;
+
+/// The longest answer of another user's service, in bytes: times of a thousand groups fit in.
+const LONGEST_ANSWER: usize = 4 << 20;
 
 /// The longest name or version of a service, in bytes.
 const LONGEST_NAME: usize = 128;
@@ -83,14 +86,13 @@ pub(in crate::serve) struct Snapshot {
     pub(in crate::serve) news: OnceLock<(Instant, Bytes)>,
 }
 
-/// The tasks that a hub gives to all services, and the memory that other users' services share.
+/// The tasks that a hub gives to all services.
 #[derive(Debug)]
 pub(super) struct Terms {
     /// The events that groups count.
     pub(super) events: EventRequest,
     /// Whether times of tasks are taken.
     pub(super) waits: bool,
-    pub(super) budget: Arc<AnswerBudget>,
     /// Each thread of a session has a clone of it.
     pub(super) thread: Arc<()>,
 }
@@ -424,9 +426,8 @@ impl Talk {
     }
 
     fn begin(&self, finder: &Finder) -> Outcome<(Client, Arc<Hello>)> {
-        let uid = self.found.process.uid;
-        let room = (user::distance(uid) > 1).then(|| self.terms.budget.room(uid));
-        let (mut client, hello) = Client::reach_within(room, finder, &self.found, GREETING)?;
+        let (mut client, hello) = Client::reach(finder, &self.found, GREETING)?;
+        client.refuse_longer(LONGEST_ANSWER);
         if hello.asleep.is_some() {
             return Ok((client, Arc::new(shortened(hello))));
         }

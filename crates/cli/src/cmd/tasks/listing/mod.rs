@@ -173,7 +173,8 @@ pub(crate) mod tests {
 
     pub(crate) fn list(tasks: Vec<TaskRow>) -> TaskList {
         let group = |id: u32, name: &str, alive| (id, TaskGroup { id, name: name.into(), alive });
-        TaskList { tasks, groups: [group(1, "GET /tea", 5), group(2, "GET /menu", 1)].into() }
+        let groups = [group(1, "GET /tea", 5), group(2, "GET /menu", 1)].into();
+        TaskList { tasks, groups, room: None }
     }
 
     pub(crate) fn listing(list: &TaskList, places: PlaceNames) -> Listing<'_> {
