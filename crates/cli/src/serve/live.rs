@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::response::Response;
 use dormouse_protocol::figures::{percent, ratio};
 use dormouse_protocol::{Clock, ExemplarRow, GroupRow, Stat};
@@ -26,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::answers::{EVENTS, busy, bytes};
 use super::flow::{self, BodyWriter, Gone, HEARTBEAT};
-use super::hub::{Hub, Identity, ServiceSession, SessionPhase, Snapshot};
+use super::hub::{Hub, Identity, SampleEvent, ServiceSession, SessionPhase, Snapshot};
 use super::windows::{GroupWindow, History, ProcessWindow, Windows};
 use crate::output::as_document;
 
@@ -94,6 +93,13 @@ struct LiveGroup<'a> {
     exemplars: &'a [ExemplarRow],
     tick: Option<Tick>,
     windows: [GroupWindow; 4],
+}
+
+/// The last sample that a reader has taken.
+struct Seen {
+    snapshot: Arc<Snapshot>,
+    /// When its windows began.
+    oldest_ns: u64,
 }
 
 /// The use of a group since the sample before.
@@ -185,7 +191,7 @@ async fn tell(
 ) -> Result<(), Gone> {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut last, mut is_silent, mut told): (Option<Arc<Snapshot>>, _, _) = (None, false, Instant::now());
+    let (mut last, mut is_silent, mut told): (Option<Seen>, _, _) = (None, false, Instant::now());
     loop {
         ticks.tick().await;
         // First wait for the reader, then take the snapshot: a slow reader gets the newest.
@@ -193,16 +199,17 @@ async fn tell(
         let snapshot = hub.snapshot(session).await;
         match (snapshot, session.phase()) {
             (Some(snapshot), _) => {
-                if last.as_ref().is_some_and(|last| last.at == snapshot.at) {
+                if last.as_ref().is_some_and(|last| last.snapshot.at == snapshot.at) {
                     continue;
                 }
                 // A new conversation begins anew: no difference to a snapshot of the one before.
-                let before = last.take().filter(|last| Arc::ptr_eq(&last.hello, &snapshot.hello));
+                let before = last.take().filter(|last| Arc::ptr_eq(&last.snapshot.hello, &snapshot.hello));
                 let (pid, now) = (session.process().pid, Arc::clone(&snapshot));
                 let history = history(histories, session);
-                let event = spawn_blocking(move || event(pid, history, &now, before.as_deref())).await;
-                writer.write(event.map_err(|_| Gone)?).await?;
-                (last, is_silent, told) = (Some(snapshot), false, Instant::now());
+                let event = spawn_blocking(move || event(pid, history, &now, before.as_ref())).await;
+                let SampleEvent { event, oldest_ns } = event.map_err(|_| Gone)?;
+                writer.write(event).await?;
+                (last, is_silent, told) = (Some(Seen { snapshot, oldest_ns }), false, Instant::now());
             }
             (None, SessionPhase::Ended) => {
                 let reason = "the process has ended".to_owned();
@@ -231,30 +238,29 @@ fn event(
     pid: u32,
     (history, most_rows): (Arc<Mutex<History>>, usize),
     snapshot: &Arc<Snapshot>,
-    last: Option<&Snapshot>,
-) -> Bytes {
+    last: Option<&Seen>,
+) -> SampleEvent {
     let windows = || {
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
         history.add(snapshot, most_rows);
         history.windows(&snapshot.stat)
     };
     let make = || {
-        format!("event: sample\ndata: {}\n\n", as_document(&sample(pid, &windows(), snapshot, last))).into()
+        let windows = windows();
+        let document = as_document(&sample(pid, &windows, snapshot, last));
+        let event = format!("event: sample\ndata: {document}\n\n").into();
+        SampleEvent { event, oldest_ns: windows.oldest_ns }
     };
     let Some(last) = last else { return snapshot.whole.get_or_init(make).clone() };
-    let (since, event) = snapshot.news.get_or_init(|| (last.at, make()));
-    if *since == last.at { event.clone() } else { make() }
+    let seen = (last.snapshot.at, last.oldest_ns);
+    let (since, event) = snapshot.news.get_or_init(|| (seen, make()));
+    if *since == seen { event.clone() } else { make() }
 }
 
-fn sample<'a>(
-    pid: u32,
-    windows: &Windows,
-    snapshot: &'a Snapshot,
-    last: Option<&Snapshot>,
-) -> SampleBody<'a> {
+fn sample<'a>(pid: u32, windows: &Windows, snapshot: &'a Snapshot, last: Option<&Seen>) -> SampleBody<'a> {
     let Snapshot { stat, unix_ms, hello, .. } = snapshot;
-    let tick = last.map(|last| stat.since(&last.stat));
-    let is_new = |at: &usize| last.is_none() || windows.may_have_changed(stat, *at);
+    let tick = last.map(|last| stat.since(&last.snapshot.stat));
+    let is_new = |at: &usize| last.is_none_or(|last| windows.may_have_changed(*at, last.oldest_ns));
     let groups = (0..stat.groups.len()).filter(is_new).map(|at| {
         let tick = tick.as_ref().map(|tick| Tick::of(&tick.groups[at], tick));
         let of_group = windows.each.each_ref().map(|window| {
@@ -341,6 +347,11 @@ mod tests {
             .map(Arc::new)
     }
 
+    /// The first sample of a reader is of this reading.
+    fn seen(snapshot: &Arc<Snapshot>) -> Seen {
+        Seen { snapshot: Arc::clone(snapshot), oldest_ns: snapshot.stat.mono_ns }
+    }
+
     /// The data of the events for a reader who sees two answers of a service.
     fn events(answers: [Stat; 2]) -> String {
         let [first, then] = snapshots(answers);
@@ -350,7 +361,7 @@ mod tests {
         let whole = sample(7, &windows, &first, None);
         history.add(&then, MOST_ROWS);
         let windows = history.windows(&then.stat);
-        let news = sample(7, &windows, &then, Some(&first));
+        let news = sample(7, &windows, &then, Some(&seen(&first)));
         format!("{}\n{}\n", as_document(&whole), as_document(&news))
     }
 
@@ -392,19 +403,21 @@ mod tests {
 
     #[test]
     fn samples_have_what_changed() {
-        let groups = |all: &[(u32, u64)]| {
+        let groups = |mono_ns, all: &[(u32, u64)]| {
             let group = |&(id, cpu_ns): &(u32, u64)| GroupRow { id, cpu_ns, ..GroupRow::default() };
-            Stat { groups: all.iter().map(group).collect(), ..Stat::default() }
+            Stat { mono_ns, groups: all.iter().map(group).collect(), ..Stat::default() }
         };
-        let [first, then] = snapshots([groups(&[(1, 5), (2, 5)]), groups(&[(1, 5), (2, 6), (3, 0)])]);
+        let [first, then] =
+            snapshots([groups(1_000, &[(1, 5), (2, 5)]), groups(2_000, &[(1, 5), (2, 6), (3, 0)])]);
         let mut history = History::default();
         history.add(&first, MOST_ROWS);
         history.add(&then, MOST_ROWS);
         let windows = history.windows(&then.stat);
         let ids = |of: SampleBody<'_>| of.groups.iter().map(|group| group.id).collect::<Vec<_>>();
-        assert_eq!(ids(sample(7, &windows, &then, Some(&first))), [2, 3]);
+        assert_eq!(ids(sample(7, &windows, &then, Some(&seen(&first)))), [2, 3]);
         assert_eq!(ids(sample(7, &windows, &then, None)), [1, 2, 3]);
         // They are in a window yet.
-        assert_eq!(ids(sample(7, &windows, &then, Some(&then))), [2, 3]);
+        let again = Seen { oldest_ns: windows.oldest_ns, ..seen(&then) };
+        assert_eq!(ids(sample(7, &windows, &then, Some(&again))), [2, 3]);
     }
 }

@@ -32,16 +32,18 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct History {
     readings: VecDeque<Arc<Snapshot>>,
-    /// The first of those that were dropped last: groups that have changed since it may just have
-    /// left a window.
-    dropped: Option<Arc<Snapshot>>,
+    /// The last reading in which each group had other totals than in the one before, in
+    /// nanoseconds. (Groups stay where they are for ever.)
+    changed_ns: Vec<u64>,
 }
 
 /// The use of a service in each window.
 #[derive(Debug)]
 pub(super) struct Windows {
     pub(super) each: [Stat; 4],
-    oldest: Option<Arc<Snapshot>>,
+    /// The first reading of the longest window, in nanoseconds.
+    pub(super) oldest_ns: u64,
+    changed_ns: Vec<u64>,
 }
 
 /// The use of a service in one window.
@@ -76,8 +78,15 @@ impl History {
                 *self = History::default();
             }
         }
-        self.readings.push_back(Arc::clone(snapshot));
         let now_ns = snapshot.stat.mono_ns;
+        let before = self.readings.back().map_or(&[][..], |last| &last.stat.groups);
+        self.changed_ns.resize(snapshot.stat.groups.len(), now_ns);
+        for ((at, group), changed_ns) in snapshot.stat.groups.iter().enumerate().zip(&mut self.changed_ns) {
+            if before.get(at) != Some(group) {
+                *changed_ns = now_ns;
+            }
+        }
+        self.readings.push_back(Arc::clone(snapshot));
         let mut at = 1;
         while at + 1 < self.readings.len() {
             let mono_ns = |at: usize| self.readings[at].stat.mono_ns;
@@ -90,13 +99,11 @@ impl History {
         let rows = snapshot.stat.groups.len().max(1);
         let is_old = |of: &Snapshot| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
         let is_scarce = || snapshot.room.as_ref().is_some_and(AnswerRoom::is_scarce);
-        let mut first = None;
         while self.readings.len() > 2
             && (is_old(&self.readings[1]) || self.readings.len() * rows > most_rows || is_scarce())
         {
-            first = first.or(self.readings.pop_front());
+            self.readings.pop_front();
         }
-        self.dropped = first.or(self.dropped.take());
     }
 
     /// The use of the service from the beginning of each window to `now`.
@@ -107,15 +114,16 @@ impl History {
             let begin = self.readings.iter().rev().find(is_past).or(self.readings.front());
             now.since(begin.map_or(now, |begin| &begin.stat))
         });
-        Windows { each, oldest: self.dropped.as_ref().or(self.readings.front()).cloned() }
+        let oldest_ns = self.readings.front().map_or(0, |oldest| oldest.stat.mono_ns);
+        Windows { each, oldest_ns, changed_ns: self.changed_ns.clone() }
     }
 }
 
 impl Windows {
-    /// Whether the figures of a group may be others than in the sample before. (Groups stay where
-    /// they are for ever.)
-    pub(super) fn may_have_changed(&self, now: &Stat, group: usize) -> bool {
-        self.oldest.as_ref().is_none_or(|oldest| oldest.stat.groups.get(group) != now.groups.get(group))
+    /// Whether a group may have other figures than in a sample whose windows began at `oldest_ns`.
+    /// If its totals have not changed since then, all its windows were empty, and still are.
+    pub(super) fn may_have_changed(&self, group: usize, oldest_ns: u64) -> bool {
+        self.changed_ns.get(group).is_none_or(|&changed_ns| changed_ns > oldest_ns)
     }
 }
 
@@ -257,17 +265,29 @@ mod tests {
     }
 
     #[test]
-    fn groups_change_after_a_long_stop() {
+    fn readers_that_stopped_see_what_changed() {
         let (begun, mut history) = (Instant::now(), History::default());
-        let with = |second, cpu_ns| {
-            let mut reading = Arc::into_inner(at(begun, second, 1)).unwrap();
-            reading.stat.groups[0].cpu_ns = cpu_ns;
-            Arc::new(reading)
+        let mut add = |second| {
+            let mut reading = Arc::into_inner(at(begun, second, 2)).unwrap();
+            // The first group works in the fifth second, the other one never.
+            reading.stat.groups[0].cpu_ns = if second < 5 { 0 } else { 7 };
+            let reading = Arc::new(reading);
+            history.add(&reading, MOST_ROWS);
+            history.windows(&reading.stat)
         };
-        history.add(&with(0, 0), MOST_ROWS);
-        (1..=100).for_each(|second| history.add(&with(second, 7), MOST_ROWS));
-        let now = with(2_000, 7);
-        history.add(&now, MOST_ROWS);
-        assert!(history.windows(&now.stat).may_have_changed(&now.stat, 0));
+        let changed = |windows: &Windows, seen: &Windows| {
+            [0, 1].map(|group| windows.may_have_changed(group, seen.oldest_ns))
+        };
+        let first = add(1);
+        let samples: Vec<Windows> = (2..=1_400).map(&mut add).collect();
+        let at = |second: usize| &samples[second - 2];
+        assert_eq!(changed(at(4), &first), [false, false]);
+        assert_eq!(changed(at(5), at(4)), [true, false]);
+        assert_eq!(changed(at(300), at(299)), [true, false], "it is in a window");
+        // A reader that takes no sample for long, while the group leaves all windows.
+        for seen in [&first, at(4), at(6), at(300)] {
+            assert_eq!(changed(at(1_400), seen), [true, false]);
+        }
+        assert_eq!(changed(at(1_400), at(1_300)), [false, false], "it had left them before");
     }
 }

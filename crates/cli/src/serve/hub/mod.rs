@@ -26,7 +26,7 @@ use crate::user;
 
 use seats::{Candidate, Standing};
 use session::Terms;
-pub(super) use session::{ServiceSession, SessionPhase, Snapshot};
+pub(super) use session::{SampleEvent, ServiceSession, SessionPhase, Snapshot};
 
 /// The list of services is read at most this often, and at least this often.
 const SCAN: Duration = Duration::from_secs(1);

@@ -82,8 +82,16 @@ pub(in crate::serve) struct Snapshot {
     pub(in crate::serve) unix_ms: u64,
     /// The whole snapshot as an event, and the changes since the previous one: encoded once for all
     /// readers.
-    pub(in crate::serve) whole: OnceLock<Bytes>,
-    pub(in crate::serve) news: OnceLock<(Instant, Bytes)>,
+    pub(in crate::serve) whole: OnceLock<SampleEvent>,
+    /// With the reading that its readers have seen, and when its windows began.
+    pub(in crate::serve) news: OnceLock<((Instant, u64), SampleEvent)>,
+}
+
+/// A sample for the page, and when its windows begin, in nanoseconds.
+#[derive(Debug, Clone)]
+pub(in crate::serve) struct SampleEvent {
+    pub(in crate::serve) event: Bytes,
+    pub(in crate::serve) oldest_ns: u64,
 }
 
 /// The tasks that a hub gives to all services.
