@@ -14,7 +14,7 @@ use super::bounds::Blocks;
 use super::handler::{self, Record, Tick};
 use super::signal;
 use super::slots::{self, Slot, SlotId};
-use super::take::{NO_MEMORY, Take};
+use super::take::{NO_MEMORY, Take, thread_name};
 use super::timer;
 use super::unwinding::Unwinding;
 use crate::mappings::Mappings;
@@ -414,7 +414,7 @@ impl Sampler {
                     take.note(UNTOLD);
                 }
                 let record = if take.is_unwound() { unwound } else { walked };
-                take.add(record, thread.seen_ns, period, library, || name_of(id).unwrap_or_default());
+                take.add(record, thread.seen_ns, period, library, || name_of(id));
             }
         };
         // First: those in the other queue came later, for these had no more room.
@@ -490,9 +490,9 @@ fn own_cpu() -> Duration {
 /// The name of a thread that has a slot.
 fn name_of(id: SlotId) -> Option<String> {
     let slot = id.slot()?;
-    let name = std::fs::read(format!("/proc/self/task/{}/comm", slot.tid())).ok()?;
+    let name = thread_name(slot.tid())?;
     // Else it may be that of another thread, which has its id by now.
-    (!timer::is_over(slot.timer())).then(|| String::from_utf8_lossy(&name).trim_end().to_owned())
+    (!timer::is_over(slot.timer())).then_some(name)
 }
 
 #[cfg(test)]

@@ -28,12 +28,18 @@ const MOST_MOMENTS: usize = 500_000;
 /// The end of a profile whose tables cannot grow.
 pub(super) const NO_MEMORY: &str = "there was no more memory for the profile: nothing was sampled after that";
 
+/// The name of a thread that ended before anybody has read its name.
+const ENDED: &str = "(ended thread)";
+
 /// A thread in a profile.
 #[derive(Debug)]
 struct Sampled {
     /// Its index among the profile's threads; `None` before the first sample.
     index: Option<u32>,
     tid: u32,
+    /// Its name when it was found, if it began during the profile: it may end before its first
+    /// sample is read.
+    name: Option<String>,
     /// Its CPU time at the last sample taken; `None` if the kernel does not report it.
     last: Option<u64>,
     /// The CPU time from which on it takes another one.
@@ -137,7 +143,7 @@ impl Take {
         // A sample of a thread that lives shorter than the period may be at any place of its life,
         // also where timers expire more often.
         let due = cpu_ns.unwrap_or(0) + arm::random() % self.period;
-        let thread = Sampled { index: None, tid, last: cpu_ns, due };
+        let thread = Sampled { index: None, tid, name: None, last: cpu_ns, due };
         if self.threads.insert(id, thread).is_none() {
             self.seen += 1;
             self.armed += 1;
@@ -150,6 +156,9 @@ impl Take {
         let elapsed = self.began.elapsed().as_nanos() as u64;
         let before = self.unblock(tid, cpu_ns);
         self.add_thread(id, tid, before.or(cpu_ns.map(|used| used.saturating_sub(elapsed))));
+        if let Some(thread) = self.threads.get_mut(&id) {
+            thread.name = thread_name(tid);
+        }
     }
 
     /// Nothing is sampled any more, for this reason.
@@ -194,8 +203,7 @@ impl Take {
         if self.unsampled.try_reserve(1).is_err() {
             return;
         }
-        let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
-        let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let name = thread_name(tid).unwrap_or_default();
         let name = if is_of_kernel { format!("(kernel: {name})") } else { name };
         let value = used.saturating_sub(since);
         self.unsampled.insert(tid, Unsampled { name, value, seen: Some(used) });
@@ -247,14 +255,14 @@ impl Take {
     }
 
     /// Adds a sample at the thread's CPU time `cpu_ns`. `timer_period` is that of its timer; `name`
-    /// returns the thread's name.
+    /// returns the thread's name, if it has not ended.
     pub(super) fn add(
         &mut self,
         record: &Record,
         cpu_ns: u64,
         timer_period: u64,
         library: &std::ops::Range<usize>,
-        name: impl FnOnce() -> String,
+        name: impl FnOnce() -> Option<String>,
     ) {
         if self.over.is_some() {
             return;
@@ -273,8 +281,11 @@ impl Take {
         // The ticks of the kernel come as they like. A sample that came a little early for the due
         // time was not taken, and the next one comes late; so it may be owed one, but no more.
         thread.due = (thread.due + self.period).max(cpu_ns.saturating_sub(self.period));
-        let (tid, aggregate) = (thread.tid, &mut self.aggregate);
-        let index = *thread.index.get_or_insert_with(|| aggregate.add_thread(Thread { tid, name: name() }));
+        let (tid, known, aggregate) = (thread.tid, &mut thread.name, &mut self.aggregate);
+        let index = *thread.index.get_or_insert_with(|| {
+            let name = name().or(known.take()).unwrap_or_else(|| ENDED.to_owned());
+            aggregate.add_thread(Thread { tid, name })
+        });
         let frames = record.frames();
         let outer = (record.end == WalkEnd::Cut).then(|| deeper_than(frames.len()));
         let stack = frames.iter().map(|&at| at as u64).chain(outer);
@@ -369,125 +380,16 @@ impl Take {
     }
 }
 
+/// The name of a thread of this process; `None` if it has ended.
+pub(super) fn thread_name(tid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
 /// The path of this program.
 fn program() -> String {
     std::env::current_exe().map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sampling::cpu::handler::Tick;
-    use crate::sampling::walk::DEPTH;
-
-    /// A record of one frame, which is the outermost.
-    fn whole(of_kind: Tick) -> Record {
-        let frames = [0x1000; DEPTH];
-        Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, lacks_caller: false, frames }
-    }
-
-    /// The samples that a profile takes of a thread in some seconds of CPU time, and their weight.
-    /// A timer leaves one at each tick of 4 ms, give or take a part of it.
-    fn taken(hz: u32, seconds: u64, jitter: u64) -> (u64, u64) {
-        const TICK: u64 = 4_000_000;
-        let options = Options { hz, ..Options::default() };
-        let mut take = Take::new(&options, 0, 0);
-        let id = SlotId { index: 3, generation: 4 };
-        take.add_thread(id, 7, Some(0));
-        for tick in 1..=seconds * 250 {
-            let cpu_ns = tick * TICK + arm::random() % (2 * jitter + 1) - jitter;
-            let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
-            let record = whole(of_kind);
-            take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
-        }
-        let profile = take.read(0, 0, &Mappings::default());
-        (profile.coverage.samples, profile.samples.iter().map(|row| row.values[1]).sum())
-    }
-
-    #[test]
-    fn slower_profiles_get_the_rate_they_asked_for() {
-        for hz in [19, 50, 99, 100, 125, 200, 249, 250] {
-            for jitter in [0, 100_000, 1_500_000] {
-                let (samples, weight) = taken(hz, 10, jitter);
-                let asked = u64::from(hz) * 10;
-                assert!(samples.abs_diff(asked) <= 1 + asked / 100, "{samples} of {asked} ({jitter})");
-                // But for the time since the last one, and before the first.
-                let most = 2 * options_period(hz) + 8_000_000;
-                assert!(weight.abs_diff(10_000_000_000) <= most, "{weight}");
-            }
-        }
-    }
-
-    #[test]
-    fn late_samples_are_counted() {
-        let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
-        let id = SlotId { index: 3, generation: 4 };
-        take.add_thread(id, 7, Some(0));
-        for cpu_ns in [9_000_000, 5_000_000, 12_000_000] {
-            let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
-            let record = whole(of_kind);
-            take.add(&record, cpu_ns, 1_000_000, &(0..0), String::new);
-        }
-        let profile = take.read(0, 0, &Mappings::default());
-        assert_eq!((profile.coverage.samples, profile.coverage.dropped), (2, 1));
-        assert_eq!(profile.samples.iter().map(|row| row.values[1]).sum::<u64>(), 12_000_000);
-    }
-
-    #[test]
-    fn stacks_inside_of_libraries_have_not_ended() {
-        let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
-        let id = SlotId { index: 3, generation: 4 };
-        take.add_thread(id, 7, Some(0));
-        let mut add = |cpu_ns, innermost, lacks_caller| {
-            let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
-            let mut record = Record { depth: 2, end: WalkEnd::Lost, lacks_caller, ..whole(of_kind) };
-            record.frames[0] = innermost;
-            take.add(&record, cpu_ns, 1_000_000, &(0x1000..0x2000), String::new);
-            let coverage = &take.coverage;
-            (coverage.in_library, coverage.ended)
-        };
-        assert_eq!(add(2_000_000, 0x5000, false), (0, 1), "the library has started the thread");
-        assert_eq!(add(4_000_000, 0x1800, false), (1, 1), "it has no table");
-        assert_eq!(add(6_000_000, 0x5000, true), (2, 2), "another library");
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "clocks of threads")]
-    fn time_behind_a_mask_stays_its_own() {
-        let tid = dormouse_sys::process::identity::tid();
-        let used = || thread_cpu_ns_of(tid).unwrap();
-        let work = || {
-            let begin = used();
-            while used() - begin < 5_000_000 {}
-        };
-        // The weights of time with samples, and of time without.
-        let weights = |take: &mut Take| -> [u64; 2] {
-            take.look_at_unsampled();
-            let samples = take.read(0, 0, &Mappings::default()).samples;
-            [1, 0].map(|met| samples.iter().filter(|row| row.values[0] == met).map(|row| row.values[1]).sum())
-        };
-        let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
-        let id = SlotId { index: 3, generation: 4 };
-        let begin = used();
-        take.block(tid);
-        work();
-        let open = used();
-        take.find_thread(id, tid, Some(open));
-        let of_kind = Tick { value: id.to_value(), cpu_ns: open + 1000, overruns: 0, is_uncopied: false };
-        let record = whole(of_kind);
-        take.add(&record, open + 1000, 1_000_000, &(0..0), String::new);
-        work();
-        let [met, unmet] = weights(&mut take);
-        assert_eq!(met, 1000);
-        assert!((open - begin..=open).contains(&unmet), "{unmet}");
-        // It blocks the signal again: what its samples met is not counted twice.
-        take.disarm(id, None);
-        let [met, all] = weights(&mut take);
-        assert_eq!(met, 1000);
-        assert!((unmet + 5_000_000 - 1000..=unmet + used() - open - 1000).contains(&all), "{all}");
-    }
-
-    fn options_period(hz: u32) -> u64 {
-        1_000_000_000 / u64::from(hz)
-    }
-}
+mod tests;

@@ -1,0 +1,131 @@
+//! Samples of one profile, their weights and their threads.
+
+use super::*;
+use crate::sampling::cpu::handler::Tick;
+use crate::sampling::walk::DEPTH;
+
+/// A record of one frame, which is the outermost.
+fn whole(of_kind: Tick) -> Record {
+    let frames = [0x1000; DEPTH];
+    Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, lacks_caller: false, frames }
+}
+
+/// The samples that a profile takes of a thread in some seconds of CPU time, and their weight.
+/// A timer leaves one at each tick of 4 ms, give or take a part of it.
+fn taken(hz: u32, seconds: u64, jitter: u64) -> (u64, u64) {
+    const TICK: u64 = 4_000_000;
+    let options = Options { hz, ..Options::default() };
+    let mut take = Take::new(&options, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.add_thread(id, 7, Some(0));
+    for tick in 1..=seconds * 250 {
+        let cpu_ns = tick * TICK + arm::random() % (2 * jitter + 1) - jitter;
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+        let record = whole(of_kind);
+        take.add(&record, cpu_ns, 1_000_000, &(0..0), || None);
+    }
+    let profile = take.read(0, 0, &Mappings::default());
+    (profile.coverage.samples, profile.samples.iter().map(|row| row.values[1]).sum())
+}
+
+#[test]
+fn slower_profiles_get_the_rate_they_asked_for() {
+    for hz in [19, 50, 99, 100, 125, 200, 249, 250] {
+        for jitter in [0, 100_000, 1_500_000] {
+            let (samples, weight) = taken(hz, 10, jitter);
+            let asked = u64::from(hz) * 10;
+            assert!(samples.abs_diff(asked) <= 1 + asked / 100, "{samples} of {asked} ({jitter})");
+            // But for the time since the last one, and before the first.
+            let most = 2 * options_period(hz) + 8_000_000;
+            assert!(weight.abs_diff(10_000_000_000) <= most, "{weight}");
+        }
+    }
+}
+
+#[test]
+fn late_samples_are_counted() {
+    let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.add_thread(id, 7, Some(0));
+    for cpu_ns in [9_000_000, 5_000_000, 12_000_000] {
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+        let record = whole(of_kind);
+        take.add(&record, cpu_ns, 1_000_000, &(0..0), || None);
+    }
+    let profile = take.read(0, 0, &Mappings::default());
+    assert_eq!((profile.coverage.samples, profile.coverage.dropped), (2, 1));
+    assert_eq!(profile.samples.iter().map(|row| row.values[1]).sum::<u64>(), 12_000_000);
+}
+
+#[test]
+fn stacks_inside_of_libraries_have_not_ended() {
+    let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.add_thread(id, 7, Some(0));
+    let mut add = |cpu_ns, innermost, lacks_caller| {
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+        let mut record = Record { depth: 2, end: WalkEnd::Lost, lacks_caller, ..whole(of_kind) };
+        record.frames[0] = innermost;
+        take.add(&record, cpu_ns, 1_000_000, &(0x1000..0x2000), || None);
+        let coverage = &take.coverage;
+        (coverage.in_library, coverage.ended)
+    };
+    assert_eq!(add(2_000_000, 0x5000, false), (0, 1), "the library has started the thread");
+    assert_eq!(add(4_000_000, 0x1800, false), (1, 1), "it has no table");
+    assert_eq!(add(6_000_000, 0x5000, true), (2, 2), "another library");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "names of threads")]
+fn threads_that_ended_have_names() {
+    let name = |begin: fn(&mut Take, SlotId, u32)| {
+        let (mut take, id) = (Take::new(&Options::default(), 0, 0), SlotId { index: 3, generation: 4 });
+        begin(&mut take, id, dormouse_sys::process::identity::tid());
+        let of_kind = Tick { value: id.to_value(), cpu_ns: 0, overruns: 0, is_uncopied: false };
+        take.add(&whole(of_kind), 1 << 40, 1_000_000, &(0..0), || None);
+        take.read(0, 0, &Mappings::default()).threads.remove(0).name
+    };
+    let own = thread_name(dormouse_sys::process::identity::tid()).unwrap();
+    assert_eq!(name(|take, id, tid| take.find_thread(id, tid, Some(0))), own);
+    assert_eq!(name(|take, id, tid| take.add_thread(id, tid, Some(0))), ENDED);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "clocks of threads")]
+fn time_behind_a_mask_stays_its_own() {
+    let tid = dormouse_sys::process::identity::tid();
+    let used = || thread_cpu_ns_of(tid).unwrap();
+    let work = || {
+        let begin = used();
+        while used() - begin < 5_000_000 {}
+    };
+    // The weights of time with samples, and of time without.
+    let weights = |take: &mut Take| -> [u64; 2] {
+        take.look_at_unsampled();
+        let samples = take.read(0, 0, &Mappings::default()).samples;
+        [1, 0].map(|met| samples.iter().filter(|row| row.values[0] == met).map(|row| row.values[1]).sum())
+    };
+    let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    let begin = used();
+    take.block(tid);
+    work();
+    let open = used();
+    take.find_thread(id, tid, Some(open));
+    let of_kind = Tick { value: id.to_value(), cpu_ns: open + 1000, overruns: 0, is_uncopied: false };
+    let record = whole(of_kind);
+    take.add(&record, open + 1000, 1_000_000, &(0..0), || None);
+    work();
+    let [met, unmet] = weights(&mut take);
+    assert_eq!(met, 1000);
+    assert!((open - begin..=open).contains(&unmet), "{unmet}");
+    // It blocks the signal again: what its samples met is not counted twice.
+    take.disarm(id, None);
+    let [met, all] = weights(&mut take);
+    assert_eq!(met, 1000);
+    assert!((unmet + 5_000_000 - 1000..=unmet + used() - open - 1000).contains(&all), "{all}");
+}
+
+fn options_period(hz: u32) -> u64 {
+    1_000_000_000 / u64::from(hz)
+}
