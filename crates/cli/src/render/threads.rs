@@ -23,6 +23,7 @@ pub(crate) type ThreadFigure = fn(&ThreadSpan<'_>) -> FigureValue;
 /// The figures of a thread.
 pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
     Figure {
+        help: "The number of the thread.",
         json: Json::Everywhere,
         columns: &[
             column(View::TopThreads, 10, "TID", Unit::Tid).leaves(101),
@@ -31,6 +32,7 @@ pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
         ..value("tid", |thread| u64::from(thread.total.tid).into())
     },
     Figure {
+        help: "The number of the thread in its own namespace, if that is another one.",
         json: Json::Everywhere,
         ..value("inner_tid", |ThreadSpan { total, .. }| match total.inner_tid {
             inner if inner == total.tid => FigureValue::Absent,
@@ -38,6 +40,7 @@ pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
         })
     },
     Figure {
+        help: "The name of the thread.",
         json: Json::Everywhere,
         columns: &[
             column(View::TopThreads, 0, "THREAD", Unit::Name),
@@ -45,8 +48,13 @@ pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
         ],
         ..value("name", |thread| FigureValue::Text(thread.total.name.clone()))
     },
-    Figure { json: Json::Stat, ..value("ended", |thread| FigureValue::Flag(thread.has_ended)) },
     Figure {
+        help: "Whether the thread has ended.",
+        json: Json::Stat,
+        ..value("ended", |thread| FigureValue::Flag(thread.has_ended))
+    },
+    Figure {
+        help: "CPU time, of one CPU.",
         json: Json::Everywhere,
         of_sums: Some(Sums::CpuPercent),
         columns: &[
@@ -56,6 +64,7 @@ pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
         ..value("cpu_percent", |thread| percent(thread.recent.cpu_ns, thread.interval_ns).into())
     },
     Figure {
+        help: "CPU time of the thread.",
         json: Json::Everywhere,
         of_sums: Some(Sums::CpuNs),
         columns: &[
@@ -65,6 +74,7 @@ pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
         ..value("cpu_ns", |thread| thread.total.cpu_ns.into())
     },
     Figure {
+        help: "Time runnable, waiting for a CPU, of the interval.",
         json: Json::Everywhere,
         columns: &[
             column(View::TopThreads, 30, "RUNNABLE %", Unit::Percent).leaves(2),
@@ -75,31 +85,44 @@ pub(crate) static THREAD_FIGURES: [Figure<ThreadFigure>; 16] = [
         })
     },
     Figure {
+        help: "Time for which the thread was runnable and waited for a CPU.",
         json: Json::Everywhere,
         columns: &[column(View::StatThreads, 40, "RUNNABLE ms", Unit::Ms)],
         ..value("runnable_ns", |thread| thread.total.runnable_ns.into())
     },
     Figure {
+        help: "CPU time in the program's own code.",
         json: Json::Stat,
         columns: &[column(View::StatThreads, 60, "USER ms", Unit::Ms)],
         ..value("user_ns", |thread| thread.usage(|usage| usage.user_ns))
     },
     Figure {
+        help: "CPU time in the kernel.",
         json: Json::Stat,
         columns: &[column(View::StatThreads, 70, "KERNEL ms", Unit::Ms)],
         ..value("system_ns", |thread| thread.usage(|usage| usage.system_ns))
     },
     Figure {
+        help: "How often the thread gave up its CPU, to wait for something.",
         json: Json::Stat,
         ..value("voluntary_switches", |thread| thread.usage(|of| of.voluntary_switches))
     },
     Figure {
+        help: "How often the kernel took the CPU from the thread.",
         json: Json::Stat,
         columns: &[column(View::StatThreads, 90, "INVOLUNTARY", Unit::Whole)],
         ..value("involuntary_switches", |thread| thread.usage(|usage| usage.involuntary_switches))
     },
-    Figure { json: Json::Stat, ..value("minor_faults", |thread| thread.usage(|usage| usage.minor_faults)) },
-    Figure { json: Json::Stat, ..value("major_faults", |thread| thread.usage(|usage| usage.major_faults)) },
+    Figure {
+        help: "Page faults that read nothing from a disk.",
+        json: Json::Stat,
+        ..value("minor_faults", |thread| thread.usage(|usage| usage.minor_faults))
+    },
+    Figure {
+        help: "Page faults that waited for a disk.",
+        json: Json::Stat,
+        ..value("major_faults", |thread| thread.usage(|usage| usage.major_faults))
+    },
     Figure {
         columns: &[column(View::StatThreads, 80, "SWITCHES", Unit::Whole)],
         ..value("switches", |thread| thread.usage(Usage::switches))

@@ -203,7 +203,7 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         ..value("outliving_tasks", |group| outliving(group, |of| of.tasks))
     },
     Figure {
-        help: "For how long, at least.",
+        help: "For how long no request that began one of these tasks has been there, at least.",
         json: Json::Everywhere,
         ..value("outliving_ns", |group| outliving(group, |of| of.ns))
     },

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use dormouse_protocol::figures::{Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
-use dormouse_protocol::{GroupRow, HistogramRow, QueueRow, WaitsRow};
+use dormouse_protocol::{ExemplarRow, GroupRow, HistogramRow, Outliving, QueueRow, WaitsRow, WireId};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,14 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let durations = HistogramRow { zero_count: 1, ..HistogramRow::default() };
+        let slowest = ExemplarRow { task: 1, trace_id: Some(WireId([1; 16])), ..ExemplarRow::default() };
+        let durations = HistogramRow {
+            zero_count: 1,
+            max_ns: 1,
+            max_task: Some(1),
+            exemplars: vec![slowest],
+            ..HistogramRow::default()
+        };
         let waits = WaitsRow {
             on_cpu_ns: Some(1),
             poll_ns: 1,
@@ -30,6 +37,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             requests: 1,
             polls: 1,
             cpu_ns: 1,
+            outliving: Some(Outliving::default()),
             waits: Some(Box::new(waits)),
             ..GroupRow::default()
         };
