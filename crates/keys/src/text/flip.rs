@@ -7,7 +7,7 @@ use crate::Error;
 
 /// How many sites ahead of the one that is written cache lines are prefetched: several misses at
 /// once take as long as one.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// Changes sites that were verified; returns how many barriers it took, and no traps. On error all
 /// are as they were, but for those that [`Error::HalfWritten`] counts.

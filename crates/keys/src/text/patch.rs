@@ -55,6 +55,7 @@ impl Patch {
     }
 
     /// Looks at the site's bytes, if they can be read.
+    #[inline]
     pub(super) fn look(&self, pages: &mut Pages) -> Result<Bytes, Error> {
         let (addr, expected) = (self.code, self.old());
         let Some(found) = read(addr, pages) else {
