@@ -13,6 +13,9 @@ use crate::clocks::cpu;
 use crate::row::Spec;
 use crate::runner::Failure;
 
+/// Some 20 ns each.
+const PAUSES: usize = 4;
+
 type Begin = fn(Group) -> Task;
 
 /// How a request's task begins: at its handler, or when the connection was woken.
@@ -38,12 +41,15 @@ pub(super) fn compare(bench: &mut Bench) {
     bench.at_most("asleep, nothing measurable", "request-added/asleep", 1.0);
 }
 
-/// The time of `count` polls of a connection, each of which begins and ends a request.
+/// The time of `count` polls of a connection, each of which begins and ends a request. A request
+/// lasts for more than 60 ns, from where on the length of a duration does not change its cost.
 fn polls(count: u64, is_timed: bool, begin: Begin) -> Result<Duration, Failure> {
     let _waiting = is_timed.then(Waiting::start).transpose()?;
     let requests = Group::new("bench requests");
     let serving = poll_fn(move |cx| {
-        drop(black_box(begin(requests)));
+        let task = black_box(begin(requests));
+        (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        drop(task);
         cx.waker().wake_by_ref();
         Poll::<()>::Pending
     });

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-use super::ask::{Answered, Ask, connect, invalid};
+use super::ask::{Answered, Ask, Stamped, connect, invalid};
 
 /// Connections: enough that one is free when a request is due, unless the service has been standing
 /// still for longer than any handler.
@@ -37,17 +37,18 @@ pub(super) fn run(
 }
 
 /// Sends a request when it is due, and reads its answer.
-fn answer(mut stream: &TcpStream, ask: &Ask) -> io::Result<Answered> {
+fn answer(stream: &TcpStream, ask: &Ask) -> io::Result<Answered> {
     let request = format!("GET {} HTTP/1.1\r\nhost: bench\r\n\r\n", ask.path());
     let end = format!("\r\n\r\n{}", ask.id);
     ask.wait();
+    let mut reader = Stamped::new(stream);
     let sent = Instant::now();
-    stream.write_all(request.as_bytes())?;
+    (&*stream).write_all(request.as_bytes())?;
     let mut bytes = [0; 1024];
-    let mut length = stream.read(&mut bytes)?;
-    let answered = Instant::now();
+    let mut length = reader.read(&mut bytes)?;
+    let first_byte = reader.last;
     while length > 0 && !bytes[..length].ends_with(end.as_bytes()) {
-        match stream.read(&mut bytes[length..])? {
+        match reader.read(&mut bytes[length..])? {
             0 => break,
             more => length += more,
         }
@@ -56,5 +57,5 @@ fn answer(mut stream: &TcpStream, ask: &Ask) -> io::Result<Answered> {
     if !text.starts_with(b"HTTP/1.1 200") || !text.ends_with(end.as_bytes()) {
         return Err(invalid(format!("request {} was answered by {}", ask.id, text.escape_ascii())));
     }
-    Ok(Answered { id: ask.id, sent, first_byte: answered })
+    Ok(Answered { id: ask.id, sent, first_byte })
 }

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use super::ask::{Answered, Ask, connect, invalid};
+use super::ask::{Answered, Ask, Stamped, connect, invalid};
 
 /// Types of frames.
 mod frame {
@@ -47,7 +47,7 @@ pub(super) fn run(
     greeting.extend(frame(frame::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
     (&stream).write_all(&greeting)?;
     let sender = &Mutex::new(&stream);
-    let mut reader = BufReader::new(&stream);
+    let mut reader = BufReader::new(Stamped::new(&stream));
     // The service's settings come first.
     answer(&read(&mut reader)?, sender)?;
     let begin = Instant::now();
@@ -73,7 +73,7 @@ pub(super) fn run(
 
 /// Reads the answers to all of `asks`. `sent` has the moments at which these were sent.
 fn read_all(
-    reader: &mut impl Read,
+    reader: &mut BufReader<Stamped<'_>>,
     sender: &Mutex<&TcpStream>,
     sent: &Receiver<Instant>,
     asks: &[Ask],
@@ -82,19 +82,19 @@ fn read_all(
     let mut all = Vec::new();
     while all.len() < asks.len() {
         let got = read(reader)?;
-        let now = Instant::now();
+        let came = reader.get_ref().last;
         let id = got.stream.saturating_sub(1) as usize / 2;
         match got.kind {
-            frame::HEADERS if id < asks.len() => heads[id] = heads[id].or(Some(now)),
+            frame::HEADERS if id < asks.len() => heads[id] = heads[id].or(Some(came)),
             frame::DATA if got.payload.is_empty() => {}
             frame::DATA if got.payload == id.to_string().as_bytes() => {
                 moments.extend(sent.try_iter());
-                let (sent, answered) = moments
+                let (sent, first_byte) = moments
                     .get(id)
                     .copied()
                     .zip(heads[id])
                     .ok_or_else(|| invalid("an answer before its request"))?;
-                all.push(Answered { id, sent, first_byte: answered });
+                all.push(Answered { id, sent, first_byte });
             }
             _ => answer(&got, sender)?,
         }

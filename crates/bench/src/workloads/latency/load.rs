@@ -33,12 +33,17 @@ pub(super) struct Load {
 }
 
 /// The latencies of all measured requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Latencies {
     /// From the moment at which the request was sent.
     pub(super) sent: Vec<Duration>,
     /// From the moment at which it was due.
     pub(super) due: Vec<Duration>,
+    /// From the moment at which the request was sent to that at which the client's kernel had
+    /// received the answer.
+    pub(super) received: Vec<Duration>,
+    /// From there to the moment at which the client had read it.
+    pub(super) wake: Vec<Duration>,
 }
 
 impl Load {
@@ -50,10 +55,16 @@ impl Load {
         };
         let begin = answered.0;
         let asks = self.asks(begin);
-        let measured = answered.1.iter().filter(|it| asks[it.id].is_measured);
-        let (sent, due) =
-            measured.map(|it| (it.first_byte - it.sent, it.first_byte - asks[it.id].due)).unzip();
-        Ok(Latencies { sent, due })
+        let mut all = Latencies::default();
+        for it in answered.1.iter().filter(|it| asks[it.id].is_measured) {
+            all.sent.push(it.first_byte.read - it.sent);
+            all.due.push(it.first_byte.read - asks[it.id].due);
+            if let Some(received) = it.first_byte.received {
+                all.received.push(received.saturating_duration_since(it.sent));
+                all.wake.push(it.first_byte.read.saturating_duration_since(received));
+            }
+        }
+        Ok(all)
     }
 
     /// The requests, if the first one is due at `begin`.
