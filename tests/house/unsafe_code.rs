@@ -16,7 +16,8 @@ const PAGE: &str = "docs/unsafe.md";
 const BEGIN: &str = "<!-- generated from the sources: DORMOUSE_BLESS=1 -->\n";
 
 /// When a service has the code of a crate. The demo, the bench and the tests embed nothing.
-const EMBEDDED: [(&str, &str); 12] = [
+const EMBEDDED: [(&str, &str); 13] = [
+    ("api", "always, and libraries without dormouse"),
     ("breakpoints", "always"),
     ("capi", "the C library"),
     ("cli", "the command alone"),
