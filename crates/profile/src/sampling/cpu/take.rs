@@ -187,7 +187,9 @@ impl Take {
             self.seen += 1;
             self.find_unsampled(tid, false, last);
         }
-        why.into_iter().for_each(|why| self.note(why));
+        if let Some(why) = why {
+            self.note(why);
+        }
     }
 
     /// A thread was found that no sample will meet: its CPU time since `last` is a row of its own.
