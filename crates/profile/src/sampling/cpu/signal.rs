@@ -202,6 +202,8 @@ mod tests {
             let handler: unsafe extern "C" fn(_, _, _) = catch;
             let mut theirs = our_action(super::super::handler::handle);
             theirs.sa_sigaction = handler as usize;
+            theirs.sa_sigaction = handler as usize;
+            exchange(libc::SIGURG, Some(&theirs)).unwrap();
             // As many handlers as signals: none is common to most.
             for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
                 theirs.sa_sigaction = handler as usize + signal as usize;
