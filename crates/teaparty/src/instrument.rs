@@ -51,7 +51,7 @@ mod instrumented {
         }
     }
 
-    /// What is charged for each request.
+    /// The charges of each request.
     #[derive(Debug, Clone, Copy)]
     pub(crate) struct Charges {
         /// A request that uses more CPU time leaves a record, if a client traces

@@ -56,7 +56,7 @@ where
 
     fn call(self, request: Request, state: S) -> Self::Future {
         let call = Some((self.handler, request, state));
-        GroupHandlerFuture { call, future: None, task: Some(self.group.request()), not: PhantomData }
+        GroupHandlerFuture { call, future: None, task: Some(self.group.request()), arguments: PhantomData }
     }
 }
 
@@ -71,7 +71,7 @@ pin_project! {
         future: Option<H::Future>,
         // `None` once the body has it.
         task: Option<Task>,
-        not: PhantomData<fn() -> T>,
+        arguments: PhantomData<fn() -> T>,
     }
 
     impl<H: Handler<T, S>, T, S> PinnedDrop for GroupHandlerFuture<H, T, S> {
