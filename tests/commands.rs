@@ -291,6 +291,20 @@ fn a_service_in_other_namespaces_is_found() {
 }
 
 #[test]
+fn a_service_shows_what_dormouse_costs_it() {
+    let service = Service::visited();
+    let snapshots = run(["--json", "top", &service.target(), "-n", "2", "-i", "300ms"]).json_lines();
+    let own = &snapshots.last().expect("a snapshot")["own"];
+    for part in ["threads_ns", "polls_ns", "memory_bytes"] {
+        assert!(own[part].as_u64().is_some_and(|value| value > 0), "{part}: {own}");
+    }
+    assert!(own["cpu_percent"].as_f64().is_some_and(|percent| percent > 0.0), "{own}");
+    let text = run(["top", &service.target(), "-n", "1", "-i", "300ms"]).stdout;
+    assert!(text.contains(", dormouse costs "), "{text}");
+    assert!(run(["doctor", &service.target()]).stdout.contains("dormouse has used"));
+}
+
+#[test]
 fn clients_are_listed_with_what_they_take() {
     let service = support::Service::idle();
     let mut top = support::Running::start(["--json", "top", &service.target()]);

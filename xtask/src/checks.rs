@@ -127,9 +127,12 @@ pub(crate) fn fallback(suite: &mut Suite) -> Result {
     discard_flags()
 }
 
-/// Tokio with hooks around polls, and the places of waits with frame pointers: one build for both.
-/// The test `placed` needs a service with frame pointers, and keeps this one.
+/// All features with dormouse turned off. Tokio with hooks around polls, and the places of waits
+/// with frame pointers: one build for both. The test `placed` needs a service with frame pointers,
+/// and keeps this one.
 pub(crate) fn flags(suite: &mut Suite) -> Result {
+    let mut off = cargo("check --locked --package dormouse --all-features");
+    run(off.args(["--target", &host()?]).env("RUSTFLAGS", "--cfg dormouse_off -D warnings"))?;
     const FLAGS: &str = "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings";
     let chosen =
         "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio";

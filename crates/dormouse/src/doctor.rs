@@ -8,6 +8,7 @@ use crate::agent::{Answered, Asked};
 use crate::core::asleep::asleep;
 use crate::core::{panics, ungrouped};
 use crate::environment;
+use crate::features::cost::cost_check;
 use crate::features::{publish, stat, watch};
 
 /// Reads of a clock that are timed together.
@@ -98,6 +99,7 @@ impl Answered for DoctorRequest {
             .chain([publish::capability()])
             .chain(panics::capability())
             .chain(ungrouped::capability())
+            .chain([cost_check()])
             .chain(stat::outliving_check())
             .chain(proc_check())
             .chain(asked.place.check());

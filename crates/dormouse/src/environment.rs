@@ -10,6 +10,7 @@
 //! | `DORMOUSE_PUBLISH=1` | publishes the current group of each thread ([`publish`]) |
 //! | `DORMOUSE_ON=shopd::*,db.query` | wakes these keys |
 //! | `DORMOUSE_RECORD=shopd.*` | has their last records kept ([`recorder`]) |
+//! | `DORMOUSE_MAX_CPU=1%` | suspends what costs most if dormouse uses more of a CPU |
 //! | `DORMOUSE_TRIGGERS='request>500ms; panic'` | arms these triggers ([`triggers`]) |
 //!
 //! [`Agent::warnings`](crate::Agent::warnings) and `dormouse doctor` report a name that matches
@@ -30,7 +31,7 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 use dormouse_sys::{Capability, State, environment};
 
-use crate::features::{publish, recorder, triggers};
+use crate::features::{limit, publish, recorder, triggers};
 
 static SETTINGS: Mutex<Settings> = Mutex::new(
     Phase::Environment,
@@ -104,7 +105,7 @@ pub(crate) fn capabilities() -> Vec<Capability> {
         })
         .flatten()
         .cloned();
-    switch.into_iter().chain(settings).collect()
+    switch.into_iter().chain(limit::capability()).chain(settings).collect()
 }
 
 /// The faults of the settings, in a sentence each.

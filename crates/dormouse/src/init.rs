@@ -3,7 +3,7 @@
 use crate::agent::{self, Agent, Companion, InitError};
 use crate::core::{library, panics};
 use crate::environment;
-use crate::features::{publish, stat};
+use crate::features::{limit, publish, stat};
 
 /// The features that come with a key.
 static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
@@ -69,5 +69,11 @@ pub fn init() -> Result<Agent, InitError> {
     library::install();
     environment::begin();
     panics::put_first();
-    agent::start(&COMPANIONS, stat::remember)
+    agent::start(&COMPANIONS, look)
+}
+
+/// The agent's look from time to time.
+fn look() -> Option<std::time::Duration> {
+    stat::remember();
+    limit::look()
 }

@@ -63,6 +63,8 @@ variables! {
     otel_service_name = "OTEL_SERVICE_NAME",
     /// Attributes of the service, for OpenTelemetry.
     otel_resource_attributes = "OTEL_RESOURCE_ATTRIBUTES",
+    /// How much of a CPU dormouse may use.
+    max_cpu = "DORMOUSE_MAX_CPU",
     /// The rules by which a recorder's file is written.
     triggers = "DORMOUSE_TRIGGERS",
     /// The directory of recorders' files.
@@ -92,11 +94,16 @@ pub fn variables() -> &'static Variables {
 }
 
 /// The error message of each call that would start something in a process that [`is_off`].
-pub const OFF: &str = "dormouse is off in this process: unset DORMOUSE, which is `off`";
+pub const OFF: &str = if cfg!(dormouse_off) {
+    "dormouse is off in this program: build it without --cfg dormouse_off"
+} else {
+    "dormouse is off in this process: unset DORMOUSE, which is `off`"
+};
 
-/// Whether the environment has turned dormouse off (`DORMOUSE=off`).
+/// Whether the environment has turned dormouse off (`DORMOUSE=off`), or the build has
+/// (`--cfg dormouse_off`).
 pub fn is_off() -> bool {
-    variables().dormouse.as_ref().is_some_and(|value| value == "off")
+    cfg!(dormouse_off) || variables().dormouse.as_ref().is_some_and(|value| value == "off")
 }
 
 /// The fault of `DORMOUSE`, with which it counts as `on`.

@@ -78,6 +78,7 @@ pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,
 };
+pub use memory::mapped_bytes;
 pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::Placing;

@@ -11,9 +11,18 @@
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// The bytes of all mappings.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// The address space of what is kept of tasks and groups, in bytes. The kernel gives memory for the
+/// part of it that is used.
+pub fn mapped_bytes() -> usize {
+    MAPPED.load(Ordering::Relaxed)
+}
 
 /// Types for which every byte may be zero, and which threads share.
 ///
@@ -34,7 +43,9 @@ pub(crate) fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
         mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
-    Some(NonNull::slice_from_raw_parts(NonNull::new(start.cast())?, count))
+    let start = NonNull::new(start.cast())?;
+    MAPPED.fetch_add(size, Ordering::Relaxed);
+    Some(NonNull::slice_from_raw_parts(start, count))
 }
 
 /// Puts a mapping into its place, unless a handler of this thread, or another thread, was quicker:
@@ -46,6 +57,7 @@ pub(crate) fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
     if !is_put {
         // SAFETY: a mapping that `map` made and no other code has seen.
         let _gone = unsafe { munmap(start.cast(), made.len() * size_of::<T>()) };
+        MAPPED.fetch_sub(made.len() * size_of::<T>(), Ordering::Relaxed);
     }
     is_put
 }

@@ -36,6 +36,10 @@ impl Asked for Request {
                 let keys = count(woken.keys as u64, "key");
                 context.line(format_args!("{who} is awake: it was {was}; {keys} on again"))?;
             }
+            None if woken.keys > 0 => {
+                let keys = count(woken.keys as u64, "key");
+                context.line(format_args!("{who} was awake but for DORMOUSE_MAX_CPU: {keys} on again"))?;
+            }
             None => context.line(format_args!("{who} was awake"))?,
         }
         Ok(Exit::Ok)

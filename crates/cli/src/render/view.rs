@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::GroupRow;
 use dormouse_protocol::figures::{Figure, FigureJson, FigureView, GROUP_FIGURES, GroupFigure, GroupSpan};
+use dormouse_protocol::{GroupRow, OwnCost};
 use serde::Serialize;
 
 use super::column::{Column, Digits, table};
 use super::row::{Row, RowDocument};
 use super::table::Table;
 use super::threads::{THREAD_FIGURES, ThreadFigure, ThreadSpan};
+use crate::bytes;
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
 use crate::sample::OF_GROUPS;
@@ -52,6 +53,8 @@ pub(crate) struct Inside {
     outlived: Vec<String>,
     pub(crate) keys_on: usize,
     dropped: u64,
+    /// The cost of dormouse itself in the interval.
+    own: Option<OwnCost>,
 }
 
 impl View {
@@ -67,16 +70,17 @@ impl View {
                 Row::group(&GroupSpan { now, counted, recent, interval_ns, is_refused })
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
-            let coverage_percent = recent.coverage_percent();
+            let (coverage_percent, own) = (recent.coverage_percent(), recent.own);
             let (total, recent) = (total.unattributed_cpu_ns, recent.unattributed_cpu_ns);
             Inside {
                 coverage_percent,
                 cpu_refused: now.cpu_refused.clone().map(Into::into),
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns, is_refused),
                 groups: sorted(parts.map(row).collect()),
-                outlived: now.outlived().map(|notice| clean(&notice)).collect(),
+                outlived: now.notices().map(|notice| clean(&notice)).collect(),
                 keys_on: now.keys_on,
                 dropped: now.dropped,
+                own,
             }
         });
         // Where there are groups, they have the events that the kernel does not show of threads.
@@ -126,13 +130,18 @@ impl View {
         ];
         match &self.inside {
             None => parts.push(", threads only, no dormouse in it".to_owned()),
-            Some(Inside { coverage_percent, cpu_refused, keys_on, dropped, .. }) => {
+            Some(Inside { coverage_percent, cpu_refused, keys_on, dropped, own, .. }) => {
                 parts.push(format!(", {} on", count(*keys_on as u64, "key")));
                 if *dropped > 0 {
                     parts.push(format!(", {} dropped", count(*dropped, "record")));
                 }
                 if let Some(percent) = coverage_percent {
                     parts.push(format!(", {} % in groups", Digits::All.percent(*percent)));
+                }
+                if let Some(own) = own {
+                    let percent = own_percent(*own, self.interval_ns);
+                    let memory = bytes::short(own.memory_bytes);
+                    parts.push(format!(", dormouse costs {} % and {memory}", Digits::All.percent(percent)));
                 }
                 if let Some(why) = cpu_refused {
                     parts.push(format!(", CPU time of groups is refused: {}", clean(why)));
@@ -201,6 +210,10 @@ impl View {
             }),
             keys_on: inside.map(|inside| inside.keys_on),
             records_dropped: inside.map(|inside| inside.dropped),
+            own: inside.and_then(|inside| {
+                let cost = inside.own?;
+                Some(Own { cpu_percent: own_percent(cost, self.interval_ns), cost })
+            }),
             threads: self
                 .threads
                 .iter()
@@ -210,6 +223,11 @@ impl View {
                 .then_some(OfGroups { events: &self.of_groups, reason: OF_GROUPS }),
         }
     }
+}
+
+/// CPU time of dormouse's own, in percent of a CPU.
+fn own_percent(own: OwnCost, interval_ns: u64) -> f64 {
+    own.cpu_ns() as f64 / interval_ns.max(1) as f64 * 100.0
 }
 
 fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
@@ -264,9 +282,20 @@ pub(crate) struct Snapshot<'a> {
     keys_on: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     records_dropped: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own: Option<Own>,
     threads: Vec<Line<'a, ThreadFigure>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     of_groups_alone: Option<OfGroups<'a>>,
+}
+
+/// The cost of dormouse itself in the interval, in percent of a CPU and by its parts.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Own {
+    cpu_percent: f64,
+    #[serde(flatten)]
+    cost: OwnCost,
 }
 
 /// A row with its events.

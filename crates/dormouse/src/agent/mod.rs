@@ -30,6 +30,7 @@ mod verb;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dormouse_sys::loader::PinError;
 use dormouse_sys::rendezvous::{self, AgentPlace, Conflict, Table};
@@ -111,7 +112,10 @@ pub enum InitError {
 /// Starts the agent, unless it runs already: [`init`](crate::init) for the rest.
 ///
 /// The agent calls `remember` whenever it looks whether its socket file is there.
-pub(crate) fn start(companions: &'static [Companion], remember: fn()) -> Result<Agent, InitError> {
+pub(crate) fn start(
+    companions: &'static [Companion],
+    remember: fn() -> Option<Duration>,
+) -> Result<Agent, InitError> {
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);

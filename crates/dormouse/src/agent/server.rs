@@ -55,14 +55,16 @@ pub(super) struct Server {
     clients: Vec<Client>,
     place: Arc<Place>,
     companions: &'static [Companion],
-    /// Called at each look, for what must be seen from time to time.
-    remember: fn(),
+    /// Called at each look, for what must be seen from time to time. Returns the longest time until
+    /// the next look, if that is limited.
+    remember: fn() -> Option<Duration>,
     listener: Socket,
     sockets: Arc<Sockets>,
     no_accept_until: Option<Instant>,
     /// There was no memory to release the leases of clients that are gone.
     no_release_until: Option<Instant>,
     looked_at: Instant,
+    look_again: Duration,
 }
 
 /// The listener is no longer the agent's.
@@ -78,7 +80,7 @@ impl Server {
     pub(super) fn new(
         place: Arc<Place>,
         companions: &'static [Companion],
-        remember: fn(),
+        remember: fn() -> Option<Duration>,
         listener: Socket,
         sockets: Arc<Sockets>,
     ) -> Self {
@@ -92,6 +94,7 @@ impl Server {
             no_accept_until: None,
             no_release_until: None,
             looked_at: Instant::now(),
+            look_again: LOOK_ASLEEP,
         }
     }
 
@@ -275,7 +278,7 @@ impl Server {
         {
             self.listener = listener;
         }
-        (self.remember)();
+        self.look_again = (self.remember)().map_or(LOOK_ASLEEP, |at_most| at_most.min(LOOK_ASLEEP));
     }
 
     /// Until when to wait for something to happen.
@@ -285,7 +288,7 @@ impl Server {
             .chain(self.no_accept_until.filter(|&until| until > now))
             .chain(self.no_release_until)
             .chain(streaming)
-            .fold(self.looked_at + LOOK_ASLEEP, Instant::min);
+            .fold(self.looked_at + self.look_again, Instant::min);
         // Rounded up, so that the loop does not turn idly for the last microseconds.
         wake.saturating_duration_since(now) + Duration::from_millis(1)
     }

@@ -1,11 +1,12 @@
-//! Whether a client has put dormouse in this process to sleep.
+//! Whether a client has put dormouse in this process to sleep, and which parts `DORMOUSE_MAX_CPU`
+//! has.
 //!
 //! The agent's thread alone writes it. A forked child is asleep as its parent is, until its own
 //! agent wakes it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use dormouse_protocol::Asleep;
+use dormouse_protocol::{Asleep, Code, WireError};
 use dormouse_sys::clock::monotonic_ns;
 
 use crate::core::panics;
@@ -14,6 +15,57 @@ use crate::core::panics;
 static SINCE: AtomicU64 = AtomicU64::new(0);
 /// The user and the process that began it, 32 bits each.
 static BY: AtomicU64 = AtomicU64::new(0);
+
+/// The parts that the limit has suspended, by bits.
+static LIMITED: AtomicU8 = AtomicU8::new(0);
+/// The use for which the last of them was, in thousandths of a percent of a CPU.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// A part of dormouse that can be suspended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Records,
+    Times,
+    Counts,
+}
+
+impl Part {
+    const ALL: [(Self, &'static str); 3] = [
+        (Self::Records, "records of probes"),
+        (Self::Times, "times of tasks"),
+        (Self::Counts, "counts of groups"),
+    ];
+}
+
+/// Whether the limit has suspended the part.
+pub(crate) fn is_limited(part: Part) -> bool {
+    LIMITED.load(Ordering::Relaxed) & 1 << part as u8 != 0
+}
+
+/// The part is suspended because dormouse has used that much of a CPU.
+pub(crate) fn limit(part: Part, percent: f64) {
+    USED.store((percent * 1000.0) as u64, Ordering::Relaxed);
+    LIMITED.fetch_or(1 << part as u8, Ordering::Relaxed);
+}
+
+/// The suspended parts and the reason, if there are any.
+pub(crate) fn limited() -> Option<String> {
+    let parts = Part::ALL.into_iter().filter(|(part, _)| is_limited(*part));
+    let names: Vec<&str> = parts.map(|(_, name)| name).collect();
+    let percent = USED.load(Ordering::Relaxed) as f64 / 1000.0;
+    (!names.is_empty()).then(|| {
+        format!(
+            "asleep: {}, because dormouse used {percent:.1} % of a CPU, more than DORMOUSE_MAX_CPU allows",
+            names.join(", ")
+        )
+    })
+}
+
+/// Refuses a request that needs a suspended part.
+pub(crate) fn check(part: Part) -> Result<(), WireError> {
+    let why = limited().filter(|_| is_limited(part));
+    why.map_or(Ok(()), |why| Err(WireError::new(Code::Asleep, why)))
+}
 
 /// Whether dormouse is asleep.
 pub(crate) fn is_asleep() -> bool {
@@ -35,8 +87,9 @@ pub(crate) fn begin(uid: u32, pid: u32) {
     panics::pause(true);
 }
 
-/// Ends it.
+/// Ends it, and the limit's part in it.
 pub(crate) fn end() {
+    LIMITED.store(0, Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);
     panics::pause(false);
 }

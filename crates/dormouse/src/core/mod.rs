@@ -9,6 +9,7 @@ pub(crate) mod library;
 pub(crate) mod memory;
 mod own_probes;
 pub(crate) mod panics;
+pub(crate) mod price;
 pub(crate) mod probe;
 pub mod record;
 pub(crate) mod registry;

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use dormouse_events::Context;
 use dormouse_sys::otel::ThreadContext;
-use dormouse_sys::sync::OnceRef;
+use dormouse_sys::sync::{OnceBox, OnceRef};
 
 use crate::core::tasks::Tasks;
 
@@ -63,6 +63,15 @@ pub(crate) struct Registry {
     taken: AtomicUsize,
     /// A context that a thread has made in vain.
     spare: AtomicPtr<Context>,
+}
+
+/// A group that is in no table, and in no answer.
+pub(crate) fn hidden() -> &'static Inner {
+    static HIDDEN: OnceBox<Inner> = OnceBox::new();
+    HIDDEN.get_or_init(|| {
+        let (tasks, published) = (Tasks::new(), ThreadContext::of(""));
+        Box::new(Inner { name: "", context: Context::new(), tasks, published })
+    })
 }
 
 impl Registry {

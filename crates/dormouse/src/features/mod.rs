@@ -3,8 +3,10 @@
 
 pub(crate) mod budget;
 mod clients;
+pub(crate) mod cost;
 pub(crate) mod hello;
 mod keys;
+pub(crate) mod limit;
 pub(crate) mod long_polls;
 pub mod metrics;
 #[cfg(feature = "opentelemetry")]
@@ -12,7 +14,7 @@ pub mod opentelemetry;
 pub mod profile;
 pub mod publish;
 pub mod recorder;
-mod sleep;
+pub(crate) mod sleep;
 pub(crate) mod stat;
 pub(crate) mod tasks;
 mod trace;

@@ -21,7 +21,7 @@ use dormouse_protocol::{Code, Ended, SleepRequest, Slept, WakeRequest, WireError
 
 use crate::agent::request::{bad, wire_error};
 use crate::agent::{Answered, Asked, Client, Peer};
-use crate::core::asleep::{self, asleep};
+use crate::core::asleep::{self, Part, asleep, limited};
 use crate::features::publish;
 use crate::lookout::LOOKOUT;
 
@@ -49,17 +49,41 @@ impl Answered for SleepRequest {
 
 impl Answered for WakeRequest {
     fn answer(self, _: &mut Asked<'_>) -> Result<Woken, WireError> {
-        let Some(was) = asleep() else { return Ok(Woken::default()) };
-        let all = all_keys()?;
-        dormouse_waits::forget_gap();
-        let resumed = all.iter().map(|used| used.key).filter(|key| key.is_suspended());
-        let report = Batch::new().resume_all(resumed).apply().map_err(wire_error)?;
-        dormouse_waits::forget_gap();
-        resume_counts();
-        asleep::end();
+        let was = asleep();
+        if was.is_none() && limited().is_none() {
+            return Ok(Woken::default());
+        }
+        let keys = resume_all()?;
         LOOKOUT.wake();
-        Ok(Woken { was: Some(was), keys: report.keys })
+        Ok(Woken { was, keys })
     }
+}
+
+/// Suspends one part, whoever uses it.
+pub(crate) fn suspend(part: Part) -> Result<(), WireError> {
+    if part == Part::Counts {
+        dormouse_events::suspend(true).map_err(|why| WireError::new(Code::Events, why.to_string()))?;
+    }
+    let all = all_keys()?;
+    let is_its = |key: &&Key| match part {
+        Part::Records => key.is_instrument() && !key.initial(),
+        Part::Times => key.name() == "dormouse.waits",
+        Part::Counts => key.name() == "dormouse.switch",
+    };
+    let batch = Batch::new().suspend_all(all.iter().map(|used| used.key).filter(is_its));
+    batch.apply().map(drop).map_err(wire_error)
+}
+
+/// Resumes all that is suspended, by `sleep` or by the limit; the number of keys that are on again.
+pub(crate) fn resume_all() -> Result<usize, WireError> {
+    let all = all_keys()?;
+    dormouse_waits::forget_gap();
+    let resumed = all.iter().map(|used| used.key).filter(|key| key.is_suspended());
+    let report = Batch::new().resume_all(resumed).apply().map_err(wire_error)?;
+    dormouse_waits::forget_gap();
+    resume_counts();
+    asleep::end();
+    Ok(report.keys)
 }
 
 /// Keys that went off.

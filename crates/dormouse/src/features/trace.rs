@@ -10,6 +10,7 @@ use dormouse_sys::records::{self, RingOwner};
 
 use crate::agent::request::{chosen, names, parse, trace_error};
 use crate::agent::{Answered, Asked, Output, Stream};
+use crate::core::asleep::{Part, check};
 use crate::core::group::Group;
 use crate::core::rows::{batch_stat, clock_point, probe_info};
 use crate::core::trace::queue::Chunk;
@@ -30,6 +31,7 @@ struct TraceStream {
 impl Answered for TraceRequest {
     /// Starts a trace, whose frames follow the answer.
     fn answer(self, asked: &mut Asked<'_>) -> Result<Tracing, WireError> {
+        check(Part::Records)?;
         let trace = Trace::of(chosen(&parse(&self.glob)?)?).map_err(trace_error)?;
         let answer = Tracing {
             matched: names(trace.keys()),

@@ -56,6 +56,9 @@ pub struct Mark {
 /// nothing.
 #[inline]
 pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
+    if cfg!(dormouse_off) {
+        return TaskGuard { token: Token::NONE, not_send: PhantomData };
+    }
     let token = with(|stack| stack.enter(task, kind));
     if unlikely!(PUBLISH) {
         with(|stack| stack.show_entered(token, task.context()));
@@ -228,7 +231,9 @@ impl TaskGuard {
 impl Drop for TaskGuard {
     #[inline]
     fn drop(&mut self) {
-        with(|stack| leave_frame(stack, self.token));
+        if !cfg!(dormouse_off) {
+            with(|stack| leave_frame(stack, self.token));
+        }
     }
 }
 

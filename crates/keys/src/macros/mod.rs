@@ -1,7 +1,9 @@
 //! The macros that a service uses: `static_key!`, `likely!`, `unlikely!`. The last two expand to
 //! `__dormouse_site!`, of which each architecture's file has one.
 
-#[cfg(not(dormouse_patching))]
+#[cfg(dormouse_off)]
+mod off;
+#[cfg(not(any(dormouse_patching, dormouse_off)))]
 mod portable;
 #[cfg(dormouse_patching)]
 mod x86_64;

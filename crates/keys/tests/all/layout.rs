@@ -40,14 +40,15 @@ fn run(profile: &str, package: &str, bin: &str, flags: &[&str], everywhere: &str
             ["key", name, sites] => {
                 result.keys.insert(name.into(), sites.parse().unwrap());
             }
-            ["code", hex] => {
-                let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-                result.code.push((0..hex.len()).step_by(2).map(byte).collect());
-            }
+            ["code", hex] => result.code.push(bytes(hex)),
             _ => {}
         }
     }
     result
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
 /// Programs that bring a copy of dormouse, and not those that use a shared one, have its note where
@@ -134,6 +135,26 @@ fn no_live_site_is_lost_in_any_profile() {
         let none = run(profile, "layout-app", "none", &[], "");
         assert_eq!(none.keys.len(), 0, "{profile}: {:?}", none.keys);
     }
+}
+
+#[test]
+fn a_site_that_is_off_leaves_nothing() {
+    let everywhere = "--cfg dormouse_off";
+    fixtures::cargo("rustc", "release", &["--package", "layout-app", "--bin", "off"], &[], everywhere);
+    let program = fixtures::program(&fixtures::folder("release", everywhere), "off");
+    let said = fixtures::run(program, "constant");
+    let codes = said.lines().filter_map(|line| line.strip_prefix("code "));
+    let mnemonics: Vec<Vec<Mnemonic>> = codes.map(|hex| until_return(&bytes(hex))).collect();
+    assert!(mnemonics.len() == 2 && mnemonics[0] == mnemonics[1], "{mnemonics:?}");
+}
+
+/// The instructions of a function up to its return.
+fn until_return(code: &[u8]) -> Vec<Mnemonic> {
+    let mut mnemonics: Vec<Mnemonic> =
+        Decoder::with_ip(64, code, 0, DecoderOptions::NONE).iter().map(|it| it.mnemonic()).collect();
+    let end = mnemonics.iter().position(|mnemonic| *mnemonic == Mnemonic::Ret);
+    mnemonics.truncate(end.expect("a return") + 1);
+    mnemonics
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The figures of a process that metrics export.
 
 use dormouse_metrics::MetricKind::{self, Counter, Gauge, Info};
-use dormouse_metrics::MetricUnit::{self, Nothing, Ratio, Seconds, Things};
+use dormouse_metrics::MetricUnit::{self, Bytes, Nothing, Ratio, Seconds, Things};
 use dormouse_metrics::{MetricFamily, MetricValue};
 
 use crate::verbs::Stat;
@@ -96,6 +96,19 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
     }),
     figure("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.", |process| {
         Some(MetricValue::Count(process.stat.keys_on as u64))
+    }),
+    figure("dormouse.own.cpu.time", Seconds, Counter, "CPU time of dormouse's own threads.", |process| {
+        process.stat.own.map(|own| MetricValue::Nanoseconds(own.threads_ns))
+    }),
+    figure(
+        "dormouse.own.cpu.estimated",
+        Seconds,
+        Counter,
+        "CPU time that dormouse took on the service's threads: an estimate, by prices measured there.",
+        |process| process.stat.own?.estimated_ns().map(MetricValue::Nanoseconds),
+    ),
+    figure("dormouse.own.memory", Bytes, Gauge, "Memory of dormouse, at most.", |process| {
+        process.stat.own.map(|own| MetricValue::Count(own.memory_bytes))
     }),
     figure(
         "dormouse.records.dropped",

@@ -33,6 +33,7 @@ pub use sleep::{Asleep, SleepRequest, Slept, WakeRequest, Woken};
 pub use stat::columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
+pub use stat::own::OwnCost;
 pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Outliving, Stat, StatRequest, TaskPolls, ThreadStat};
 pub use switch::{BatchStat, Changed, HeldKeys, OffRequest, OnRequest, ResetRequest};
 pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, TasksRequest, WireTaskState};

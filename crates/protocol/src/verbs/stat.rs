@@ -2,6 +2,7 @@
 
 pub(super) mod columns;
 mod expand;
+pub(super) mod own;
 mod shorten;
 
 use std::borrow::Cow;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
 use columns::{GroupColumns, StatPart};
+use own::OwnCost;
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
 /// CPU time for a client that has not sent `count`.
@@ -71,6 +73,12 @@ pub struct Stat {
     pub experiment: bool,
     /// The number of records lost in rings since the start.
     pub dropped: u64,
+    /// The cost of dormouse itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnCost>,
+    /// The parts of dormouse that are asleep because of `DORMOUSE_MAX_CPU`, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited: Option<Cow<'static, str>>,
     /// The clock by which groups are charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
@@ -195,11 +203,13 @@ impl Stat {
             // difference of both may shrink.
             unattributed_cpu_ns: self.unattributed_cpu_ns.saturating_sub(before.unattributed_cpu_ns),
             cpu_refused: self.cpu_refused.clone(),
+            limited: self.limited.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),
             threads: Vec::new(),
             runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
+            own: self.own.map(|now| now.since(before.own.unwrap_or_default())),
             clock: self.clock.clone(),
             columns: None,
             thread_total: Some(self.thread_count()),
@@ -230,6 +240,13 @@ impl Stat {
     pub fn outlived(&self) -> impl Iterator<Item = String> {
         let notice = |group: &GroupRow| group.outliving?.notice(&group.name);
         self.groups.iter().filter_map(notice).map(|notice| format!("{notice}; {}", Outliving::ADVICE))
+    }
+
+    /// Notices for readers of the figures: one sentence for each part that is asleep, and for
+    /// each group of [`Stat::outlived`].
+    pub fn notices(&self) -> impl Iterator<Item = String> {
+        let limited = self.limited.iter().map(|why| format!("{why}; `dormouse wake` wakes it"));
+        limited.chain(self.outlived())
     }
 
     /// In how many polls of tasks a group was entered, in percent; `None` if no runtime announces

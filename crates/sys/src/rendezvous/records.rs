@@ -57,6 +57,11 @@ pub fn drain_each(buffer: &mut Vec<u8>, sink: impl FnMut(usize, RingOwner, &[u8]
     used().pool.drain_each(buffer, sink);
 }
 
+/// How many rings have been written to, and how many records were, of each ring modulo 2^31.
+pub fn written() -> (usize, u64) {
+    used().pool.written()
+}
+
 /// Records dropped since the start: the oldest of full rings, and those that found no ring.
 pub fn dropped() -> u64 {
     used().pool.dropped()

@@ -159,7 +159,7 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
         None => {}
     }
     lines.extend(delta.inside.as_ref().and_then(refusal));
-    lines.extend(delta.inside.iter().flat_map(Stat::outlived).map(|notice| clean(&notice)));
+    lines.extend(delta.inside.iter().flat_map(Stat::notices).map(|notice| clean(&notice)));
     let groups = delta.inside.as_ref();
     let waits =
         groups.iter().flat_map(|inside| inside.groups.iter().filter_map(|group| group.waits.as_ref()));

@@ -11,6 +11,7 @@ use dormouse_protocol::{Changed, Code, Ended, HeldBy, OffRequest, OnRequest, Res
 use self::holders::Holders;
 use crate::agent::request::{bad, chosen, names, parse, time, wire_error};
 use crate::agent::{Answered, Asked, Client, Companion};
+use crate::core::asleep;
 use crate::core::rows::batch_stat;
 use crate::features::recorder;
 
@@ -26,6 +27,10 @@ impl Answered for OnRequest {
         let (length, dwell) = (time("for_ms", for_ms)?, time("dwell_ms", dwell_ms)?);
         let selector = parse(&glob)?;
         let selected = chosen(&selector)?;
+        let suspended = selected.iter().any(|used| used.key.is_suspended());
+        if let Some(why) = asleep::limited().filter(|_| suspended) {
+            return Err(WireError::new(Code::Asleep, why));
+        }
         let companions = asked.companions(&selector, &selected);
         if let Some(companion) = companions.first().filter(|_| keep || length.is_some()) {
             return Err(bad(companion.is_clients));

@@ -7,6 +7,7 @@ use dormouse_protocol::{Code, RecordAnswer, RecordRequest, RecorderRow, WireErro
 use super::engine::{self as recording, DEFAULT_MEMORY, RecorderError, RecorderStat};
 use crate::agent::request::{bad, chosen, names, parse, time, trace_error};
 use crate::agent::{Answered, Asked};
+use crate::core::asleep::{Part, check};
 use crate::core::probe::Probe;
 use crate::core::rows::batch_stat;
 
@@ -23,6 +24,7 @@ impl Answered for RecordRequest {
             }
             return Ok(told(if self.off { recording::stop(None) } else { recording::stat() }));
         };
+        check(Part::Records)?;
         if self.off {
             return Err(bad("`off` and `glob` exclude each other"));
         }

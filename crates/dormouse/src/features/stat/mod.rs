@@ -13,9 +13,11 @@ use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::{Capability, records};
 
 use self::counting::ClientEvents;
+use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::trace::thread_name;
+use crate::features::cost::own_cost;
 use crate::features::waits::taking::{GroupTimes, Telling};
 
 dormouse_keys::static_key! {
@@ -81,6 +83,7 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
         waits.tell(&mut best.groups, times, has_cpu);
     }
     best.keys_on = dormouse_keys::count_on();
+    best.own = Some(own_cost(&best.groups));
     best
 }
 
@@ -154,6 +157,8 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         keys_on: 0,
         experiment: dormouse_keys::unlikely!(EXPERIMENT),
         dropped: records::dropped(),
+        own: None,
+        limited: asleep::limited().map(Into::into),
         clock: Some(clock()),
         columns: None,
         thread_total: None,

@@ -7,6 +7,7 @@ use dormouse_waits::places::{self, place_coverage};
 use super::taking::ClientWaits;
 use crate::agent::request::wire_error;
 use crate::agent::{Answered, Asked, ClientState};
+use crate::core::asleep::{Part, check};
 use crate::core::memory;
 use crate::core::rows::place_row;
 
@@ -33,6 +34,7 @@ impl ClientState for ClientWaits {
 
 impl Answered for WaitsRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<WaitsBegun, WireError> {
+        check(Part::Times)?;
         let (waits, answer) = ClientWaits::begin(self).map_err(wire_error)?;
         // This ends what the client had taken before.
         asked.client().states.set(waits);

@@ -1,0 +1,146 @@
+//! `DORMOUSE_MAX_CPU=1%`: how much of a CPU dormouse may use.
+//!
+//! The agent looks each ten seconds. If dormouse has used more since the last look, the part that
+//! cost the most is suspended, one at a look, until there is no more to save. Nothing resumes a
+//! part but `dormouse wake`, so none goes on and off again. Answers to `stat` and `doctor`, and
+//! refusals of requests that need the part, have the reason.
+//!
+//! | part | what is suspended | its cost |
+//! |---|---|---|
+//! | records | keys of probes: traces, the recorder | records |
+//! | times | times and places of tasks | polls, while times are taken |
+//! | counts | CPU time and events of groups | polls, while no times are taken |
+//!
+//! Dormouse's own threads count, too: if they alone use more, the parts that give them work are
+//! suspended. The agent's answers to its clients, budgets, profiles and watches go on.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use dormouse_protocol::{GroupRow, OwnCost};
+use dormouse_sys::clock::monotonic_ns;
+use dormouse_sys::{Capability, environment};
+
+use crate::core::asleep::{self, Part};
+use crate::core::group::Group;
+use crate::core::memory;
+use crate::features::cost::own_cost;
+use crate::features::{recorder, sleep};
+
+/// The time between two looks.
+const WINDOW: Duration = Duration::from_secs(10);
+/// The check of `doctor`.
+const CHECK: &str = "limit.cpu";
+
+thread_local! {
+    /// When the agent has looked last, and the cost by then.
+    static LAST: Cell<Option<(u64, OwnCost)>> = const { Cell::new(None) };
+}
+
+/// Looks, if it is time; the longest time until the next look, if there is a limit.
+pub(crate) fn look() -> Option<Duration> {
+    let percent = setting()?.ok()?;
+    let now = monotonic_ns();
+    let is_time = LAST.get().is_none_or(|(at, _)| now - at >= WINDOW.as_nanos() as u64);
+    if is_time && !asleep::is_asleep() && memory::is_there_for_keys() {
+        let groups: Vec<GroupRow> = Group::read_all(false).into_iter().map(|(row, _)| row).collect();
+        let cost = own_cost(&groups);
+        if let Some((at, before)) = LAST.replace(Some((now, cost))) {
+            judge(cost.since(before), now - at, percent);
+        }
+    }
+    Some(WINDOW)
+}
+
+/// Suspends the dearest part if the cost of this time is more than the limit allows.
+fn judge(cost: OwnCost, ns: u64, limit_percent: f64) {
+    let percent = cost.cpu_ns() as f64 / ns.max(1) as f64 * 100.0;
+    if percent <= limit_percent {
+        return;
+    }
+    let Some(part) = dearest(cost).filter(|part| !asleep::is_limited(*part)) else { return };
+    // Refused as any batch may be: the next look tries it again.
+    if sleep::suspend(part).is_ok() {
+        asleep::limit(part, percent);
+    }
+}
+
+/// The part that costs the most of those that are awake.
+fn dearest(cost: OwnCost) -> Option<Part> {
+    let polls = cost.polls_ns.unwrap_or(0);
+    let records = cost.records_ns.unwrap_or(0);
+    let read = if recorder::stat().is_some() { cost.threads_ns } else { 0 };
+    let parts = [
+        (records + read, Part::Records),
+        (if dormouse_waits::is_on() { polls } else { 0 }, Part::Times),
+        (if dormouse_waits::is_on() { 0 } else { polls }, Part::Counts),
+    ];
+    let awake = parts.into_iter().filter(|(cost, part)| *cost > 0 && !asleep::is_limited(*part));
+    awake.max_by_key(|(cost, _)| *cost).map(|(_, part)| part)
+}
+
+/// The limit in percent of a CPU, or what is wrong with the setting.
+fn setting() -> Option<Result<f64, String>> {
+    let text = environment::variables().max_cpu.as_ref()?.to_string_lossy();
+    Some(parse(&text).ok_or_else(|| format!("DORMOUSE_MAX_CPU is {text:?}, and limits nothing")))
+}
+
+fn parse(text: &str) -> Option<f64> {
+    let percent: f64 = text.trim().strip_suffix('%')?.trim_end().parse().ok()?;
+    (0.01..=100.0).contains(&percent).then_some(percent)
+}
+
+/// The outcome of the setting, if there is one.
+pub(crate) fn capability() -> Option<Capability> {
+    let percent = match setting()? {
+        Ok(percent) => percent,
+        Err(why) => {
+            let fix = "set DORMOUSE_MAX_CPU to percent of a CPU, from 0.01% to 100%, as in 1%";
+            return Some(Capability::limited(CHECK, why).with_fix(fix));
+        }
+    };
+    Some(match asleep::limited() {
+        None => Capability::ok(CHECK, format!("dormouse may use {percent} % of a CPU, and has used less")),
+        Some(what) => {
+            Capability::limited(CHECK, what).with_fix("run dormouse wake, or raise DORMOUSE_MAX_CPU")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_of_percent() {
+        for (text, percent) in [("1%", 1.0), (" 0.5 %", 0.5), ("100%", 100.0)] {
+            assert_eq!(parse(text), Some(percent));
+        }
+        for text in ["", "1", "%", "0%", "-1%", "101%", "NaN%", "one%"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri))))]
+    #[test]
+    fn the_dearest_parts_sleep_one_by_one() {
+        dormouse_testkit::in_child(|| {
+            let _waiting = dormouse_waits::Waiting::start().unwrap();
+            let ms = |ms: u64| Some(ms * 1_000_000);
+            let cost = OwnCost { polls_ns: ms(20), records_ns: ms(1), ..OwnCost::default() };
+            let second = 1_000_000_000;
+            judge(cost, second, 2.2);
+            assert!(dormouse_waits::is_on(), "not more than it may");
+            judge(cost, second, 2.0);
+            assert!(!dormouse_waits::is_on() && asleep::is_limited(Part::Times));
+            assert!(!asleep::is_limited(Part::Counts) && !asleep::is_limited(Part::Records));
+            judge(cost, second, 2.0);
+            assert!(asleep::is_limited(Part::Counts) && !asleep::is_limited(Part::Records));
+            let what = asleep::limited().unwrap();
+            assert!(what.contains("2.1 % of a CPU") && what.contains("times of tasks"), "{what}");
+            assert!(asleep::check(Part::Times).is_err() && asleep::check(Part::Records).is_ok());
+            sleep::resume_all().unwrap();
+            assert!(dormouse_waits::is_on() && asleep::limited().is_none());
+        });
+    }
+}

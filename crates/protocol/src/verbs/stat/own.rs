@@ -1,0 +1,88 @@
+//! The cost of dormouse itself in a process.
+
+use serde::{Deserialize, Serialize};
+
+/// The cost of dormouse itself in the process since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OwnCost {
+    /// CPU time of dormouse's own threads, in nanoseconds: exact.
+    pub threads_ns: u64,
+    /// CPU time that polls and entries of groups took because of dormouse, on the service's
+    /// threads, in nanoseconds: an estimate, their number times the price that dormouse has
+    /// measured in the process. Absent if it has measured none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polls_ns: Option<u64>,
+    /// CPU time that records of probes took, estimated in the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records_ns: Option<u64>,
+    /// Memory at this moment, in bytes: at most, because a part of it may be address space that was
+    /// never used.
+    pub memory_bytes: u64,
+}
+
+impl OwnCost {
+    /// The use since `before`, an earlier one of the same process; memory is that of now.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        let part = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
+        Self {
+            threads_ns: self.threads_ns.saturating_sub(before.threads_ns),
+            polls_ns: part(self.polls_ns, before.polls_ns),
+            records_ns: part(self.records_ns, before.records_ns),
+            memory_bytes: self.memory_bytes,
+        }
+    }
+
+    /// The estimated part, on the service's threads; `None` if nothing of it is known.
+    pub fn estimated_ns(self) -> Option<u64> {
+        let (polls, records) = (self.polls_ns, self.records_ns);
+        polls.or(records).map(|_| polls.unwrap_or(0).saturating_add(records.unwrap_or(0)))
+    }
+
+    /// CPU time of all parts that are known, in nanoseconds.
+    pub fn cpu_ns(self) -> u64 {
+        self.threads_ns.saturating_add(self.estimated_ns().unwrap_or(0))
+    }
+
+    /// For people: the parts, with the share of what the process has used, in nanoseconds.
+    pub fn sentence(self, process_cpu_ns: u64) -> String {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let estimated = self.estimated_ns().map_or_else(
+            || "what it takes on the service's threads was not measured".to_owned(),
+            |ns| format!("about {:.0} ms on the service's threads", ms(ns)),
+        );
+        let percent = self.cpu_ns() as f64 / process_cpu_ns.max(1) as f64 * 100.0;
+        format!(
+            "dormouse has used {percent:.2} % of the process's CPU time: {:.0} ms on its own threads, {estimated}; \
+             at most {:.1} MiB",
+            ms(self.threads_ns),
+            self.memory_bytes as f64 / f64::from(1 << 20),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_without_a_price_is_not_zero() {
+        let known = OwnCost {
+            threads_ns: 3_000_000,
+            polls_ns: Some(7_000_000),
+            memory_bytes: 1 << 20,
+            ..OwnCost::default()
+        };
+        assert_eq!((known.estimated_ns(), known.cpu_ns()), (Some(7_000_000), 10_000_000));
+        assert_eq!(
+            known.sentence(1_000_000_000),
+            "dormouse has used 1.00 % of the process's CPU time: 3 ms on its own threads, about 7 ms on the \
+             service's threads; at most 1.0 MiB"
+        );
+        let unknown = OwnCost { polls_ns: None, ..known };
+        assert_eq!((unknown.estimated_ns(), unknown.since(known).polls_ns), (None, None));
+        assert!(unknown.sentence(1).contains("was not measured"));
+        assert_eq!(known.since(OwnCost { polls_ns: Some(9_000_000), ..known }).cpu_ns(), 0);
+    }
+}
