@@ -148,6 +148,33 @@ impl<V: Copy> Cache<V> {
         self.look_further(addr, tag, map)
     }
 
+    /// The answer of the generation `tag`, or that of `look`, which is of the same.
+    #[inline]
+    pub(crate) fn find_or(
+        &self,
+        addr: u64,
+        tag: Tag,
+        look: impl FnOnce() -> Option<Mapping<V>>,
+    ) -> Option<Mapping<V>> {
+        if self.turn.get() == Turn::BUSY || !tag.is_open() {
+            self.bypassed.set(self.bypassed.get() + 1);
+            return look();
+        }
+        self.busy(|| {
+            let place = self.place(addr);
+            let mut answer = place.last.answer(addr, tag);
+            if answer.is_none() {
+                answer = place.before.answer(addr, tag).inspect(|_| place.last.swap(&place.before));
+            }
+            let counter = if answer.is_some() { &self.hits } else { &self.misses };
+            counter.set(counter.get() + 1);
+            if answer.is_none() {
+                answer = look().inspect(|mapping| place.put(mapping, tag));
+            }
+            (answer, Turn::FREE)
+        })
+    }
+
     /// All answers that it holds, outdated ones too.
     fn entries(&self) -> impl Iterator<Item = &Entry<V>> {
         self.places.iter().flat_map(|place| [&place.last, &place.before])

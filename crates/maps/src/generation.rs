@@ -37,7 +37,7 @@ impl Tag {
     /// Shown by no map: the tag of an entry that was never filled.
     pub(crate) const NONE: Self = Self(0);
     /// Not a generation: an update is publishing, or there was none yet.
-    const CLOSED: Self = Self(u64::MAX);
+    pub(crate) const CLOSED: Self = Self(u64::MAX);
 
     /// Whether answers may bear it.
     #[inline]

@@ -38,8 +38,7 @@
 //! touched.
 //!
 //! With the feature `symbols`, the module of that name finds the functions, files and lines of
-//! addresses, and the addresses of static variables; with `unwind` it also finds the callers in a
-//! copy of a stack.
+//! addresses, and the addresses of static variables.
 //!
 //! # Things it does not do
 //!
@@ -74,7 +73,7 @@ pub use cache::{Cache, CacheStats};
 pub use edit::{Edit, Overlap};
 pub use error::{EditError, NoSlot};
 pub use kind::{FileId, MappingKind, Perms};
-pub use map::RangeMap;
+pub use map::{Held, RangeMap};
 pub use mapping::Mapping;
 pub use parse::{MapsLine, ParseError, parse};
 #[cfg(not(all(test, loom)))]

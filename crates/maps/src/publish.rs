@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::NoSlot;
 use crate::primitive::{AtomicPtr, Mutex, MutexGuard, const_unless_loom};
-use crate::slots::Slots;
+use crate::slots::{Claim, Slots};
 
 /// Nothing, or a value that is never changed, only replaced.
 #[derive(Debug)]
@@ -78,11 +78,26 @@ impl<T> Published<T> {
     /// Gives `look` the value that is published now.
     #[inline]
     pub(crate) fn read<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> Result<R, NoSlot> {
+        self.read_by(|slots, address| slots.claim(address), look)
+    }
+
+    /// Does the same without a thread-local.
+    #[inline]
+    pub(crate) fn read_without_hint<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> Result<R, NoSlot> {
+        self.read_by(|slots, address| slots.claim_without_hint(address), look)
+    }
+
+    #[inline(always)]
+    fn read_by<R>(
+        &self,
+        claim: impl FnOnce(Slots, *mut ()) -> Result<Claim, NoSlot>,
+        look: impl FnOnce(Option<&T>) -> R,
+    ) -> Result<R, NoSlot> {
         let mut seen = self.current.load(Ordering::Relaxed);
         if seen.is_null() {
             return Ok(look(None));
         }
-        let claim = self.slots.claim(seen.cast())?;
+        let claim = claim(self.slots, seen.cast())?;
         loop {
             // After the light barrier of `claim` or `renew`. Pairs also with the swap in `replace`:
             // the value behind the address is whole.

@@ -32,6 +32,11 @@ use crate::primitive::{AtomicPtr, AtomicUsize, const_unless_loom, heavy_barrier,
 #[cfg(not(all(test, loom)))]
 const SLOTS: usize = if cfg!(miri) { 8 } else { 256 };
 
+/// The slots at which readers without a hint begin their search.
+const BESIDE: usize = 32;
+/// Stacks of threads are longer than this power of two.
+const STACK_BITS: u32 = 16;
+
 /// On its own cache lines: neighbours are other threads'.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -116,6 +121,17 @@ impl Slots {
         }
     }
 
+    /// Fills a free slot as [`Slots::claim`] does, but reads no thread-local: the first use of one
+    /// allocates memory in an object that was loaded at run time, so a signal handler there has
+    /// none.
+    #[inline]
+    pub(crate) fn claim_without_hint(self, address: *mut ()) -> Result<Claim, NoSlot> {
+        // Threads have stacks of their own, so they begin their search at different slots.
+        let here = 0_u8;
+        let from = ((&raw const here).addr() >> STACK_BITS) % BESIDE.min(self.table().slots.len());
+        self.search(from, address).map(|(claim, _)| claim)
+    }
+
     #[cold]
     fn walk(self, hint: Option<&Slot>, address: *mut ()) -> Result<Claim, NoSlot> {
         let Table { used, slots } = self.table();
@@ -125,6 +141,14 @@ impl Slots {
             Some(hint) => (std::ptr::from_ref(hint).addr() - slots.as_ptr().addr()) / size_of::<Slot>(),
             None => used.load(Ordering::Relaxed),
         };
+        let (claim, at) = self.search(from, address)?;
+        HINT.with(|hint| hint.set(Some(&slots[at])));
+        Ok(claim)
+    }
+
+    /// Fills the first free slot from the index `from` on, and returns its index, too.
+    fn search(self, from: usize, address: *mut ()) -> Result<(Claim, usize), NoSlot> {
+        let Table { used, slots } = self.table();
         for step in 0..slots.len() {
             let at = from.wrapping_add(step) % slots.len();
             // Pairs with `fetch_max`: another thread's count of this slot comes before this
@@ -134,8 +158,7 @@ impl Slots {
                 used.fetch_max(at + 1, Ordering::SeqCst);
             }
             if let Some(claim) = slots[at].fill(address) {
-                HINT.with(|hint| hint.set(Some(&slots[at])));
-                return Ok(claim);
+                return Ok((claim, at));
             }
         }
         Err(NoSlot { slots: slots.len() })

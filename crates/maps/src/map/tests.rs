@@ -62,3 +62,27 @@ fn answers_are_spared_under_the_present_tag_only() {
     map.update(|edit| edit.remove(20..30).map(drop)).unwrap();
     assert!(!map.spared(old, beside, now) && map.spared(old, beside, map.tag()));
 }
+
+#[test]
+fn a_held_map_stays_as_it_was() {
+    let (map, cache) = (RangeMap::<u8>::new(), Cache::new());
+    assert_eq!(map.hold(|held| held.find(&cache, 5)), Ok(None));
+    map.update(|edit| edit.insert(0..10, 1, Overlap::Reject)).unwrap();
+    assert!(map.is_settled());
+    let value = |mapping: Option<Mapping<u8>>| mapping.map(|mapping| mapping.value);
+    map.hold(|held| {
+        assert_eq!(value(held.find(&cache, 5)), Some(1));
+        map.update(|edit| edit.insert(0..10, 2, Overlap::Replace)).unwrap();
+        assert!(!map.is_settled());
+        assert_eq!((value(held.find(&cache, 5)), value(held.find_uncached(5))), (Some(1), Some(1)));
+        // A look-up inside has the new one.
+        assert_eq!(map.hold(|held| value(held.find_uncached(5))), Ok(Some(2)));
+        assert!(!map.is_settled());
+    })
+    .unwrap();
+    assert!(map.is_settled());
+    assert_eq!(map.hold(|held| value(held.find(&cache, 5))), Ok(Some(2)));
+    let before = cache.stats();
+    assert_eq!(map.hold(|held| value(held.find(&cache, 6))), Ok(Some(2)));
+    assert_eq!(cache.stats().hits, before.hits + 1);
+}

@@ -44,7 +44,7 @@ fn answers_are_timely<const WIDTH: u32>() {
                 scope.spawn(move || {
                     let cache = Cache::new();
                     let mut asked = 0_u64;
-                    while !done.load(Ordering::Relaxed) {
+                    while asked == 0 || !done.load(Ordering::Relaxed) {
                         asked += 1;
                         let addr = [0, PAGE, 4 * PAGE][(asked % 3) as usize] + reader % 2;
                         let low = ended.load(Ordering::SeqCst);
