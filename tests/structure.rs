@@ -26,7 +26,7 @@ const PLAN: [(&str, &[&str]); 25] = [
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
     ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
-    ("dormouse-unwind", &["dormouse-sys"]),
+    ("dormouse-unwind", &["dormouse-sys", "dormouse-maps"]),
     (
         "dormouse-profile",
         &[
@@ -106,6 +106,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-statistics",
             "dormouse-teaparty",
             "dormouse-timeline",
+            "dormouse-unwind",
         ],
     ),
 ];

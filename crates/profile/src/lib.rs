@@ -41,7 +41,6 @@ mod profiling;
 pub mod sets;
 mod stack_reader;
 pub mod symbols;
-mod tables;
 mod thread_stack;
 mod yields;
 

@@ -24,11 +24,8 @@ pub struct Options {
     /// One in this many faults of a thread is a sample ([`ProfileKind::Faults`]). A sample costs
     /// some microseconds.
     pub faults: u32,
-    /// Whether callers in code without frame pointers are found by the unwind tables that compilers
-    /// write for exceptions ([`ProfileKind::Cpu`]; feature `unwind`). Then a sample copies up to 32
-    /// KiB of its thread's stack, and the sampler finds the callers in the copy. That costs a
-    /// microsecond or two for each sample, memory for the tables of all code while such a profile
-    /// is taken, and for good 1 MB for each processor, at most 8 MB.
+    /// Changes nothing: callers in code without frame pointers are always found, by the unwind
+    /// tables that compilers write for exceptions.
     pub unwind: bool,
     /// Whether the profile records when each sample was taken ([`crate::Profile::timeline`]).
     pub timeline: bool,

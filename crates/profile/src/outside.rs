@@ -42,11 +42,11 @@ use dormouse_sys::perf::{
     Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, UserStack, What, online_cpus,
 };
 use dormouse_sys::process::{schedstat::Schedstat, threads::list_of};
+use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
 use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
 use crate::symbols::{IN_KERNEL, deeper_than};
-use crate::tables::{Reach, Tables};
 use crate::{Error, Options};
 
 /// Bytes of the ring of a processor: some hundred samples.
@@ -77,8 +77,11 @@ pub struct OutsideProfiling {
     rings: Vec<(u32, Buffer)>,
     /// The most frames that the kernel follows.
     deepest: usize,
-    /// While stacks are copied.
-    tables: Option<Tables>,
+    /// `None`: its memory cannot be read, so callers are those that the kernel finds.
+    tables: Option<ProcessTables>,
+    no_tables: Option<String>,
+    /// The functions of a stack.
+    functions: Vec<u64>,
     threads: HashMap<u32, Sampled>,
     aggregate: Aggregate,
     begun: Instant,
@@ -151,6 +154,7 @@ impl OutsideProfiling {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cpu = process_cpu_ns_of(pid);
         let (attr, has_kernel) = allowed(pid)?;
+        let tables = ProcessTables::of(pid);
         let mut profiling = Self {
             pid,
             period,
@@ -158,9 +162,11 @@ impl OutsideProfiling {
             mappings: Vec::new(),
             attr,
             has_kernel,
-            rings: rings(period, options.unwind)?,
+            rings: rings(period, tables.is_ok())?,
             deepest: deepest(),
-            tables: options.unwind.then(|| Tables::of(pid)).transpose()?,
+            functions: Vec::new(),
+            no_tables: tables.as_ref().err().map(|error| format!("its memory cannot be read: {error}")),
+            tables: tables.ok(),
             threads: HashMap::new(),
             aggregate: Aggregate::new(),
             begun: Instant::now(),
@@ -231,6 +237,10 @@ impl OutsideProfiling {
                 "the kernel's own time may not be sampled here: it is in the rows without a stack".to_owned(),
             );
         }
+        let no_tables = self.no_tables.iter();
+        coverage
+            .notes
+            .extend(no_tables.map(|why| format!("callers are found by frame pointers alone: {why}")));
         coverage.notes.extend(self.why.iter().map(|why| format!("a thread could not be sampled: {why}")));
         Profile {
             kind: ProfileKind::Cpu,
@@ -299,7 +309,7 @@ impl OutsideProfiling {
     }
 
     fn drain(&mut self) {
-        let Self { rings, tables, threads, aggregate, coverage, period, deepest, .. } = self;
+        let Self { rings, tables, functions, threads, aggregate, coverage, period, deepest, .. } = self;
         for (_, ring) in rings {
             ring.drain(|record| match record.what {
                 What::Sample { tid, ip, mut callchain, stack, .. } => {
@@ -307,7 +317,7 @@ impl OutsideProfiling {
                     coverage.samples += 1;
                     let mut is_cut = callchain.len() >= *deepest;
                     if let Some((tables, stack)) = tables.as_mut().zip(stack) {
-                        let unwound = unwind(tables, &stack, &mut callchain);
+                        let unwound = unwind(tables, &stack, functions, &mut callchain);
                         is_cut = unwound.unwrap_or((is_cut, false)).0;
                         coverage.ended += u64::from(unwound.is_some_and(|(_, has_ended)| has_ended));
                     }
@@ -351,15 +361,22 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
 /// Puts the callers in a copied stack in place of those in the user's part of a chain, if there are
 /// as many. If so: whether the stack goes on behind the copy, and whether the tables came to its
 /// end.
-fn unwind(tables: &mut Tables, stack: &UserStack, callchain: &mut Vec<u64>) -> Option<(bool, bool)> {
-    let (callers, reach) = tables.follow(stack.registers, &stack.bytes);
+fn unwind(
+    tables: &mut ProcessTables,
+    stack: &UserStack,
+    functions: &mut Vec<u64>,
+    callchain: &mut Vec<u64>,
+) -> Option<(bool, bool)> {
+    let [instruction, pointer, frame, _link] = stack.registers.map(|register| register as usize);
+    let end = tables.follow(CallFrame { instruction, stack: pointer, frame }, &stack.bytes, functions);
     let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
-    let is_better = kernel + 1 + callers.len() >= callchain.len() && !stack.bytes.is_empty();
+    let is_better = kernel + functions.len() >= callchain.len() && !stack.bytes.is_empty();
     is_better.then(|| {
         callchain.truncate(kernel);
-        callchain.push(stack.registers[0]);
-        callchain.extend(callers);
-        (reach == Reach::Copy && stack.bytes.len() >= COPY.into(), reach == Reach::Outermost)
+        // As the kernel reports callers.
+        let rest = functions.iter().enumerate().map(|(place, &at)| at + u64::from(place > 0));
+        callchain.extend(rest);
+        (end == CopyEnd::Copy && stack.bytes.len() >= COPY.into(), end == CopyEnd::Outermost)
     })
 }
 

@@ -23,3 +23,6 @@ pub(crate) const STACK: u64 = u64::MAX;
 
 /// The bytes below its stack pointer that a function may use, and that signal handlers leave alone.
 pub const RED_ZONE: usize = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
+
+/// DWARF's operation that adds a distance to the register 0; those of the others follow it.
+pub(crate) const BREG: u8 = 0x70;

@@ -3,10 +3,14 @@
 
 use crate::arch;
 use crate::bytes::{Cursor, MappedBytes};
-use crate::rule::{FrameBase, FrameRule};
+use crate::memory::{self, Memory};
+use crate::rule::{CallerRule, FrameBase, FrameRule, PackedRule, SavedAt};
 
 /// The deepest stack of rules that a program may remember.
 const DEEPEST: usize = 8;
+
+/// A word on the stack.
+const WORD: i64 = 8;
 
 /// Where a register of the caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,17 +19,31 @@ enum Saved {
     Same,
     /// At this distance from the caller's frame.
     At(i64),
+    /// At this distance from a register.
+    AtRegister(u64, i64),
     /// Nowhere: there is no caller.
     Nowhere,
     /// In another register, or at an address that an expression computes.
     Elsewhere,
 }
 
+/// The way to the caller's frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Base {
+    /// A register and a distance.
+    Register(u64, i64),
+    /// The word at a distance from a register.
+    Word(u64, i64),
+    /// That of a stub of the linker's, which has pushed a word from this byte on.
+    Stub(u8),
+    /// Another expression.
+    Computed,
+}
+
 /// The rules at one instruction.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
-    /// The register and the distance; `None`: an expression.
-    base: Option<(u64, i64)>,
+    base: Base,
     frame: Saved,
     returns_to: Saved,
 }
@@ -40,7 +58,16 @@ struct Common<'a> {
     encoding: u8,
     /// Whether functions have data of their own.
     is_augmented: bool,
+    /// Whether the callers are interrupted by signals.
+    is_interrupted: bool,
     program: Cursor<'a>,
+}
+
+/// Room for the bytes of an entry, and of the part that it has in common with others.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    own: Vec<u8>,
+    common: Vec<u8>,
 }
 
 /// The entry of a function.
@@ -54,19 +81,24 @@ pub(crate) struct Entry<'a> {
 }
 
 impl<'a> Common<'a> {
-    fn read(memory: MappedBytes<'a>, address: u64) -> Option<Self> {
-        let mut head = memory.at(address)?;
-        let length = head.word()?;
-        let mut rest = head.split(length.into())?;
-        let (id, version) = (rest.word()?, rest.byte()?);
+    fn read(bytes: MappedBytes<'a>) -> Option<Self> {
+        let mut rest = bytes.at(bytes.address)?;
+        let (_length, id, version) = (rest.word()?, rest.word()?, rest.byte()?);
         if id != 0 || !matches!(version, 1 | 3) {
             return None;
         }
         let augmentation = rest.text()?;
         let (code_unit, data_unit) = (rest.unsigned()?, rest.signed()?);
         let return_register = if version == 1 { u64::from(rest.byte()?) } else { rest.unsigned()? };
-        let mut common =
-            Self { code_unit, data_unit, return_register, encoding: 0, is_augmented: false, program: rest };
+        let mut common = Self {
+            code_unit,
+            data_unit,
+            return_register,
+            encoding: 0,
+            is_augmented: false,
+            is_interrupted: false,
+            program: rest,
+        };
         if let Some((b'z', parts)) = augmentation.split_first() {
             let length = rest.unsigned()?;
             let mut data = rest.split(length)?;
@@ -78,8 +110,7 @@ impl<'a> Common<'a> {
                         let encoding = data.byte()?;
                         data.skip_pointer(encoding)?;
                     }
-                    // A signal's frame (`S`) leads to code that was interrupted, not to a caller;
-                    // there is no rule for anything else either.
+                    b'S' => common.is_interrupted = true,
                     _ => return None,
                 }
             }
@@ -94,12 +125,14 @@ impl<'a> Common<'a> {
 
 impl<'a> Entry<'a> {
     /// The entry at an address.
-    pub(crate) fn read(memory: MappedBytes<'a>, address: u64) -> Option<Self> {
-        let mut head = memory.at(address)?;
-        let length = head.word()?;
-        let mut rest = head.split(length.into())?;
+    pub(crate) fn read(memory: &impl Memory, address: u64, buffers: &'a mut Buffers) -> Option<Self> {
+        let Buffers { own, common } = buffers;
+        let own = memory::entry(memory, address, own)?;
+        let mut rest = own.at(address)?;
+        let _length = rest.word()?;
         let place = rest.address();
-        let common = Common::read(memory, place.checked_sub(rest.word().filter(|&back| back != 0)?.into())?)?;
+        let back = rest.word().filter(|&back| back != 0)?;
+        let common = Common::read(memory::entry(memory, place.checked_sub(back.into())?, common)?)?;
         let start = rest.pointer(common.encoding, 0)?;
         let end = start.checked_add(rest.offset(common.encoding)?)?;
         if common.is_augmented {
@@ -112,12 +145,12 @@ impl<'a> Entry<'a> {
     /// Calls `give` for each row, with the rule and the first address for which it holds. If the
     /// program cannot be followed, the rest is unknown. Returns `None` once `give` does: it has no
     /// room for a row.
-    pub(crate) fn rows(&self, mut give: impl FnMut(u64, FrameRule) -> Option<()>) -> Option<()> {
+    pub(crate) fn rows(&self, mut give: impl FnMut(u64, PackedRule) -> Option<()>) -> Option<()> {
         let mut run = Run {
             common: &self.common,
             at: self.start,
             end: self.end,
-            rules: Rules { base: None, frame: Saved::Same, returns_to: Saved::Same },
+            rules: Rules { base: Base::Computed, frame: Saved::Same, returns_to: Saved::Same },
             first: None,
             remembered: Vec::new(),
             give: &mut give,
@@ -127,7 +160,8 @@ impl<'a> Entry<'a> {
             run.first = Some(run.rules);
             ended = run.follow(self.program)?;
         }
-        let (at, rule) = (run.at, if ended == Ended::Whole { run.rules.rule() } else { FrameRule::Unknown });
+        let rule = if ended == Ended::Whole { run.rule() } else { PackedRule::UNKNOWN };
+        let at = run.at;
         if at < self.end { give(at, rule) } else { Some(()) }
     }
 }
@@ -160,14 +194,15 @@ enum Effect {
     Advanced(u64),
 }
 
-impl<G: FnMut(u64, FrameRule) -> Option<()>> Run<'_, '_, G> {
+impl<G: FnMut(u64, PackedRule) -> Option<()>> Run<'_, '_, G> {
     fn follow(&mut self, mut program: Cursor<'_>) -> Option<Ended> {
         while !program.is_at_end() {
             match self.instruction(&mut program) {
                 Some(Effect::Changed) => {}
                 Some(Effect::Advanced(to)) if to >= self.at => {
                     if to > self.at && self.at < self.end {
-                        (self.give)(self.at, self.rules.rule())?;
+                        let rule = self.rule();
+                        (self.give)(self.at, rule)?;
                     }
                     self.at = to;
                 }
@@ -224,20 +259,28 @@ impl<G: FnMut(u64, FrameRule) -> Option<()>> Run<'_, '_, G> {
             (_, 0x0b) => self.rules = self.remembered.pop()?,
             (_, 0x0c) => {
                 let register = program.unsigned()?;
-                self.rules.base = Some((register, i64::try_from(program.unsigned()?).ok()?));
+                self.rules.base = Base::Register(register, i64::try_from(program.unsigned()?).ok()?);
             }
-            (_, 0x0d) => self.rules.base = Some((program.unsigned()?, self.rules.base?.1)),
+            (_, 0x0d) => {
+                let register = program.unsigned()?;
+                self.rules.base = Base::Register(register, self.base()?.1);
+            }
             (_, 0x0e) => {
                 let distance = i64::try_from(program.unsigned()?).ok()?;
-                self.rules.base = Some((self.rules.base?.0, distance));
+                self.rules.base = Base::Register(self.base()?.0, distance);
             }
             (_, 0x0f) => {
                 let length = program.unsigned()?;
-                program.skip(length)?;
-                self.rules.base = None;
+                self.rules.base = Base::of(program.split(length)?);
             }
-            // Expressions for a place, or for a value.
-            (_, 0x10 | 0x16) => {
+            // An expression for a place.
+            (_, 0x10) => {
+                let (register, length) = (program.unsigned()?, program.unsigned()?);
+                let place = at_register(&mut program.split(length)?);
+                self.save(register, place.map_or(Saved::Elsewhere, |(from, at)| Saved::AtRegister(from, at)));
+            }
+            // An expression for a value.
+            (_, 0x16) => {
                 let (register, length) = (program.unsigned()?, program.unsigned()?);
                 program.skip(length)?;
                 self.save(register, Saved::Elsewhere);
@@ -248,11 +291,11 @@ impl<G: FnMut(u64, FrameRule) -> Option<()>> Run<'_, '_, G> {
             }
             (_, 0x12) => {
                 let register = program.unsigned()?;
-                self.rules.base = Some((register, program.signed()?.wrapping_mul(data_unit)));
+                self.rules.base = Base::Register(register, program.signed()?.wrapping_mul(data_unit));
             }
             (_, 0x13) => {
                 let distance = program.signed()?.wrapping_mul(data_unit);
-                self.rules.base = Some((self.rules.base?.0, distance));
+                self.rules.base = Base::Register(self.base()?.0, distance);
             }
             // The length of arguments on the stack.
             (_, 0x2e) => {
@@ -265,6 +308,19 @@ impl<G: FnMut(u64, FrameRule) -> Option<()>> Run<'_, '_, G> {
             _ => return None,
         }
         Some(Effect::Changed)
+    }
+
+    /// The register and the distance of the frame.
+    fn base(&self) -> Option<(u64, i64)> {
+        match self.rules.base {
+            Base::Register(register, distance) => Some((register, distance)),
+            Base::Word(..) | Base::Stub(_) | Base::Computed => None,
+        }
+    }
+
+    fn rule(&self) -> PackedRule {
+        // A rule with a distance that no compiler makes is unknown.
+        PackedRule::new(self.rules.rule(self.common.is_interrupted)).unwrap_or(PackedRule::UNKNOWN)
     }
 
     fn advanced(&self, units: u64) -> Option<Effect> {
@@ -294,29 +350,76 @@ impl<G: FnMut(u64, FrameRule) -> Option<()>> Run<'_, '_, G> {
     }
 }
 
+impl Base {
+    /// The frame that an expression computes.
+    fn of(mut expression: Cursor<'_>) -> Self {
+        /// DWARF's operations.
+        const DEREF: u8 = 0x06;
+        const LIT: u8 = 0x30;
+        /// The stack pointer and 8; and 8 more if the lowest four bits of the instruction's address
+        /// are not less than a number.
+        const STUB: [[u8; 6]; 2] = [
+            [arch::BREG + arch::STACK as u8, 8, arch::BREG + 16, 0, 0x3f, 0x1a],
+            [0, 0x2a, 0x33, 0x24, 0x22, 0],
+        ];
+        let mut whole = expression;
+        if let Some((register, distance)) = at_register(&mut expression)
+            && expression.byte() == Some(DEREF)
+            && expression.is_at_end()
+        {
+            return Self::Word(register, distance);
+        }
+        let [head, [_, tail @ .., _]] = STUB;
+        let is_head = head.iter().all(|&byte| whole.byte() == Some(byte));
+        let pushed = whole.byte().and_then(|byte| byte.checked_sub(LIT)).filter(|&pushed| pushed < 16);
+        let is_tail = tail.iter().all(|&byte| whole.byte() == Some(byte)) && whole.is_at_end();
+        match pushed {
+            Some(pushed) if is_head && is_tail => Self::Stub(pushed),
+            _ => Self::Computed,
+        }
+    }
+}
+
+/// The register and the distance at the beginning of an expression.
+fn at_register(expression: &mut Cursor<'_>) -> Option<(u64, i64)> {
+    let register = expression.byte()?.checked_sub(arch::BREG).filter(|&register| register < 32)?;
+    Some((register.into(), expression.signed()?))
+}
+
 impl Rules {
-    fn rule(&self) -> FrameRule {
+    fn rule(&self, is_interrupted: bool) -> FrameRule {
         if self.returns_to == Saved::Nowhere {
             return FrameRule::Outermost;
         }
-        self.caller().unwrap_or(FrameRule::Unknown)
+        self.caller(is_interrupted).map_or(FrameRule::Unknown, FrameRule::Caller)
     }
 
-    fn caller(&self) -> Option<FrameRule> {
-        let (register, distance) = self.base?;
-        let base = match register {
-            arch::STACK => FrameBase::Stack,
-            arch::FRAME => FrameBase::Frame,
+    fn caller(&self, is_interrupted: bool) -> Option<CallerRule> {
+        let (register, distance, is_indirect) = match self.base {
+            Base::Register(register, distance) => (register, distance, false),
+            Base::Word(register, distance) => (register, distance, true),
+            Base::Stub(_) => (arch::STACK, WORD, false),
+            Base::Computed => return None,
+        };
+        let base = match (self.base, register) {
+            (Base::Stub(pushed), _) => FrameBase::Stub(pushed),
+            (_, arch::STACK) => FrameBase::Stack,
+            (_, arch::FRAME) => FrameBase::Frame,
             _ => return None,
         };
-        let place = |at: i64| i32::try_from(at).ok();
-        let Saved::At(returns_to) = self.returns_to else { return None };
-        let frame = match self.frame {
-            Saved::Same => None,
-            Saved::At(at) => Some(place(at)?),
-            Saved::Nowhere | Saved::Elsewhere => return None,
+        let saved = |saved| match saved {
+            Saved::At(at) => i32::try_from(at).ok().map(SavedAt::Caller),
+            Saved::AtRegister(from, at) if from == register => i32::try_from(at).ok().map(SavedAt::Base),
+            _ => None,
         };
-        let (distance, returns_to) = (place(distance)?, place(returns_to)?);
-        Some(FrameRule::Caller { base, distance, returns_to, frame })
+        let frame = if self.frame == Saved::Same { None } else { Some(saved(self.frame)?) };
+        Some(CallerRule {
+            base,
+            distance: i32::try_from(distance).ok()?,
+            is_indirect,
+            returns_to: saved(self.returns_to)?,
+            frame,
+            is_interrupted,
+        })
     }
 }

@@ -1,14 +1,14 @@
-//! Finds the caller of a function that keeps no frame pointer, by the unwind table (`.eh_frame`) of
-//! its object.
+//! Finds the callers of functions by the unwind tables (`.eh_frame`) of mapped objects, whether the
+//! functions keep frame pointers or not.
 //!
 //! For each instruction, compilers describe where the caller's frame begins and where the caller's
 //! registers are saved. The description is a program (DWARF's call frame information). A
-//! [`RowTable`] is made from these programs ahead of time: sorted rows, each with the first address
-//! for which a [`FrameRule`] holds. So finding a caller takes a binary search and two reads of the
-//! stack, which a signal handler may do.
+//! [`RowTable`] has its results: sorted rows, each with the first address for which a [`FrameRule`]
+//! holds. So finding a caller takes a search and two reads of the stack, which a signal handler may
+//! do.
 //!
-//! [`libraries`] has the tables of the objects that stay mapped as long as the process lives: the C
-//! library, the dynamic linker and the kernel's vDSO.
+//! [`UnwindTables`] are those of a process: each function's program is run when a stack first needs
+//! it. A [`Publisher`] has those of this process ready for signal handlers, which [`walk`] stacks.
 //!
 //! Each line depends only on those above it.
 //!
@@ -16,16 +16,22 @@
 //! |---|---|
 //! | `arch` | the numbers of registers |
 //! | `bytes` | [`MappedBytes`], and numbers read from them |
+//! | `memory` | [`Memory`]: what can be read by address |
 //! | `rule` | [`FrameRule`]: one row's way to the caller |
 //! | `entry` | the entries of `.eh_frame`, and their programs |
-//! | `table` | [`RowTable`]: all rows of an object |
-//! | `process` | [`libraries`]: the tables of this process |
+//! | `index` | where the entry of a function is |
+//! | `object` | where an object lies, and its index |
+//! | `table` | [`RowTable`]: the rows of an object |
+//! | `tables` | [`UnwindTables`]: the objects of a process |
+//! | `cache` | [`ThreadCache`]: what a thread remembers |
+//! | `own` | [`Publisher`]: those of this process for signal handlers, and [`walk`] |
+//! | `process` | [`ProcessTables`]: tables that follow the mappings of a process |
 //!
 //! # Things it does not do
 //!
-//! Not supported: expressions (if the frame's address is computed, the rule is
-//! [`FrameRule::Unknown`]), registers other than the stack pointer and the frame pointer, and
-//! tables of the program's own code, so also of a C library that is linked into it.
+//! Not supported: expressions other than those of stubs, aligned frames and signal frames
+//! ([`FrameRule::Unknown`]), and registers other than the stack pointer and the frame pointer. Code
+//! of an object without a table is taken for code with frame pointers.
 //!
 //! # References
 //!
@@ -37,13 +43,23 @@
 
 mod arch;
 mod bytes;
+mod cache;
 mod entry;
+mod index;
+mod memory;
+mod object;
+mod own;
 mod process;
 mod rule;
 mod table;
+mod tables;
 
 pub use arch::RED_ZONE;
 pub use bytes::MappedBytes;
-pub use process::{Libraries, libraries, prepare_libraries};
-pub use rule::{CallFrame, CallerStep, FrameBase, FrameRule};
+pub use cache::{CacheCounts, ThreadCache};
+pub use memory::{Memory, ProcessMemory};
+pub use own::{Publisher, TableRef, Walk, WalkEnd, walk};
+pub use process::ProcessTables;
+pub use rule::{CallFrame, CallerRule, CallerStep, FrameBase, FrameRule, SavedAt};
 pub use table::RowTable;
+pub use tables::{Code, CopyEnd, MOST_FRAMES, UnwindTables};

@@ -6,6 +6,9 @@ const WORD: usize = size_of::<usize>();
 /// No code of a process lies at this address or above.
 const NO_CODE: usize = 1 << 47;
 
+/// The bytes of a stub of the linker's.
+const STUB: usize = 16;
+
 /// The registers of a function that runs or has called another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallFrame {
@@ -25,6 +28,18 @@ pub enum FrameBase {
     Stack,
     /// The frame pointer.
     Frame,
+    /// The stack pointer in a stub of the linker's (`.plt`): one word more once the stub has
+    /// pushed its number, which it does before the given byte of each sixteen.
+    Stub(u8),
+}
+
+/// The place of a saved register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SavedAt {
+    /// At a distance from the caller's frame.
+    Caller(i32),
+    /// At a distance from the register from which the frame is found.
+    Base(i32),
 }
 
 /// How to find the caller of an instruction.
@@ -34,18 +49,28 @@ pub enum FrameRule {
     Unknown,
     /// There is no caller.
     Outermost,
-    /// The caller's stack pointer, after the return, is a register and a distance. All places are
-    /// relative to that address.
-    Caller {
-        /// The register.
-        base: FrameBase,
-        /// The distance.
-        distance: i32,
-        /// The place of the return address.
-        returns_to: i32,
-        /// The place of the caller's frame pointer; `None`: the register still has it.
-        frame: Option<i32>,
-    },
+    /// By the registers and the stack.
+    Caller(CallerRule),
+}
+
+/// The way to the caller by the registers and the stack.
+///
+/// The caller's frame is the value that its stack pointer has after the return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallerRule {
+    /// The register.
+    pub base: FrameBase,
+    /// The distance of the caller's frame from the register.
+    pub distance: i32,
+    /// Whether the word at that distance holds the address of the frame: functions that align their
+    /// stack keep it there, and signal frames the interrupted stack pointer.
+    pub is_indirect: bool,
+    /// The place of the return address.
+    pub returns_to: SavedAt,
+    /// The place of the caller's frame pointer; `None`: the register still has it.
+    pub frame: Option<SavedAt>,
+    /// Whether a signal interrupted the caller, so that it has not called anything.
+    pub is_interrupted: bool,
 }
 
 /// One step towards the first function of a thread.
@@ -60,37 +85,186 @@ pub enum CallerStep {
 }
 
 impl FrameRule {
+    /// The rule of code that keeps frame pointers, behind the beginning of a function.
+    pub const LINK: Self = Self::Caller(CallerRule {
+        base: FrameBase::Frame,
+        distance: 2 * WORD as i32,
+        is_indirect: false,
+        returns_to: SavedAt::Caller(-(WORD as i32)),
+        frame: Some(SavedAt::Caller(-2 * WORD as i32)),
+        is_interrupted: false,
+    });
+
+    /// Whether a function whose caller this rule does not find is the first of its thread: the one
+    /// at this depth keeps a frame pointer, and its caller's is zero. The innermost function may
+    /// have any number in the register.
+    pub(crate) fn is_first(self, at: CallFrame, depth: usize) -> bool {
+        self == Self::LINK && at.frame == 0 && depth > 1
+    }
+
     /// The caller of a function with the registers `from`. `read` returns the word at an address of
     /// the stack, if it can be read.
     ///
     /// # Async-signal-safety
     ///
     /// If `read` is: no lock, allocation or panic.
-    pub fn caller(self, from: CallFrame, mut read: impl FnMut(usize) -> Option<usize>) -> CallerStep {
-        let (base, distance, returns_to, frame) = match self {
-            Self::Unknown => return CallerStep::Unknown,
-            Self::Outermost => return CallerStep::Outermost,
-            Self::Caller { base, distance, returns_to, frame } => (base, distance, returns_to, frame),
-        };
-        let base = match base {
-            FrameBase::Stack => from.stack,
-            FrameBase::Frame => from.frame,
-        };
-        let stack = base.wrapping_add_signed(distance as isize);
-        // Stacks grow downwards: the walk ends, whatever the stack holds.
-        if stack <= from.stack || !stack.is_multiple_of(WORD) {
-            return CallerStep::Unknown;
-        }
-        let mut word = |place: i32| read(stack.wrapping_add_signed(place as isize));
-        let caller = word(returns_to).and_then(|returns_to| {
-            let frame = frame.map_or(Some(from.frame), word)?;
-            Some(CallFrame { instruction: returns_to.checked_sub(1)?, stack, frame })
-        });
-        match caller {
-            Some(caller) if caller.instruction < NO_CODE => CallerStep::Found(caller),
-            _ => CallerStep::Unknown,
+    #[inline]
+    pub fn caller(self, from: CallFrame, read: impl FnMut(usize) -> Option<usize>) -> CallerStep {
+        match self {
+            Self::Unknown => CallerStep::Unknown,
+            Self::Outermost => CallerStep::Outermost,
+            Self::Caller(rule) => rule.caller(from, read).unwrap_or(CallerStep::Unknown),
         }
     }
+}
+
+impl CallerRule {
+    #[inline]
+    fn caller(self, from: CallFrame, mut read: impl FnMut(usize) -> Option<usize>) -> Option<CallerStep> {
+        let base = match self.base {
+            FrameBase::Stack => from.stack,
+            FrameBase::Frame => from.frame,
+            FrameBase::Stub(pushed) => {
+                let has_pushed = from.instruction % STUB >= usize::from(pushed);
+                from.stack.wrapping_add(if has_pushed { WORD } else { 0 })
+            }
+        };
+        let mut stack = base.wrapping_add_signed(self.distance as isize);
+        if self.is_indirect {
+            stack = read(stack)?;
+        }
+        // Stacks grow downwards, so the walk ends, whatever the stack holds. A signal may have come
+        // on another stack.
+        if stack <= from.stack && !self.is_interrupted || !stack.is_multiple_of(WORD) {
+            return None;
+        }
+        let place = |saved| match saved {
+            SavedAt::Caller(at) => stack.wrapping_add_signed(at as isize),
+            SavedAt::Base(at) => base.wrapping_add_signed(at as isize),
+        };
+        let returns_to = read(place(self.returns_to))?;
+        // A thread's first function.
+        if returns_to == 0 {
+            return Some(CallerStep::Outermost);
+        }
+        let frame = match self.frame.map(place) {
+            // Below the stack pointer the function has just fetched it from there.
+            Some(saved) => read(saved).or((saved < from.stack).then_some(from.frame))?,
+            None => from.frame,
+        };
+        let instruction = returns_to - usize::from(!self.is_interrupted);
+        (instruction < NO_CODE).then_some(CallerStep::Found(CallFrame { instruction, stack, frame }))
+    }
+}
+
+/// Rules as they are kept: a word each.
+///
+/// From the lowest bit on: the kind (four bits), the distance (20), the place of the return address
+/// (12), and that of the frame pointer (14), the last three in words of the stack; then which of
+/// these two are relative to the register, whether the caller's frame pointer is on the stack, and
+/// the byte of a stub (four).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PackedRule(u64);
+
+/// The kinds of packed rules; the low bits of those that lead to a caller are flags.
+const OUTERMOST: u64 = 1;
+const CALLER: u64 = 8;
+const BY_FRAME: u64 = 1;
+const INDIRECT: u64 = 2;
+const INTERRUPTED: u64 = 4;
+/// Flags above the distances.
+const RETURNS_BY_BASE: u64 = 1 << 50;
+const FRAME_BY_BASE: u64 = 1 << 51;
+const HAS_FRAME: u64 = 1 << 52;
+const IS_STUB: u64 = 1 << 53;
+const STUB_SHIFT: u32 = 54;
+
+impl PackedRule {
+    pub(crate) const UNKNOWN: Self = Self(0);
+
+    /// `None`: a distance is longer than any that compilers make.
+    pub(crate) fn new(rule: FrameRule) -> Option<Self> {
+        let rule = match rule {
+            FrameRule::Unknown => return Some(Self::UNKNOWN),
+            FrameRule::Outermost => return Some(Self(OUTERMOST)),
+            FrameRule::Caller(rule) => rule,
+        };
+        let (base, stub) = match rule.base {
+            FrameBase::Stack => (0, 0),
+            FrameBase::Frame => (BY_FRAME, 0),
+            FrameBase::Stub(pushed) => (0, IS_STUB | u64::from(pushed & 15) << STUB_SHIFT),
+        };
+        let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+        let (returns_to, returns_by_base) = place(rule.returns_to);
+        let (frame, frame_by_base) = rule.frame.map_or((0, false), place);
+        Some(Self(
+            CALLER
+                | base
+                | stub
+                | flag(rule.is_indirect, INDIRECT)
+                | flag(rule.is_interrupted, INTERRUPTED)
+                | words(rule.distance, 4, 20)?
+                | words(returns_to, 24, 12)?
+                | words(frame, 36, 14)?
+                | flag(returns_by_base, RETURNS_BY_BASE)
+                | flag(frame_by_base, FRAME_BY_BASE)
+                | flag(rule.frame.is_some(), HAS_FRAME),
+        ))
+    }
+
+    #[inline]
+    pub(crate) fn rule(self) -> FrameRule {
+        let has = |flag: u64| self.0 & flag != 0;
+        if !has(CALLER) {
+            return if has(OUTERMOST) { FrameRule::Outermost } else { FrameRule::Unknown };
+        }
+        let base = if has(BY_FRAME) {
+            FrameBase::Frame
+        } else if has(IS_STUB) {
+            FrameBase::Stub((self.0 >> STUB_SHIFT & 15) as u8)
+        } else {
+            FrameBase::Stack
+        };
+        let saved =
+            |at: i32, by_base: u64| if has(by_base) { SavedAt::Base(at) } else { SavedAt::Caller(at) };
+        FrameRule::Caller(CallerRule {
+            base,
+            distance: self.distance(4, 20),
+            is_indirect: has(INDIRECT),
+            returns_to: saved(self.distance(24, 12), RETURNS_BY_BASE),
+            frame: has(HAS_FRAME).then(|| saved(self.distance(36, 14), FRAME_BY_BASE)),
+            is_interrupted: has(INTERRUPTED),
+        })
+    }
+
+    /// The signed number of `bits` bits from `shift` on, in bytes.
+    #[inline]
+    fn distance(self, shift: u32, bits: u32) -> i32 {
+        let above = u64::BITS - bits;
+        ((self.0 << (above - shift)) as i64 >> above) as i32 * WORD as i32
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn of_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+fn place(saved: SavedAt) -> (i32, bool) {
+    match saved {
+        SavedAt::Caller(at) => (at, false),
+        SavedAt::Base(at) => (at, true),
+    }
+}
+
+/// A distance in words, as `bits` bits from `shift` on.
+fn words(distance: i32, shift: u32, bits: u32) -> Option<u64> {
+    let (words, half) = (distance / WORD as i32, 1 << (bits - 1));
+    let fits = distance % WORD as i32 == 0 && (-half..half).contains(&words);
+    fits.then(|| (words as u64 & ((1 << bits) - 1)) << shift)
 }
 
 #[cfg(test)]
@@ -99,8 +273,15 @@ mod tests {
 
     const FROM: CallFrame = CallFrame { instruction: 0x1000, stack: 0x7000, frame: 0x7020 };
 
-    fn rule(base: FrameBase, distance: i32, frame: Option<i32>) -> FrameRule {
-        FrameRule::Caller { base, distance, returns_to: -8, frame }
+    fn rule(base: FrameBase, distance: i32, frame: Option<i32>) -> CallerRule {
+        CallerRule {
+            base,
+            distance,
+            is_indirect: false,
+            returns_to: SavedAt::Caller(-8),
+            frame: frame.map(SavedAt::Caller),
+            is_interrupted: false,
+        }
     }
 
     /// A stack whose words are the numbers of their places.
@@ -108,15 +289,48 @@ mod tests {
         (0x7000..0x7040).contains(&at).then_some(at / 8)
     }
 
+    fn step(rule: CallerRule) -> CallerStep {
+        FrameRule::Caller(rule).caller(FROM, word)
+    }
+
     #[test]
     fn a_rule_leads_to_the_caller() {
         let found = |instruction, stack, frame| CallerStep::Found(CallFrame { instruction, stack, frame });
         let pushed = rule(FrameBase::Stack, 16, Some(-16));
-        assert_eq!(pushed.caller(FROM, word), found(0x7008 / 8 - 1, 0x7010, 0x7000 / 8));
-        assert_eq!(rule(FrameBase::Stack, 8, None).caller(FROM, word), found(0x7000 / 8 - 1, 0x7008, 0x7020));
-        let linked = rule(FrameBase::Frame, 16, Some(-16));
-        assert_eq!(linked.caller(FROM, word), found(0x7028 / 8 - 1, 0x7030, 0x7020 / 8));
+        assert_eq!(step(pushed), found(0x7008 / 8 - 1, 0x7010, 0x7000 / 8));
+        assert_eq!(step(rule(FrameBase::Stack, 8, None)), found(0x7000 / 8 - 1, 0x7008, 0x7020));
+        assert_eq!(FrameRule::LINK.caller(FROM, word), found(0x7028 / 8 - 1, 0x7030, 0x7020 / 8));
         assert_eq!(FrameRule::Outermost.caller(FROM, word), CallerStep::Outermost);
+        assert_eq!(FrameRule::LINK.caller(FROM, |_| Some(0)), CallerStep::Outermost);
+        // Popped, where the place cannot be read any more.
+        let popped = FrameRule::Caller(rule(FrameBase::Stack, 8, Some(-16)));
+        assert_eq!(popped.caller(FROM, word), found(0x7000 / 8 - 1, 0x7008, 0x7020));
+        // Before and after a stub has pushed its number.
+        assert_eq!(step(rule(FrameBase::Stub(11), 8, None)), found(0x7000 / 8 - 1, 0x7008, 0x7020));
+        assert_eq!(step(rule(FrameBase::Stub(0), 8, None)), found(0x7008 / 8 - 1, 0x7010, 0x7020));
+    }
+
+    #[test]
+    fn frames_are_kept_on_the_stack() {
+        let stack = |at: usize| Some(if at == 0x7008 { 0x9000 } else { at });
+        let aligned = CallerRule {
+            is_indirect: true,
+            frame: Some(SavedAt::Base(0)),
+            ..rule(FrameBase::Frame, -0x18, None)
+        };
+        let right = CallFrame { instruction: 0x8ff7, stack: 0x9000, frame: 0x7020 };
+        assert_eq!(FrameRule::Caller(aligned).caller(FROM, stack), CallerStep::Found(right));
+        // A signal came on a stack that lies higher, and its frame has the interrupted address.
+        let stack = |at: usize| Some(if at == 0x70a0 { 0x5000 } else { at });
+        let signal = CallerRule {
+            is_indirect: true,
+            returns_to: SavedAt::Base(168),
+            frame: Some(SavedAt::Base(120)),
+            is_interrupted: true,
+            ..rule(FrameBase::Stack, 160, None)
+        };
+        let right = CallFrame { instruction: 0x70a8, stack: 0x5000, frame: 0x7078 };
+        assert_eq!(FrameRule::Caller(signal).caller(FROM, stack), CallerStep::Found(right));
     }
 
     #[test]
@@ -124,14 +338,49 @@ mod tests {
         for (base, distance) in
             [(FrameBase::Stack, 0), (FrameBase::Stack, -8), (FrameBase::Stack, 12), (FrameBase::Stack, 0x50)]
         {
-            assert_eq!(rule(base, distance, None).caller(FROM, word), CallerStep::Unknown, "{distance}");
+            assert_eq!(step(rule(base, distance, None)), CallerStep::Unknown, "{distance}");
         }
         let wild = CallFrame { frame: usize::MAX, ..FROM };
-        assert_eq!(rule(FrameBase::Frame, 17, None).caller(wild, word), CallerStep::Unknown);
-        for value in [0, usize::MAX, NO_CODE + 1] {
+        let by_frame = FrameRule::Caller(rule(FrameBase::Frame, 17, None));
+        assert_eq!(by_frame.caller(wild, word), CallerStep::Unknown);
+        for value in [usize::MAX, NO_CODE + 1] {
             let read = |_| Some(value);
-            assert_eq!(rule(FrameBase::Stack, 8, None).caller(FROM, read), CallerStep::Unknown);
+            let rule = FrameRule::Caller(rule(FrameBase::Stack, 8, None));
+            assert_eq!(rule.caller(FROM, read), CallerStep::Unknown);
         }
         assert_eq!(FrameRule::Unknown.caller(FROM, word), CallerStep::Unknown);
+    }
+
+    #[test]
+    fn packed_rules_are_the_same() {
+        let mut rules = vec![FrameRule::Unknown, FrameRule::Outermost, FrameRule::LINK];
+        for base in [FrameBase::Stack, FrameBase::Frame, FrameBase::Stub(11)] {
+            for distance in [8, -8, 160, 4_194_296, -4_194_304] {
+                for (returns_to, frame) in [
+                    (SavedAt::Caller(-8), None),
+                    (SavedAt::Base(168), Some(SavedAt::Base(-65_536))),
+                    (SavedAt::Caller(-16_384), Some(SavedAt::Caller(65_528))),
+                ] {
+                    for flags in 0..4 {
+                        let (is_indirect, is_interrupted) = (flags & 1 != 0, flags & 2 != 0);
+                        rules.push(FrameRule::Caller(CallerRule {
+                            base,
+                            distance,
+                            is_indirect,
+                            returns_to,
+                            frame,
+                            is_interrupted,
+                        }));
+                    }
+                }
+            }
+        }
+        for rule in rules {
+            assert_eq!(PackedRule::new(rule).unwrap().rule(), rule);
+        }
+        for (distance, frame) in [(4_194_304, 0), (4, 0), (8, 65_536)] {
+            let rule = FrameRule::Caller(rule(FrameBase::Stack, distance, Some(frame)));
+            assert_eq!(PackedRule::new(rule), None, "{rule:?}");
+        }
     }
 }

@@ -18,10 +18,8 @@
  * While one runs, the resource that it samples is also counted for all groups, and the samples of a group are scaled to
  * add up to that count.
  *
- * Stacks are followed by frame pointers: build with -fno-omit-frame-pointer. A stack without them ends early, unless
- * DORMOUSE_PROFILE_UNWIND is set: then it is copied and followed by the unwind tables of exceptions (.eh_frame). That
- * requires a library built with `make CARGOFLAGS="--locked --features unwind"`; others return DORMOUSE_NO_PROFILE. The
- * tables of all code are kept in memory meanwhile.
+ * Stacks of CPU time and of page faults are followed by the unwind tables of exceptions (.eh_frame), which compilers
+ * write in any build. Those of allocations are followed by frame pointers: build with -fno-omit-frame-pointer.
  *
  * COST. Nothing while there is no profile. Beginning takes a few system calls for each thread of the process, on a
  * thread of the library's, which runs as long as there are profiles. Then each running thread is interrupted `hz` times
@@ -51,7 +49,7 @@ enum dormouse_profile_kind {
 
 enum dormouse_profile_flags {
 	DORMOUSE_PROFILE_LIVE = 1,  /* for DORMOUSE_PROFILE_ALLOC: reports live allocations separately */
-	DORMOUSE_PROFILE_UNWIND = 2 /* for DORMOUSE_PROFILE_CPU and _WALL: finds callers in code without frame pointers */
+	DORMOUSE_PROFILE_UNWIND = 2 /* changes nothing: callers in code without frame pointers are always found */
 };
 
 /* What to profile, and how often. Fields after the kind may be zero, which means the default. */

@@ -90,11 +90,6 @@ static void refused(void)
 	CHECK(dormouse_profile_begin(&spec, &profile, &error) == DORMOUSE_INVALID);
 	CHECK(strstr(error.message, "kind"));
 	spec = plain();
-	spec.kind = DORMOUSE_PROFILE_FAULTS;
-	spec.flags = DORMOUSE_PROFILE_UNWIND;
-	CHECK(dormouse_profile_begin(&spec, &profile, &error) == DORMOUSE_INVALID);
-	CHECK(strstr(error.message, "unwind"));
-	spec = plain();
 	spec.flags = 8;
 	CHECK(dormouse_profile_begin(&spec, &profile, &error) == DORMOUSE_INVALID);
 	spec = plain();

@@ -124,26 +124,6 @@ fn a_refusal_has_its_code_and_near_names() {
 }
 
 #[test]
-fn a_wish_to_unwind_is_heard() {
-    in_child(|| {
-        let mut client = Client::connect(&init());
-        let wishes =
-            [true, false].map(|unwind| ProfileRequest { unwind, hz: Some(250), ..ProfileRequest::default() });
-        let numbers = wishes.map(|wish| client.begin(wish).unwrap());
-        let work = || Group::new("deep").scope(|| spin_for(Duration::from_millis(300)));
-        thread::spawn(work).join().unwrap();
-        let [unwound, plain] = numbers.map(|number| {
-            let profile = client.read(number);
-            let at = profile.groups.iter().position(|group| group.name == "deep").unwrap();
-            let rows = profile.samples.iter().filter(|row| row.group as usize == at);
-            rows.map(|row| profile.stack(row.stack).count()).max()
-        });
-        // The C library, which starts threads, keeps no frame pointers.
-        assert!(unwound > plain && plain.is_some(), "{unwound:?} {plain:?}");
-    });
-}
-
-#[test]
 fn another_connection_has_no_profile_of_this_one() {
     in_child(|| {
         let socket = init();

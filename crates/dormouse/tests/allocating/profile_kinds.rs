@@ -292,19 +292,6 @@ fn a_process_without_the_allocator_is_told_so() {
     assert!(refused.contains("dormouse::Alloc"), "{refused}");
 }
 
-#[test]
-fn kinds_that_follow_no_tables_refuse_them() {
-    for spec in [ProfileSpec::alloc(), ProfileSpec::faults()] {
-        let kind = spec.kind();
-        let refused = ProfileRun::start(&spec.unwind()).unwrap_err();
-        assert!(matches!(refused, ProfileError::Unwind { .. }), "{refused}");
-        assert!(refused.to_string().contains(kind.name()), "{refused}");
-        let mut options = options(1024, false);
-        (options.kind, options.unwind) = (kind, true);
-        assert!(Profiling::start(&options).is_err(), "{kind:?}");
-    }
-}
-
 /// Single pages that nobody has touched.
 fn untouched(pages: usize) -> &'static mut [u8] {
     // SAFETY: a new mapping, which stays.

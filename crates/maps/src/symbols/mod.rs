@@ -40,8 +40,6 @@ mod lambdas;
 mod open;
 mod statics;
 mod symbol;
-#[cfg(all(feature = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod unwind;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -56,8 +54,6 @@ pub use crates::{Crate, Crates};
 pub use files::file_that_was;
 pub use statics::{StaticError, StaticPlace, Statics};
 pub use symbol::{Frame, Source, Symbol};
-#[cfg(all(feature = "unwind", any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub use unwind::{StackUnwinder, UnwindEnd};
 
 /// Places whose symbols are kept.
 const MOST_SYMBOLS: usize = 1 << 16;

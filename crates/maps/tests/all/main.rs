@@ -19,7 +19,5 @@ mod statics;
 mod stress;
 #[cfg(feature = "symbols")]
 mod symbols;
-#[cfg(feature = "unwind")]
-mod unwind;
 
 dormouse_testkit::isolate_modules!();

@@ -6,6 +6,7 @@ use dormouse_protocol::profile::ProfileKind;
 use dormouse_sys::{keeper, memory};
 
 use super::engine::Engine;
+use super::own_tables::OwnTables;
 use super::{alloc, cpu, faults};
 use crate::options::Options;
 use crate::{Error, Profile};
@@ -16,37 +17,37 @@ pub(super) struct Duty {
     cpu: Option<cpu::Sampler>,
     alloc: alloc::Sampler,
     faults: faults::Sampler,
+    tables: OwnTables,
 }
 
 impl Duty {
-    fn engines(&mut self) -> [&mut dyn Engine; 3] {
-        [&mut self.cpu, &mut self.alloc, &mut self.faults]
+    /// The engines, and what they share.
+    fn parts(&mut self) -> ([&mut dyn Engine; 3], &mut OwnTables) {
+        ([&mut self.cpu, &mut self.alloc, &mut self.faults], &mut self.tables)
     }
 
-    fn engine(&mut self, kind: ProfileKind) -> Option<&mut dyn Engine> {
-        self.engines().into_iter().find(|engine| engine.kind() == kind)
+    fn engine(&mut self, kind: ProfileKind) -> Option<(&mut dyn Engine, &mut OwnTables)> {
+        let (engines, tables) = self.parts();
+        let engine = engines.into_iter().find(|engine| engine.kind() == kind)?;
+        Some((engine, tables))
     }
 
     /// Begins a profile.
     pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
-        let engine = self
+        let (engine, tables) = self
             .engine(options.kind)
             .ok_or_else(|| Error::Unavailable("wall time is not sampled, but counted".into()))?;
-        if options.unwind && !engine.can_unwind() {
-            let why = "stacks without frame pointers are followed in profiles of CPU time alone";
-            return Err(Error::Unavailable(why.into()));
-        }
-        engine.start(number, options)
+        engine.start(number, options, tables)
     }
 
     /// The profile so far.
     pub(super) fn read(&mut self, kind: ProfileKind, number: u64) -> Result<Profile, Error> {
         let ended = || Error::Unavailable("the profile has ended with its sampler".into());
-        let engine = self.engine(kind).ok_or_else(ended)?;
+        let (engine, tables) = self.engine(kind).ok_or_else(ended)?;
         if !memory::is_there(engine.size(number)) {
             return Err(Error::Unavailable("there is no memory for the profile".into()));
         }
-        engine.read(number).ok_or_else(ended)
+        engine.read(number, tables).ok_or_else(ended)
     }
 }
 
@@ -58,13 +59,17 @@ impl keeper::Duty for Duty {
     }
 
     fn step(&mut self) -> Duration {
-        let steps = self.engines().into_iter().filter_map(Engine::step);
+        let (engines, tables) = self.parts();
+        let steps = engines.into_iter().filter_map(|engine| engine.step(tables));
         steps.min().unwrap_or(Duration::from_secs(1))
     }
 
     fn end(&mut self, (kind, number): Self::Id) {
-        if let Some(engine) = self.engine(kind) {
-            engine.end(number);
+        if let Some((engine, tables)) = self.engine(kind) {
+            engine.end(number, tables);
+        }
+        if keeper::Duty::is_empty(self) {
+            self.tables.end();
         }
     }
 }
@@ -84,6 +89,12 @@ mod tests {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
     }
 
+    impl Duty {
+        fn take_in(&mut self, samples: std::ops::Range<u64>) {
+            self.cpu.as_mut().unwrap().take_in(samples, &mut self.tables);
+        }
+    }
+
     fn weights(profile: &Profile) -> u64 {
         profile.samples.iter().map(|row| row.values[0]).sum()
     }
@@ -93,7 +104,7 @@ mod tests {
         dormouse_testkit::in_child(|| {
             let mut duty = Duty::default();
             duty.start(1, &Options { hz: 1, timeline: true, ..Options::default() }).unwrap();
-            duty.cpu.as_mut().unwrap().take_in(0..800);
+            duty.take_in(0..800);
             let before = duty.read(ProfileKind::Cpu, 1).unwrap();
             assert_eq!((before.coverage.merged, weights(&before)), (0, before.coverage.samples));
             // The allocator keeps some that it has had before.
@@ -109,7 +120,7 @@ mod tests {
             let refused = duty.read(ProfileKind::Cpu, 1).unwrap_err();
             assert!(refused.to_string().contains("memory"), "{refused}");
             // Tables would have to grow.
-            duty.cpu.as_mut().unwrap().take_in(800..1200);
+            duty.take_in(800..1200);
             drop(taken);
             limit_memory(1 << 40);
             let after = duty.read(ProfileKind::Cpu, 1).unwrap();

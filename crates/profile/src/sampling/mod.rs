@@ -8,6 +8,7 @@
 //! | `copy` | a copy of its stack, for callers by tables |
 //! | `queue` | records on their way to the sampler |
 //! | `sum` | what profiles of allocations and faults have in common |
+//! | `own_tables` | the unwind tables of this process |
 //! | `engine` | what the engines of all kinds have in common |
 //! | `cpu`, `alloc`, `faults` | the engines, one for each kind |
 //! | `duty`, `keeper` | all engines, and their thread |
@@ -23,6 +24,7 @@ mod duty;
 mod engine;
 mod faults;
 mod keeper;
+mod own_tables;
 mod queue;
 mod registers;
 mod stack_reader;

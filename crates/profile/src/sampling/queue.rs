@@ -35,8 +35,9 @@ pub(super) struct Record<T> {
     /// How many of the frames there are.
     pub(super) depth: u32,
     pub(super) end: WalkEnd,
-    /// The innermost function is a library's, and the one that called that is not known.
-    pub(super) lacks_caller: bool,
+    /// Whether callers were followed by frame pointers, because nothing had been learned about a
+    /// function.
+    pub(super) is_missed: bool,
     /// Addresses inside of instructions, the innermost first.
     pub(super) frames: [usize; DEPTH],
 }

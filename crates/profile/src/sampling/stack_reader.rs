@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use dormouse_sys::memory;
 use dormouse_sys::process::identity;
+use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
 
 use super::asleep::{self, Asleep, Doing};
 use super::chain::{CopiedStack, ends_with_call};
 use super::cpu::{Asking, Blocks};
 use super::keeper::KEEPER;
 use crate::mappings::Mappings;
-use crate::tables::{Reach, Tables};
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
 /// The longest wait for one stack.
@@ -33,6 +33,8 @@ const LOOK: Duration = Duration::from_millis(1);
 const REFRESH: Duration = Duration::from_secs(1);
 /// The bytes of the longest call.
 const CALL: usize = 7;
+/// The memory that a look at the mappings may take.
+const ROOM: usize = 24 << 20;
 /// The most bytes of a stack whose bounds are not known.
 const UNBOUNDED: u64 = 16 * 1024;
 
@@ -45,8 +47,8 @@ pub(crate) struct StackSource {
     mappings: Mappings,
     refreshed: Instant,
     blocks: Blocks,
-    /// `None` where dormouse is built without them, or has no memory for them.
-    tables: Option<Tables>,
+    /// `None` where there is no memory for them.
+    tables: Option<ProcessTables>,
 }
 
 impl StackSource {
@@ -56,9 +58,7 @@ impl StackSource {
             .map_err(|error| NoStack::Refused(format!("the process's memory file: {error}")))?;
         let mut mappings = Mappings::default();
         mappings.refresh();
-        let code = mappings.code().iter().map(|mapping| mapping.end - mapping.start).sum::<u64>();
-        // The tables are shorter than the code.
-        let tables = memory::is_there(code as usize).then(|| Tables::of(identity::pid()));
+        let tables = memory::is_there(ROOM).then(ProcessTables::own);
         let tables =
             tables.and_then(Result::ok).filter(|tables| tables.is_code(Self::new as *const () as u64));
         let process = identity::id();
@@ -143,15 +143,20 @@ impl StackSource {
                 && memory.read_exact_at(&mut code, address - CALL as u64).is_ok()
                 && ends_with_call(&code)
         });
-        let (mut returns, mut way) = (found.returns, StackWay::Search);
+        let callers = found.returns.iter().map(|returns_to| returns_to - 1);
+        let mut frames: Vec<u64> = [asleep.instruction].into_iter().chain(callers).collect();
+        let mut way = StackWay::Search;
         if let Some(tables) = tables {
-            let frames = found.places.iter().map(|place| place - size_of::<u64>() as u64);
-            for frame in frames.chain([0]) {
-                let (callers, reach) = tables.follow([asleep.instruction, asleep.stack, frame, 0], bytes);
+            let links = found.places.iter().map(|place| place - size_of::<u64>() as u64);
+            let (instruction, stack) = (asleep.instruction as usize, asleep.stack as usize);
+            let mut functions = Vec::new();
+            for frame in links.chain([0]) {
+                let from = CallFrame { instruction, stack, frame: frame as usize };
+                let end = tables.follow(from, bytes, &mut functions);
                 // Without one any function that needs it looks like the last.
-                let is_whole = reach == Reach::Outermost && frame != 0;
-                if is_whole || callers.len() > returns.len() {
-                    returns = callers.to_vec();
+                let is_whole = end == CopyEnd::Outermost && frame != 0;
+                if is_whole || functions.len() > frames.len() {
+                    frames.clone_from(&functions);
                     way = StackWay::Tables;
                 }
                 if is_whole {
@@ -159,8 +164,7 @@ impl StackSource {
                 }
             }
         }
-        let callers = returns.into_iter().map(|returns_to| returns_to - 1);
-        ThreadStack { frames: [asleep.instruction].into_iter().chain(callers).collect(), way }
+        ThreadStack { frames, way }
     }
 
     /// Looks at the mappings, if it is time to.

@@ -60,7 +60,6 @@ impl Sum {
             WalkEnd::Last => self.coverage.ended += 1,
             WalkEnd::Lost => {}
         }
-        self.coverage.in_library += u64::from(record.lacks_caller);
         let frames = record.frames().iter().map(|&at| at as u64);
         aggregate.add(record.group, thread, frames, values)
     }

@@ -118,10 +118,7 @@ fn stacks_deeper_than_the_kernel_follows_say_so() {
         let is_cut = |row: &&Sample| {
             let outermost = profile.stack(row.stack).last();
             outermost.is_some_and(|address| {
-                symbols
-                    .get(address)
-                    .iter()
-                    .any(|frame| frame.function == format!("(deeper than {most} frames)"))
+                symbols.get(address).iter().any(|frame| frame.function.starts_with("(deeper than "))
             })
         };
         let cut: u64 = profile.samples.iter().filter(is_cut).map(|row| row.values[0]).sum();

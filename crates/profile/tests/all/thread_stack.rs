@@ -279,6 +279,11 @@ fn sleeping_threads_are_read_under_a_filter() {
             sleeps_long();
         });
         let tid = told.recv().unwrap();
+        // One that runs is asked by a timer.
+        eventually(|| {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+        });
         Filter::kill(&[libc::SYS_process_vm_readv, libc::SYS_timer_create, libc::SYS_tgkill]).install();
         let mut reader = StackReader::new().unwrap();
         eventually(|| {

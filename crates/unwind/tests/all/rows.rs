@@ -1,104 +1,210 @@
 //! Each row beside what `gimli` makes of the same entry.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
-#![allow(unsafe_code, reason = "the vDSO lies in memory alone")]
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use dormouse_unwind::{FrameBase, FrameRule, MappedBytes, RowTable};
+use dormouse_unwind::{
+    CallerRule, Code, FrameBase, FrameRule, MappedBytes, Memory, ProcessMemory, SavedAt, UnwindTables,
+};
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, EhFrame, NativeEndian, Register, RegisterRule, UnwindContext,
-    UnwindSection, UnwindTableRow,
+    BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, NativeEndian, Operation, Register, RegisterRule,
+    UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
+
+type Section<'a> = EhFrame<EndianSlice<'a, NativeEndian>>;
 
 const FRAME: Register = Register(6);
 const STACK: Register = Register(7);
 const RETURN: Register = Register(16);
 
+/// Where a file that is not loaded is taken to be.
+const MOVED: u64 = 0x7f00_0000_0000;
+
+/// The operations of an expression, as text.
+fn operations(
+    expression: UnwindExpression<usize>,
+    section: &Section<'_>,
+    of: gimli::Encoding,
+) -> Vec<String> {
+    let mut operations = expression.get(section).unwrap().operations(of);
+    std::iter::from_fn(|| operations.next().unwrap())
+        .map(|operation| match operation {
+            Operation::RegisterOffset { register, offset, .. } => format!("r{}{offset:+}", register.0),
+            Operation::UnsignedConstant { value } => value.to_string(),
+            Operation::Deref { size: 8, .. } => "*".to_owned(),
+            other => format!("{other:?}"),
+        })
+        .collect()
+}
+
+/// The register and the distance of `r7+8`.
+fn register(text: &str) -> Option<(Register, i32)> {
+    let at = text.find(['+', '-'])?;
+    Some((Register(text.strip_prefix('r')?[..at - 1].parse().ok()?), text[at..].parse().ok()?))
+}
+
 /// The rule that a row of gimli's stands for.
-fn rule_of(row: &UnwindTableRow<usize>) -> FrameRule {
+fn rule_of(
+    row: &UnwindTableRow<usize>,
+    section: &Section<'_>,
+    of: gimli::Encoding,
+    is_interrupted: bool,
+) -> FrameRule {
     if row.register(RETURN) == Some(RegisterRule::Undefined) {
         return FrameRule::Outermost;
     }
-    let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else { return FrameRule::Unknown };
-    let base = match register {
-        STACK => FrameBase::Stack,
-        FRAME => FrameBase::Frame,
-        _ => return FrameRule::Unknown,
+    let caller = || {
+        let mut is_indirect = false;
+        let (from, distance, stub) = match *row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => (register, i32::try_from(offset).ok()?, None),
+            CfaRule::Expression(expression) => {
+                let operations = operations(expression, section, of);
+                let operations: Vec<_> = operations.iter().map(String::as_str).collect();
+                match operations[..] {
+                    [place, "*"] => {
+                        is_indirect = true;
+                        let (from, distance) = register(place)?;
+                        (from, distance, None)
+                    }
+                    ["r7+8", "r16+0", "15", "And", pushed, "Ge", "3", "Shl", "Plus"] => {
+                        (STACK, 8, pushed.parse().ok())
+                    }
+                    _ => return None,
+                }
+            }
+        };
+        let base = match (from, stub) {
+            (_, Some(pushed)) => FrameBase::Stub(pushed),
+            (STACK, _) => FrameBase::Stack,
+            (FRAME, _) => FrameBase::Frame,
+            _ => return None,
+        };
+        let saved = |rule| match rule {
+            RegisterRule::Offset(at) => Some(SavedAt::Caller(i32::try_from(at).ok()?)),
+            RegisterRule::Expression(expression) => {
+                let operations = operations(expression, section, of);
+                let [place] = &operations[..] else { return None };
+                register(place).filter(|&(register, _)| register == from).map(|(_, at)| SavedAt::Base(at))
+            }
+            _ => None,
+        };
+        let frame = match row.register(FRAME) {
+            None | Some(RegisterRule::SameValue) => None,
+            Some(rule) => Some(saved(rule)?),
+        };
+        let returns_to = saved(row.register(RETURN)?)?;
+        Some(CallerRule { base, distance, is_indirect, returns_to, frame, is_interrupted })
     };
-    let Some(RegisterRule::Offset(returns_to)) = row.register(RETURN) else {
-        return FrameRule::Unknown;
-    };
-    let frame = match row.register(FRAME) {
-        None | Some(RegisterRule::SameValue) => None,
-        Some(RegisterRule::Offset(at)) => Some(at as i32),
-        _ => return FrameRule::Unknown,
-    };
-    FrameRule::Caller { base, distance: offset as i32, returns_to: returns_to as i32, frame }
+    caller().map_or(FrameRule::Unknown, FrameRule::Caller)
 }
 
-/// Compares all rows of an object: how many there are, and how many have a rule.
-fn compare(name: &str, file: &[u8], moved: u64) -> (usize, usize) {
+/// The memory of a file as the loader would map it.
+struct Image<'a>(Vec<MappedBytes<'a>>);
+
+impl Memory for Image<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        self.0.iter().map(|segment| segment.read(address, into)).max().unwrap_or(0)
+    }
+}
+
+/// How the rows of an object compare.
+#[derive(Debug, Default)]
+struct Compared {
+    rows: usize,
+    /// Those with a rule.
+    known: usize,
+    /// The bytes of the table, and of the section that it was made from.
+    sizes: (usize, usize),
+}
+
+/// Compares all rows of an object, of which `memory` has the bytes from `moved` on.
+fn compare(name: &str, file: &[u8], memory: impl Memory, moved: u64) -> Compared {
     let object = object::File::parse(file).unwrap();
-    let (Some(index), Some(entries)) =
-        (object.section_by_name(".eh_frame_hdr"), object.section_by_name(".eh_frame"))
-    else {
-        return (0, 0);
-    };
-    let segment =
-        object.segments().find(|it| (it.address()..it.address() + it.size()).contains(&index.address()));
-    let segment = segment.unwrap();
-    let memory = MappedBytes { address: moved + segment.address(), bytes: segment.data().unwrap() };
-    let table = RowTable::read(memory, moved + index.address()).unwrap();
+    let Some(entries) = object.section_by_name(".eh_frame") else { return Compared::default() };
+    let mut maps = String::new();
+    let mut end = 0;
+    for segment in object.segments() {
+        let (start, length) =
+            (moved + (segment.address() & !4095), segment.address() % 4096 + segment.size());
+        let start = start.max(end);
+        end = (moved + (segment.address() & !4095) + length).next_multiple_of(4096);
+        let is_code = matches!(segment.flags(), object::SegmentFlags::Elf { p_flags } if p_flags & 1 != 0);
+        let (right, offset) = (if is_code { 'x' } else { '-' }, segment.file_range().0 & !4095);
+        writeln!(maps, "{start:x}-{end:x} r-{right}p {offset:08x} fe:01 7 /{name}").unwrap();
+    }
+    let mut tables = UnwindTables::new(memory);
+    tables.update(maps.as_bytes());
 
     let section = EhFrame::new(entries.data().unwrap(), NativeEndian);
     let bases = BaseAddresses::default().set_eh_frame(entries.address());
     let (mut context, mut all) = (UnwindContext::new(), section.entries(&bases));
-    let (mut rows, mut known, mut covered) = (0, 0, Vec::new());
+    let (mut compared, mut covered, mut inside) = (Compared::default(), Vec::new(), moved);
     while let Some(entry) = all.next().unwrap() {
         let CieOrFde::Fde(partial) = entry else { continue };
         let entry = partial.parse(EhFrame::cie_from_offset).unwrap();
         let mut wanted = entry.rows(&section, &bases, &mut context).unwrap();
         covered.push(moved + entry.initial_address()..moved + entry.end_address());
+        inside = moved + entry.initial_address();
+        let is_interrupted = entry.is_signal_trampoline();
         while let Some(row) = wanted.next_row().unwrap() {
             let (start, end) = (row.start_address(), row.end_address().min(entry.end_address()));
             if start >= end {
                 continue;
             }
-            let right = if entry.is_signal_trampoline() { FrameRule::Unknown } else { rule_of(row) };
+            let right = rule_of(row, &section, entry.cie().encoding(), is_interrupted);
             for at in [start, end - 1, start + (end - start) / 2] {
-                let found = table.rule((moved + at) as usize);
-                assert_eq!(found, right, "{name}: {at:#x} in {:#x}", entry.initial_address());
+                let found = tables.code(moved + at);
+                assert_eq!(found, Code::Ruled(right), "{name}: {at:#x} in {:#x}", entry.initial_address());
             }
-            rows += 1;
-            known += usize::from(right != FrameRule::Unknown);
+            compared.rows += 1;
+            compared.known += usize::from(right != FrameRule::Unknown);
         }
     }
-    // Between the entries nothing is known.
+    // Between entries that are not only padded frame pointers are followed.
     covered.sort_by_key(|range| range.start);
-    for pair in covered.windows(2).filter(|pair| pair[0].end < pair[1].start) {
+    for pair in covered.windows(2).filter(|pair| pair[0].end + 16 <= pair[1].start) {
         for at in [pair[0].end, pair[1].start - 1] {
-            assert_eq!(table.rule(at as usize), FrameRule::Unknown, "{name}: {at:#x}");
+            let found = tables.code(at);
+            assert!(matches!(found, Code::None | Code::Ruled(FrameRule::LINK)), "{name}: {at:#x}: {found:?}");
         }
     }
-    let (first, last) = (covered.first().unwrap().start, covered.last().unwrap().end);
-    for at in [first - 1, last, 0, u64::MAX] {
-        assert!(!table.contains(at as usize) && table.rule(at as usize) == FrameRule::Unknown, "{at:#x}");
-    }
-    assert!(table.rows().is_sorted_by(|one, other| one.0 < other.0 && one.1 != other.1));
-    (rows, known)
+    let table = tables.read_whole(inside).unwrap();
+    assert!(table.rows().is_sorted_by(|one, other| one.0 < other.0), "{name}");
+    compared.sizes = (table.size(), entries.size() as usize);
+    compared
 }
 
-/// The shared libraries that this program has mapped, and what lies beside the C library.
-fn libraries() -> Vec<PathBuf> {
+/// Compares all rows of a file that is not loaded.
+fn compare_file(path: &Path) -> Compared {
+    let file = std::fs::read(path).unwrap();
+    let object = object::File::parse(&file[..]).unwrap();
+    let segments = object.segments().map(|segment| {
+        // The loader maps whole pages of the file.
+        let (offset, length) = segment.file_range();
+        let before = (segment.address() % 4096) as usize;
+        let bytes = &file[offset as usize - before..(offset + length) as usize];
+        MappedBytes { address: MOVED + segment.address() - before as u64, bytes }
+    });
+    compare(&path.to_string_lossy(), &file, Image(segments.collect()), MOVED)
+}
+
+/// The objects that this program has mapped, what lies beside the C library, and what the
+/// environment names.
+fn files() -> Vec<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let mapped = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| format!("/{path}")));
-    let mut files: Vec<_> = mapped.filter(|path| path.contains(".so")).map(PathBuf::from).collect();
+    let mapped = maps.lines().filter(|line| line.contains(" r-xp "));
+    let mut files: Vec<_> = mapped
+        .filter_map(|line| line.split_once('/').map(|(_, path)| PathBuf::from(format!("/{path}"))))
+        .collect();
     let libc = files.iter().find(|path| path.ends_with("libc.so.6")).and_then(|path| path.parent());
     let libc = libc.map(Path::to_owned);
-    for name in ["libm.so.6", "libstdc++.so.6", "libssl.so.3", "libz.so.1"] {
+    for name in ["libm.so.6", "libstdc++.so.6", "libssl.so.3", "libcrypto.so.3", "libz.so.1"] {
         files.extend(libc.iter().map(|folder| folder.join(name)).filter(|path| path.exists()));
     }
+    let named = std::env::var("DORMOUSE_TEST_OBJECTS").unwrap_or_default();
+    files.extend(std::env::split_paths(&named).filter(|path| path.exists()));
     files.sort();
     files.dedup();
     files
@@ -106,12 +212,12 @@ fn libraries() -> Vec<PathBuf> {
 
 #[test]
 fn each_row_is_that_of_dwarf() {
-    let files = libraries();
-    assert!(!files.is_empty());
+    let files = files();
+    assert!(files.contains(&std::env::current_exe().unwrap()), "{files:?}");
     for file in &files {
-        let (rows, known) = compare(&file.to_string_lossy(), &std::fs::read(file).unwrap(), 0x7f00_0000_0000);
-        println!("{}: {rows} rows, {known} with a rule", file.display());
-        assert!(rows > 100 && known * 100 > rows * 90, "{}: {known} of {rows}", file.display());
+        let Compared { rows, known, sizes: (table, section) } = compare_file(file);
+        println!("{}: {rows} rows, {known} with a rule, {table} bytes for {section}", file.display());
+        assert!(rows > 100 && known * 100 > rows * 98, "{}: {known} of {rows}", file.display());
     }
     assert!(files.iter().any(|file| is_c_library(file)), "{files:?}");
 }
@@ -122,39 +228,50 @@ fn is_c_library(file: &Path) -> bool {
 
 #[test]
 fn the_kernels_own_object_has_rows() {
-    // SAFETY: looks up a list that the kernel has made.
-    let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
-    if start == 0 {
-        return dormouse_testkit::skip("the kernel maps no object");
-    }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
-    let (_, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
-    let end = usize::from_str_radix(end, 16).unwrap();
-    // SAFETY: the kernel has mapped it, and nobody can write it.
-    let bytes =
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(start), end - start) };
-    let (rows, known) = compare("vDSO", bytes, start as u64);
+    let Some(line) = maps.lines().find(|line| line.ends_with("[vdso]")) else {
+        return dormouse_testkit::skip("the kernel maps no object");
+    };
+    let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+    let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+    let memory = ProcessMemory::own().unwrap();
+    let mut bytes = vec![0; (end - start) as usize];
+    assert_eq!(memory.read(start, &mut bytes), bytes.len());
+    let Compared { rows, known, .. } = compare("vDSO", &bytes, memory, start);
     assert!(rows > 0 && known * 100 > rows * 90, "{known} of {rows}");
 }
 
 #[test]
-fn own_libraries_are_found_once() {
-    dormouse_unwind::prepare_libraries();
-    let libraries = dormouse_unwind::libraries().unwrap();
-    let function = libc::getpid as *const () as usize;
-    if dormouse_sys::loader::is_in_executable(function) {
-        return dormouse_testkit::skip("the C library is linked in");
-    }
-    assert!(libraries.contains(function));
-    assert!(!libraries.contains(own_libraries_are_found_once as *const () as usize));
-    assert!(matches!(
-        libraries.tables().find(|table| table.contains(function)).unwrap().rule(function),
-        FrameRule::Caller { base: FrameBase::Stack, distance: 8, returns_to: -8, frame: None }
-    ));
-    let sizes: Vec<_> = libraries.tables().map(|table| (table.rows().count(), table.size())).collect();
-    println!("rows and bytes: {sizes:?}");
-    assert!(sizes.len() >= 2 && sizes.iter().map(|(_, size)| size).sum::<usize>() < 1 << 20, "{sizes:?}");
-    dormouse_unwind::prepare_libraries();
-    assert!(std::ptr::eq(libraries, dormouse_unwind::libraries().unwrap()));
+fn what_is_learned_stays_with_its_code() {
+    let mut tables = UnwindTables::new(ProcessMemory::own().unwrap());
+    let maps = std::fs::read("/proc/self/maps").unwrap();
+    let here = what_is_learned_stays_with_its_code as *const () as u64;
+    assert_eq!(tables.code(here), Code::None);
+    tables.update(&maps);
+    let Code::Ruled(FrameRule::Caller(rule)) = tables.code(here) else { panic!("{:?}", tables.code(here)) };
+    assert_eq!((rule.base, rule.distance, rule.returns_to), (FrameBase::Stack, 8, SavedAt::Caller(-8)));
+    let size = tables.size();
+    assert!(size > 0);
+    tables.update(&maps);
+    tables.code(here);
+    assert_eq!(tables.size(), size);
+    // Without it, its rows are gone.
+    let others = maps.split_inclusive(|&byte| byte == b'\n');
+    let own = std::env::current_exe().unwrap();
+    let others = others.filter(|line| !String::from_utf8_lossy(line).contains(own.to_str().unwrap()));
+    tables.update(&others.flatten().copied().collect::<Vec<_>>());
+    assert_eq!((tables.code(here), tables.is_code(here)), (Code::None, false));
+    assert!(tables.size() < size);
+}
+
+#[test]
+fn the_longest_table_makes_room() {
+    let mut tables = UnwindTables::new(ProcessMemory::own().unwrap());
+    tables.update(&std::fs::read("/proc/self/maps").unwrap());
+    tables.set_most(20_000);
+    let here = the_longest_table_makes_room as *const () as u64;
+    let right = tables.code(here);
+    tables.read_whole(here);
+    assert!(tables.forgotten() > 0 && tables.size() <= 20_000, "{} {}", tables.forgotten(), tables.size());
+    assert_eq!(tables.code(here), right);
 }

@@ -95,8 +95,8 @@ pub(crate) struct Request {
     /// Show allocations that are still live, of those made meanwhile (with --kind alloc)
     #[arg(long)]
     live: bool,
-    /// Find callers in code without frame pointers, too: from copies of stacks and unwind tables,
-    /// which the service keeps in memory meanwhile
+    /// Have a service with an earlier version find callers in code without frame pointers, too;
+    /// this version always does
     #[arg(long)]
     unwind: bool,
     /// Functions of each group in the table [default: 10, in JSON all]
@@ -138,9 +138,6 @@ impl Request {
         }
         if self.live && self.kind != ProfileKind::Alloc {
             return usage("--live is for --kind alloc: nothing else is given back");
-        }
-        if self.unwind && !is_timed {
-            return usage("--unwind is for --kind cpu and wall: other stacks are followed by frame pointers");
         }
         Ok(())
     }
@@ -363,13 +360,7 @@ mod tests {
         for wrong in ["", "tea -- make", "tea --hz 0", "tea --hz 1001", "tea --kind waits", "tea -o x.svg"] {
             assert!(args(&format!("profile {wrong}")).is_err(), "{wrong}");
         }
-        for wrong in [
-            "--kind faults --hz 9",
-            "--kind alloc --unwind",
-            "--live",
-            "--diff a.pb.gz -o b.pb.gz",
-            "--diff a -o b.json",
-        ] {
+        for wrong in ["--kind faults --hz 9", "--live", "--diff a.pb.gz -o b.pb.gz", "--diff a -o b.json"] {
             assert!(args(&format!("profile tea {wrong}")).unwrap().check().is_err(), "{wrong}");
         }
         assert!(args("profile tea --diff a -o b.html").unwrap().check().is_ok());

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use dormouse_maps::AddressSpace;
-use dormouse_maps::symbols::{Frame, StackUnwinder, Symbol, Symbolizer};
+use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
 use dormouse_protocol::{HitRow, SiteRow, WireAccess};
+use dormouse_unwind::{CallFrame, ProcessTables};
 use serde::Serialize;
 
 use super::snapshot::WatchSnapshot;
@@ -49,8 +50,8 @@ pub(crate) struct Places {
     pid: u32,
     numbers: Option<Numbers>,
     threads: HashMap<u32, SeenThread>,
-    /// Reads copied stacks; none before there is one.
-    unwinder: Option<StackUnwinder>,
+    /// For copied stacks; none before there is one, or if the process's memory cannot be read.
+    tables: Option<ProcessTables>,
     /// The callers in copied stacks, by the address of the hit.
     callers: HashMap<u64, Vec<u64>>,
 }
@@ -70,7 +71,7 @@ impl Places {
             proc,
             pid: process.pid,
             threads: HashMap::new(),
-            unwinder: None,
+            tables: None,
             callers: HashMap::new(),
         }
     }
@@ -78,10 +79,17 @@ impl Places {
     /// Gives the sites of a snapshot the callers in their copied stacks, if they have one, in place
     /// of those by frame pointers.
     pub(crate) fn unwind(&mut self, snapshot: &mut WatchSnapshot) {
-        let Some(space) = &self.space else { return };
+        if self.tables.is_none() && !snapshot.copied.is_empty() {
+            self.tables = ProcessTables::of(self.pid).ok();
+        }
         for (ip, stack) in snapshot.copied.drain(..) {
-            let unwinder = self.unwinder.get_or_insert_with(|| StackUnwinder::new(space));
-            keep(&mut self.callers, ip, unwinder.callers(stack.registers, &stack.bytes));
+            let Some(tables) = &mut self.tables else { continue };
+            let [instruction, pointer, frame, _link] = stack.registers.map(|register| register as usize);
+            let (from, mut functions) = (CallFrame { instruction, stack: pointer, frame }, Vec::new());
+            tables.follow(from, &stack.bytes, &mut functions);
+            // Callers, as return addresses.
+            let callers = functions.iter().skip(1).map(|function| function + 1);
+            keep(&mut self.callers, ip, callers.collect());
         }
         for SiteRow { last, .. } in &mut snapshot.row.sites {
             if let Some(callers) = self.callers.get(&last.ip).filter(|callers| !callers.is_empty()) {

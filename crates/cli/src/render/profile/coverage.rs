@@ -52,8 +52,8 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     if is_short {
         // A program whose stacks are short by nature ends nearly all of them, too.
         let why = if known < FEW_PERCENT { "functions" } else { "if functions" };
-        let build = frame_pointers(profile).map_or_else(String::new, |build| format!("{build}, or "));
-        warn(format!("{stacks}; {why} that called them are missing: {build}profile with --unwind"));
+        let build = frame_pointers(profile).map_or_else(String::new, |build| format!(": {build}"));
+        warn(format!("{stacks}; {why} that called them are missing{build}"));
     }
     let refused = if has_groups(profile) {
         "refused a timer by the kernel, and not sampled"
@@ -61,17 +61,12 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
         "refused an event by the kernel"
     };
     let missing = [
-        (
-            coverage.in_library,
-            "sample",
-            "in a library of the system, without the function that called it; profile with --unwind (feature \
-             `unwind`)",
-        ),
+        (coverage.in_library, "sample", "in a library of the system, without the function that called it"),
         (coverage.cut, "stack", "longer than there is room for: its outer functions are missing"),
         (
             coverage.uncopied,
             "stack",
-            "not copied: there was no room; only functions with frame pointers are in it",
+            "with callers by frame pointers alone: there was no room for its copy, or no unwind table",
         ),
         (coverage.merged, "sample", "without a stack: the table of stacks is full"),
         (

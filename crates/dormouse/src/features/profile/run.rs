@@ -48,12 +48,6 @@ pub enum ProfileError {
         /// The values that it may have.
         bounds: String,
     },
-    /// Tables that such a profile does not follow.
-    #[error("`unwind` is for profiles of CPU time: those of kind `{kind}` follow frame pointers alone")]
-    Unwind {
-        /// The name of the kind.
-        kind: &'static str,
-    },
 }
 
 /// A profile that is being taken; see the [module](super). It ends when this is dropped.
@@ -183,9 +177,6 @@ fn check(spec: &ProfileSpec) -> Result<(), ProfileError> {
         }
         ProfileKind::Alloc if bytes < MIN_BYTES => {
             Err(ProfileError::Rate { what: "bytes", value: bytes, bounds: format!("at least {MIN_BYTES}") })
-        }
-        kind @ (ProfileKind::Alloc | ProfileKind::Faults) if spec.options.unwind => {
-            Err(ProfileError::Unwind { kind: kind.name() })
         }
         _ => Ok(()),
     }

@@ -69,9 +69,7 @@ impl ProfileSpec {
         self
     }
 
-    /// Finds callers in code without frame pointers, too, by copies of stacks and the unwind tables
-    /// of exceptions (feature `unwind`): for CPU time, and for the part of wall time on a CPU. The
-    /// process keeps the tables of all its code in memory meanwhile.
+    /// Changes nothing: callers in code without frame pointers are always found.
     pub fn unwind(mut self) -> Self {
         self.options.unwind = true;
         self

@@ -92,7 +92,7 @@ fn wire_error(why: ProfileError) -> WireError {
     let code = match why {
         ProfileError::Globs(_) => Code::BadGlob,
         ProfileError::NoGroup { .. } => Code::NoGroup,
-        ProfileError::Rate { .. } | ProfileError::Unwind { .. } => Code::BadRequest,
+        ProfileError::Rate { .. } => Code::BadRequest,
         ProfileError::Unavailable(_) => Code::NoProfile,
     };
     let near = match &why {

@@ -67,7 +67,7 @@ fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
             (*record).depth = depth as u32;
             (*record).end = end;
             // It begins in this code.
-            (*record).lacks_caller = false;
+            (*record).is_missed = false;
         }
     };
     // SAFETY: writes all fields, and returns.

@@ -19,6 +19,7 @@ use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::engine::Engine;
+use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
@@ -71,7 +72,7 @@ impl Engine for Sampler {
         ProfileKind::Alloc
     }
 
-    fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
+    fn start(&mut self, number: u64, options: &Options, _: &mut OwnTables) -> Result<(), Error> {
         own_stack::learn();
         let unavailable = |why: String| Error::Unavailable(why);
         let Some(heap) = options.heap else {
@@ -118,7 +119,7 @@ impl Engine for Sampler {
         self.takes.get(&number).map_or(0, |take| take.sum.size())
     }
 
-    fn read(&mut self, number: u64) -> Option<Profile> {
+    fn read(&mut self, number: u64, _: &mut OwnTables) -> Option<Profile> {
         self.drain();
         self.mappings.refresh();
         let dropped = self.awake.as_ref().map_or(0, |awake| awake.queue.dropped());
@@ -126,7 +127,7 @@ impl Engine for Sampler {
         Some(take.read(dropped, &self.mappings))
     }
 
-    fn end(&mut self, number: u64) {
+    fn end(&mut self, number: u64, _: &mut OwnTables) {
         self.drain();
         self.takes.remove(&number);
         self.sleep_if_empty();
@@ -139,7 +140,7 @@ impl Engine for Sampler {
         awake.heap.set_period(finest.unwrap_or(u64::MAX));
     }
 
-    fn step(&mut self) -> Option<Duration> {
+    fn step(&mut self, _: &mut OwnTables) -> Option<Duration> {
         self.drain();
         (!self.is_empty()).then_some(DRAIN)
     }

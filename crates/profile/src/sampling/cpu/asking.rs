@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_sys::masks;
 use dormouse_sys::process::{identity, threads};
+use dormouse_unwind::ProcessTables;
 
+use super::copies::Functions;
 use super::handler::{self, Copied};
 use super::slots::{self, SlotId};
-use super::{arm, signal, timer, unwinding};
+use super::{arm, signal, timer};
 use crate::sampling::queue::Queue;
-use crate::tables::Tables;
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
 /// The process and the thread that asks, 32 bits each; 0 if none does.
@@ -72,10 +73,8 @@ impl Asking {
         signal::is_ours(handler::handle)
     }
 
-    /// Takes a signal, and gives it our handler; reads the tables of libraries. On the keeper's
-    /// thread, as the sampler does.
+    /// Takes a signal, and gives it our handler. On the keeper's thread, as the sampler does.
     pub(in crate::sampling) fn prepare() -> Result<(), NoStack> {
-        dormouse_unwind::prepare_libraries();
         signal::take(handler::handle).map_err(|error| NoStack::Refused(format!("no signal is free: {error}")))
     }
 
@@ -105,21 +104,22 @@ impl Asking {
     }
 
     /// Its answer, if it has come.
-    pub(in crate::sampling) fn answer(&self, tables: Option<&mut Tables>) -> Option<ThreadStack> {
+    pub(in crate::sampling) fn answer(&self, tables: Option<&mut ProcessTables>) -> Option<ThreadStack> {
         let value = self.id.to_value();
-        let (mut tables, mut found) = (tables, None);
+        let (mut tables, mut found, functions) = (tables, None, &mut Vec::new());
         while let Some(answer) = self.queue.pop(|record| {
             let is_it = record.of_kind.tick.value == value;
-            let unwound = tables.as_deref_mut().and_then(|tables| unwinding::unwound(tables, record));
-            let of = |frames: &[usize]| frames.iter().map(|&frame| frame as u64).collect();
-            let stack = match unwound {
-                Some((frames, depth, _)) => {
-                    ThreadStack { frames: of(&frames[..depth]), way: StackWay::Tables }
-                }
-                None => ThreadStack { frames: of(record.frames()), way: StackWay::FramePointers },
+            let found = Functions::of(&mut record.of_kind.stack, |from, copy| {
+                let end = tables.as_deref_mut()?.follow(from, copy, functions);
+                Some((&functions[..], end))
+            });
+            let (frames, way) = if found.are_more_than(record.depth) {
+                (&found.frames[..found.depth as usize], StackWay::Tables)
+            } else {
+                (record.frames(), StackWay::FramePointers)
             };
-            record.of_kind.stack.wipe();
-            is_it.then_some(stack)
+            let frames = frames.iter().map(|&frame| frame as u64).collect();
+            is_it.then_some(ThreadStack { frames, way })
         }) {
             // One that came too late for its asker is thrown away.
             found = found.or(answer);

@@ -8,20 +8,17 @@ use super::sampler::Sampler;
 use crate::Error;
 use crate::options::Options;
 use crate::sampling::engine::Engine;
+use crate::sampling::own_tables::OwnTables;
 
 impl Engine for Option<Sampler> {
     fn kind(&self) -> ProfileKind {
         ProfileKind::Cpu
     }
 
-    fn can_unwind(&self) -> bool {
-        true
-    }
-
-    fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
-        dormouse_unwind::prepare_libraries();
+    fn start(&mut self, number: u64, options: &Options, tables: &mut OwnTables) -> Result<(), Error> {
+        tables.begin();
         let mut sampler = self.take().map_or_else(Sampler::new, Ok)?;
-        let started = sampler.start(number, options);
+        let started = sampler.start(number, options, tables);
         *self = Some(sampler).filter(|sampler| !sampler.is_empty());
         started
     }
@@ -30,18 +27,18 @@ impl Engine for Option<Sampler> {
         self.as_ref().map_or(0, |sampler| sampler.size(number))
     }
 
-    fn read(&mut self, number: u64) -> Option<Profile> {
-        self.as_mut()?.read(number)
+    fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile> {
+        self.as_mut()?.read(number, tables)
     }
 
-    fn end(&mut self, number: u64) {
+    fn end(&mut self, number: u64, tables: &mut OwnTables) {
         if let Some(sampler) = self {
-            sampler.end(number);
+            sampler.end(number, tables);
         }
         self.take_if(|sampler| sampler.is_empty());
     }
 
-    fn step(&mut self) -> Option<Duration> {
-        self.as_mut().map(Sampler::step)
+    fn step(&mut self, tables: &mut OwnTables) -> Option<Duration> {
+        self.as_mut().map(|sampler| sampler.step(tables))
     }
 }

@@ -26,7 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dormouse_sys::clock;
 use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::passing::SignalFrame;
+use dormouse_unwind::ThreadCache;
 
+use super::caches;
 use super::signal;
 use super::slots::{self, Slot, SlotId};
 use crate::sampling::copy::StackCopy;
@@ -43,8 +45,8 @@ pub(super) struct Tick {
     pub(super) cpu_ns: u64,
     /// Expiries of the timer that this one stands for, too.
     pub(super) overruns: u32,
-    /// Whether there was no room for the copy of its stack.
-    pub(super) is_uncopied: bool,
+    /// Whether there is a copy of its stack in the other queue.
+    pub(super) is_copied: bool,
 }
 
 /// A record of CPU time.
@@ -60,7 +62,8 @@ pub(super) struct Copied {
 /// Where records go.
 pub(super) static QUEUE: QueueOf<Tick> = QueueOf::new();
 
-/// Where records with a copy go, while stacks are copied.
+/// Where copies of stacks go that have functions of which nothing has been learned yet. Each
+/// belongs to a record in the queue above, which comes after it.
 static COPIES: QueueOf<Copied> = QueueOf::new();
 /// Whether stacks are copied.
 static COPYING: AtomicBool = AtomicBool::new(false);
@@ -173,9 +176,8 @@ unsafe extern "C-unwind" fn choose(
 unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     // The stack that somebody has asked for is no sample.
     let asked = if SlotId::from_value(value).is_asked() { ASKED.get() } else { None };
-    let copies = asked.or_else(|| COPIES.get().filter(|_| COPYING.load(Ordering::Relaxed)));
     let queue = if asked.is_some() { None } else { QUEUE.get() };
-    if let (Some(queue), None) = (queue, copies) {
+    if let Some(queue) = queue {
         // It arrives while the kernel reads the time.
         queue.prefetch();
     }
@@ -198,8 +200,9 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     };
     // On a stack that is not the thread's own the kernel would have to read.
     let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
-    let seen = Seen { registers, own, is_alone, group, at_ns };
-    let tick = Tick { value, cpu_ns, overruns, is_uncopied: false };
+    let cache = caches::claim(SlotId::from_value(value));
+    let seen = Seen { registers, own, is_alone, group, at_ns, cache: cache.as_deref() };
+    let tick = Tick { value, cpu_ns, overruns, is_copied: false };
     let copied = |record: *mut queue::Record<Copied>| {
         // SAFETY: a place for a record, in which every byte is a number.
         unsafe {
@@ -210,19 +213,25 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
             } else {
                 StackCopy::fill(copy, registers, &seen.own);
             }
-            seen.fill(record);
         }
     };
-    // SAFETY: writes all fields, and returns.
-    if copies.is_some_and(|copies| unsafe { copies.push(copied) }) {
-        return;
+    if let Some(asked) = asked {
+        let write = |record: *mut queue::Record<Copied>| {
+            copied(record);
+            // SAFETY: a place for a record, in which every byte is a number.
+            unsafe { seen.fill(record) };
+        };
+        // SAFETY: writes all fields, and returns.
+        unsafe { asked.push(write) };
     }
     let Some(queue) = queue else { return };
     let write = |record: *mut Record| {
         // SAFETY: as above.
         unsafe {
-            (*record).of_kind = Tick { is_uncopied: copies.is_some(), ..tick };
             seen.fill(record);
+            let copies = COPIES.get().filter(|_| (*record).is_missed && COPYING.load(Ordering::Relaxed));
+            let is_copied = copies.is_some_and(|copies| copies.push(copied));
+            (*record).of_kind = Tick { is_copied, ..tick };
         }
     };
     // SAFETY: writes all fields, and returns.
@@ -230,8 +239,10 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
 }
 
 /// The part of a record that does not depend on its kind.
-struct Seen {
+struct Seen<'a> {
     registers: Registers,
+    /// What the thread remembers of the tables.
+    cache: Option<&'a ThreadCache>,
     /// The bounds of the thread's own stack.
     own: Range<usize>,
     /// Nothing is read but the registers.
@@ -240,7 +251,7 @@ struct Seen {
     at_ns: u64,
 }
 
-impl Seen {
+impl Seen<'_> {
     /// Fills in the record, and the frames in it.
     ///
     /// # Safety
@@ -255,11 +266,11 @@ impl Seen {
             let walked = if self.is_alone {
                 walk::stay(self.registers, frames)
             } else {
-                walk::walk(self.registers, &self.own, frames)
+                walk::walk(self.cache, self.registers, &self.own, frames)
             };
             (*record).depth = walked.depth as u32;
             (*record).end = walked.end;
-            (*record).lacks_caller = walked.lacks_caller;
+            (*record).is_missed = walked.is_missed;
         }
     }
 }

@@ -6,8 +6,9 @@
 //! |---|---|
 //! | `timer`, `signal` | the kernel's timers; the signal |
 //! | `slots` | what the handler knows of each thread |
+//! | `caches` | what each thread remembers of the unwind tables |
 //! | `handler` | one sample |
-//! | `unwinding` | copied stacks, and their callers by tables |
+//! | `copies` | stacks that were copied, because handlers missed a table |
 //! | `arm` | a slot and a timer for a thread |
 //! | `bounds` | the bounds of its stack |
 //! | `take` | a profile that is being taken: samples and their weights |
@@ -18,6 +19,8 @@
 mod arm;
 mod asking;
 mod bounds;
+mod caches;
+mod copies;
 mod engine;
 mod handler;
 mod sampler;
@@ -25,7 +28,6 @@ mod signal;
 mod slots;
 mod take;
 mod timer;
-mod unwinding;
 
 use dormouse_sys::Capability;
 use dormouse_sys::passing::signal_frame_bytes;

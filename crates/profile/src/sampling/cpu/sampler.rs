@@ -11,14 +11,16 @@ use dormouse_sys::{masks, perf, signals};
 
 use super::arm::{self, Refused};
 use super::bounds::Blocks;
+use super::caches;
+use super::copies::{Copies, Functions};
 use super::handler::{self, Record, Tick};
 use super::signal;
 use super::slots::{self, Slot, SlotId};
 use super::take::{NO_MEMORY, Take, thread_name};
 use super::timer;
-use super::unwinding::Unwinding;
 use crate::mappings::Mappings;
 use crate::options::Options;
+use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::Queue;
 use crate::{Error, Profile};
 
@@ -55,8 +57,8 @@ const UNTOLD: &str = "the kernel refuses threads their CPU clock, as a filter of
 pub(in crate::sampling) struct Sampler {
     takes: BTreeMap<u64, Take>,
     queue: &'static Queue<Tick>,
-    /// While a profile has stacks unwound.
-    unwinding: Option<Unwinding>,
+    /// Handlers copy stacks of which they miss a table; `None`: there is no memory for copies.
+    copies: Option<Copies>,
     armed: HashMap<u32, Armed>,
     /// The threads that have no timer, and why. They are not tried again.
     refused: HashMap<u32, Refused>,
@@ -107,7 +109,7 @@ impl Sampler {
         Ok(Self {
             takes: BTreeMap::new(),
             queue,
-            unwinding: None,
+            copies: Copies::begin().ok(),
             armed: HashMap::new(),
             refused: HashMap::new(),
             blocking: HashSet::new(),
@@ -129,22 +131,25 @@ impl Sampler {
     }
 
     /// Begins a profile.
-    pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
-        self.step();
+    pub(super) fn start(
+        &mut self,
+        number: u64,
+        options: &Options,
+        tables: &mut OwnTables,
+    ) -> Result<(), Error> {
+        self.step(tables);
         if self.is_over || !signal::is_ours(handler::handle) {
             self.end_over();
             signal::take(handler::handle)
                 .map_err(|error| unavailable(&format!("no signal is free: {error}")))?;
             self.is_over = false;
         }
-        if options.unwind && self.unwinding.is_none() {
-            self.refresh_mappings();
-            let code = self.mappings.code().iter().map(|mapping| mapping.end - mapping.start).sum::<u64>();
-            self.unwinding = Some(Unwinding::begin(code as usize)?);
-        }
         let mut take = Take::new(options, process_ns(), self.queue.dropped());
+        if let Some(why) = tables.why_not() {
+            take.note(&format!("callers are found by frame pointers alone: {why}"));
+        }
         self.run_at(self.period().min(take.period()));
-        self.scan();
+        self.scan(tables);
         self.refresh_mappings();
         for (&tid, armed) in &self.armed {
             take.add_thread(armed.id, tid, thread_cpu_ns_of(tid));
@@ -159,8 +164,8 @@ impl Sampler {
     }
 
     /// The profile so far.
-    pub(super) fn read(&mut self, number: u64) -> Option<Profile> {
-        self.step();
+    pub(super) fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile> {
+        self.step(tables);
         self.find_silent();
         self.refresh_mappings();
         let take = self.takes.get_mut(&number)?;
@@ -175,10 +180,9 @@ impl Sampler {
     }
 
     /// Ends a profile.
-    pub(super) fn end(&mut self, number: u64) {
-        self.drain();
+    pub(super) fn end(&mut self, number: u64, tables: &mut OwnTables) {
+        self.drain(tables);
         self.takes.remove(&number);
-        self.unwinding.take_if(|_| !self.takes.values().any(Take::is_unwound));
         if self.takes.is_empty() {
             self.disarm_all();
         } else {
@@ -188,9 +192,10 @@ impl Sampler {
 
     /// Reads what handlers have left, and from time to time looks for threads. Gives the time until
     /// the next step.
-    pub(super) fn step(&mut self) -> Duration {
+    pub(super) fn step(&mut self, tables: &mut OwnTables) -> Duration {
         self.adopt();
-        let copies = self.drain();
+        self.drain(tables);
+        tables.step();
         if !self.is_over && !self.takes.is_empty() && !signal::is_ours(handler::handle) {
             self.end_over();
         }
@@ -198,10 +203,10 @@ impl Sampler {
             self.disarm_if(|_, armed| armed.id.slot().is_some_and(Slot::is_cramped), Some(Refused::Stack));
         }
         if self.next_scan <= Instant::now() && !self.takes.is_empty() {
-            self.scan();
+            self.scan(tables);
         }
         // Copies are long, and there is room for few.
-        self.unwinding.as_mut().map_or(DRAIN, |unwinding| unwinding.pause_after(copies))
+        self.copies.as_mut().map_or(DRAIN, Copies::pause)
     }
 
     /// The shortest period that a profile has.
@@ -221,7 +226,7 @@ impl Sampler {
     }
 
     /// Arms threads that have begun, and gives back the slots of those that have ended.
-    fn scan(&mut self) {
+    fn scan(&mut self, tables: &mut OwnTables) {
         if self.is_over {
             return;
         }
@@ -245,7 +250,7 @@ impl Sampler {
         }
         if !ended.is_empty() {
             // Their last samples: none come after this.
-            self.drain();
+            self.drain(tables);
         }
         for tid in ended {
             let Some(armed) = self.armed.remove(&tid) else { continue };
@@ -374,6 +379,7 @@ impl Sampler {
     }
 
     fn add_thread(&mut self, tid: u32, id: SlotId) {
+        caches::prepare(id);
         let used = thread_cpu_ns_of(tid);
         self.armed.insert(tid, Armed { id, seen_ns: used.unwrap_or(0) });
         self.unbound.push(id);
@@ -396,12 +402,12 @@ impl Sampler {
         }
     }
 
-    /// Reads what handlers have left: how many copies of stacks.
-    fn drain(&mut self) -> u64 {
+    /// Reads what handlers have left.
+    fn drain(&mut self, tables: &mut OwnTables) {
         let period = arm::period();
-        let Self { takes, library, unwinding, armed, .. } = self;
-        let mut give = |walked: &Record, unwound: &Record| {
-            let Tick { value, cpu_ns, overruns, .. } = walked.of_kind;
+        let Self { takes, library, copies, armed, .. } = self;
+        let mut give = |record: &Record| {
+            let Tick { value, cpu_ns, overruns, .. } = record.of_kind;
             let id = SlotId::from_value(value);
             let tid = id.slot().map_or(0, Slot::tid);
             let Some(thread) = armed.get_mut(&tid).filter(|thread| thread.id == id) else { return };
@@ -413,20 +419,18 @@ impl Sampler {
                 if !is_told {
                     take.note(UNTOLD);
                 }
-                let record = if take.is_unwound() { unwound } else { walked };
                 take.add(record, thread.seen_ns, period, library, || name_of(id));
             }
         };
-        // First: those in the other queue came later, for these had no more room.
-        // No more than there is room for: samples may come as fast as stacks are unwound, and
-        // errands wait.
-        let room = self.queue.capacity();
-        let mut copies = 0;
-        while copies < room && unwinding.as_mut().is_some_and(|unwinding| unwinding.pop(&mut give)) {
-            copies += 1;
-        }
-        self.queue.drain(|record| give(record, record));
-        copies
+        self.queue.drain(|record| {
+            let copies = copies.as_mut().filter(|_| record.of_kind.is_copied);
+            match copies.and_then(|copies| copies.take(record, tables)) {
+                Some(Functions { frames, depth, end }) => {
+                    give(&Record { frames, depth, end, is_missed: false, ..*record });
+                }
+                None => give(record),
+            }
+        });
     }
 
     fn refresh_mappings(&mut self) {

@@ -89,8 +89,6 @@ pub(super) struct Take {
     unsampled: HashMap<u32, Unsampled>,
     aggregate: Aggregate,
     timeline: Option<Vec<Moment>>,
-    /// Whether it wants stacks by tables.
-    is_unwound: bool,
     coverage: ProfileCoverage,
     /// The reason why nothing is sampled any more.
     over: Option<&'static str>,
@@ -115,7 +113,6 @@ impl Take {
             unsampled: HashMap::new(),
             aggregate: Aggregate::new(),
             timeline: options.timeline.then(Vec::new),
-            is_unwound: options.unwind,
             coverage: ProfileCoverage::default(),
             over: None,
         }
@@ -124,11 +121,6 @@ impl Take {
     /// Its period, in nanoseconds of a thread's CPU time.
     pub(super) fn period(&self) -> u64 {
         self.period
-    }
-
-    /// Whether it wants stacks by tables.
-    pub(super) fn is_unwound(&self) -> bool {
-        self.is_unwound
     }
 
     /// Adds an armed thread, which had used `cpu_ns` before this profile began, if the kernel
@@ -295,16 +287,13 @@ impl Take {
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
-        let tables = dormouse_unwind::libraries();
-        let has_table = |at: usize| tables.is_some_and(|tables| tables.contains(at));
-        // In a library without a table the walk cannot look for the caller.
-        let is_unlooked = |at: &usize| library.contains(at) && !has_table(*at);
-        let lacks_caller = record.lacks_caller || frames.first().is_some_and(is_unlooked);
-        coverage.in_library += u64::from(lacks_caller && !self.is_unwound);
-        coverage.uncopied += u64::from(record.of_kind.is_uncopied && self.is_unwound);
+        // By frame pointers, which the C library does not keep.
+        let is_in_library =
+            |at: Option<&usize>| record.is_missed && at.is_some_and(|at| library.contains(at));
+        coverage.in_library += u64::from(is_in_library(frames.first()));
+        coverage.uncopied += u64::from(record.is_missed);
         // A caller's address in the C library: it has called the first function of the thread.
-        let is_whole = frames.last().is_some_and(|outermost| library.contains(outermost))
-            && frames.iter().any(|&at| !library.contains(&at) && !has_table(at));
+        let is_whole = is_in_library(frames.last()) && frames.iter().any(|at| !library.contains(at));
         match record.end {
             WalkEnd::Cut => coverage.cut += 1,
             WalkEnd::Last => coverage.ended += 1,

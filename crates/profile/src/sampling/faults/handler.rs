@@ -54,13 +54,13 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
             // A late signal comes at another place than its fault. Whether the stack is the
             // thread's own is unknown, because that would need a thread-local.
             let walked = if trap.is_late != 0 {
-                Walked { depth: 0, end: WalkEnd::Lost, lacks_caller: false }
+                Walked { depth: 0, end: WalkEnd::Lost, is_missed: false }
             } else {
-                walk::walk(from, &(0..0), &mut (*record).frames)
+                walk::walk(None, from, &(0..0), &mut (*record).frames)
             };
             (*record).depth = walked.depth as u32;
             (*record).end = walked.end;
-            (*record).lacks_caller = walked.lacks_caller;
+            (*record).is_missed = walked.is_missed;
         }
     };
     // SAFETY: writes all fields, and returns.

@@ -19,6 +19,7 @@ use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::engine::Engine;
+use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
@@ -71,8 +72,8 @@ impl Engine for Sampler {
         ProfileKind::Faults
     }
 
-    fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
-        dormouse_unwind::prepare_libraries();
+    fn start(&mut self, number: u64, options: &Options, tables: &mut OwnTables) -> Result<(), Error> {
+        tables.begin();
         self.drain();
         let every = NonZero::new(options.faults).unwrap_or(NonZero::<u32>::MIN);
         let data = event::take_signal().map_err(Error::Unavailable)?;
@@ -88,7 +89,7 @@ impl Engine for Sampler {
         // A refusal to all is an error; one to some, a note.
         let has_none = self.armed.as_ref().is_none_or(|armed| armed.events.values().all(Option::is_none));
         if let (Some(error), true) = (refused, has_none) {
-            self.end(number);
+            self.end(number, tables);
             return Err(Error::Unavailable(error.to_string()));
         }
         Ok(())
@@ -98,9 +99,10 @@ impl Engine for Sampler {
         self.takes.get(&number).map_or(0, |take| take.sum.size())
     }
 
-    fn read(&mut self, number: u64) -> Option<Profile> {
+    fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile> {
         self.scan();
         self.drain();
+        tables.step();
         self.mappings.refresh();
         let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped() + trap::cramped());
         let take = self.takes.get_mut(&number)?;
@@ -108,7 +110,7 @@ impl Engine for Sampler {
         Some(take.sum.read(&self.mappings, |_| ()))
     }
 
-    fn end(&mut self, number: u64) {
+    fn end(&mut self, number: u64, _: &mut OwnTables) {
         self.drain();
         self.takes.remove(&number);
         match self.armed.take().filter(|_| !self.takes.is_empty()) {
@@ -118,8 +120,9 @@ impl Engine for Sampler {
         }
     }
 
-    fn step(&mut self) -> Option<Duration> {
+    fn step(&mut self, tables: &mut OwnTables) -> Option<Duration> {
         self.drain();
+        tables.step();
         let armed = self.armed.as_ref()?;
         if armed.next_scan <= Instant::now() || !armed.is_over && !event::is_signal_ours() {
             self.scan();

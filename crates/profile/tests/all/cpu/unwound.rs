@@ -134,24 +134,19 @@ pub(crate) fn whole(stacks: &[(Vec<String>, u64)]) -> u64 {
 }
 
 #[test]
-fn bare_callers_come_whole_if_unwound() {
+fn bare_callers_come_whole() {
     in_child(|| {
         const TIME: Duration = Duration::from_millis(700);
-        // Both at once: neither has a part in the other.
+        // The option of earlier versions changes nothing.
         let (plain, with) =
             (Profiling::start(&options(250)).unwrap(), Profiling::start(&unwound(250)).unwrap());
         below_qsort(TIME);
-        let (plain, with) = (plain.read(), with.read());
-        let found = stacks(&with);
-        assert!(whole(&found) * 10 > TIME.as_nanos() as u64 * 8, "{found:#?}");
-        let coverage = &with.coverage;
-        assert!(coverage.ended * 10 >= coverage.samples * 9 && coverage.uncopied == 0, "{coverage:?}");
-        let short = stacks(&plain);
-        assert!(!short.is_empty());
-        for (stack, _) in &short {
-            assert!(!stack.iter().any(|name| name == "bare_01"), "{stack:?}");
+        for profile in [plain.read(), with.read()] {
+            let found = stacks(&profile);
+            assert!(whole(&found) * 10 > TIME.as_nanos() as u64 * 8, "{found:#?}");
+            let coverage = &profile.coverage;
+            assert!(coverage.ended * 10 >= coverage.samples * 9 && coverage.uncopied == 0, "{coverage:?}");
         }
-        assert_eq!(plain.coverage.samples, coverage.samples);
     });
 }
 
@@ -169,7 +164,7 @@ fn stacks_with_frame_pointers_stay_whole() {
 }
 
 #[test]
-fn stacks_longer_than_a_copy_are_cut() {
+fn stacks_longer_than_a_copy_become_whole() {
     #[inline(never)]
     fn deep(calls: u32, work: Duration) {
         let room = std::hint::black_box([0_u8; 8 * 1024]);
@@ -186,14 +181,15 @@ fn stacks_longer_than_a_copy_are_cut() {
         let run = || deep(8, Duration::from_millis(500));
         thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
         let profile = profiling.read();
+        // What lies beyond a copy is learned one function at a sample.
         let coverage = &profile.coverage;
-        assert!(coverage.cut * 10 > coverage.samples * 8, "{coverage:?}");
+        assert!(coverage.ended * 10 > coverage.samples * 7, "{coverage:?}");
         let found = stacks(&profile);
-        let reached = |stack: &&(Vec<String>, u64)| stack.0.iter().any(|name| name == "bare_11");
-        let is_told = |(stack, _): &(Vec<String>, u64)| {
-            stack.last().is_some_and(|outermost| outermost.starts_with("(deeper than"))
+        let is_deep = |stack: &&(Vec<String>, u64)| {
+            stack.0.iter().any(|name| name == "bare_11")
+                && stack.0.iter().any(|name| name.contains("thread_start"))
         };
-        assert!(found.iter().filter(reached).any(is_told), "{found:#?}");
+        assert!(found.iter().any(|stack| is_deep(&stack)), "{found:#?}");
     });
 }
 

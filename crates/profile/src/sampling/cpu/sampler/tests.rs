@@ -8,16 +8,16 @@ use crate::sampling::walk::DEPTH;
 
 impl Sampler {
     /// Leaves samples of a thread, each with frames of its own, and reads them.
-    pub(in crate::sampling) fn take_in(&mut self, samples: Range<u64>) {
+    pub(in crate::sampling) fn take_in(&mut self, samples: Range<u64>, tables: &mut OwnTables) {
         let id = self.armed.values().next().unwrap().id;
         for sample in samples {
-            let of_kind = Tick { value: id.to_value(), cpu_ns: 1 << 50, overruns: 0, is_uncopied: false };
+            let of_kind = Tick { value: id.to_value(), cpu_ns: 1 << 50, overruns: 0, is_copied: false };
             let frames = std::array::from_fn(|frame| (sample << 10) as usize + frame);
             let (depth, end) = (DEPTH as u32, WalkEnd::Cut);
-            let record = Record { of_kind, at_ns: 0, group: 0, depth, end, lacks_caller: false, frames };
+            let record = Record { of_kind, at_ns: 0, group: 0, depth, end, is_missed: false, frames };
             // SAFETY: the queue's place.
             assert!(unsafe { self.queue.push(|place| place.write(record)) });
-            self.drain();
+            self.drain(tables);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::sampling::walk::DEPTH;
 /// A record of one frame, which is the outermost.
 fn whole(of_kind: Tick) -> Record {
     let frames = [0x1000; DEPTH];
-    Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, lacks_caller: false, frames }
+    Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, is_missed: false, frames }
 }
 
 /// The samples that a profile takes of a thread in some seconds of CPU time, and their weight.
@@ -20,7 +20,7 @@ fn taken(hz: u32, seconds: u64, jitter: u64) -> (u64, u64) {
     take.add_thread(id, 7, Some(0));
     for tick in 1..=seconds * 250 {
         let cpu_ns = tick * TICK + arm::random() % (2 * jitter + 1) - jitter;
-        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false };
         let record = whole(of_kind);
         take.add(&record, cpu_ns, 1_000_000, &(0..0), || None);
     }
@@ -48,7 +48,7 @@ fn late_samples_are_counted() {
     let id = SlotId { index: 3, generation: 4 };
     take.add_thread(id, 7, Some(0));
     for cpu_ns in [9_000_000, 5_000_000, 12_000_000] {
-        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false };
         let record = whole(of_kind);
         take.add(&record, cpu_ns, 1_000_000, &(0..0), || None);
     }
@@ -62,9 +62,9 @@ fn stacks_inside_of_libraries_have_not_ended() {
     let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
     let id = SlotId { index: 3, generation: 4 };
     take.add_thread(id, 7, Some(0));
-    let mut add = |cpu_ns, innermost, lacks_caller| {
-        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_uncopied: false };
-        let mut record = Record { depth: 2, end: WalkEnd::Lost, lacks_caller, ..whole(of_kind) };
+    let mut add = |cpu_ns, innermost, is_missed| {
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false };
+        let mut record = Record { depth: 2, end: WalkEnd::Lost, is_missed, ..whole(of_kind) };
         record.frames[0] = innermost;
         take.add(&record, cpu_ns, 1_000_000, &(0x1000..0x2000), || None);
         let coverage = &take.coverage;
@@ -81,7 +81,7 @@ fn threads_that_ended_have_names() {
     let name = |begin: fn(&mut Take, SlotId, u32)| {
         let (mut take, id) = (Take::new(&Options::default(), 0, 0), SlotId { index: 3, generation: 4 });
         begin(&mut take, id, dormouse_sys::process::identity::tid());
-        let of_kind = Tick { value: id.to_value(), cpu_ns: 0, overruns: 0, is_uncopied: false };
+        let of_kind = Tick { value: id.to_value(), cpu_ns: 0, overruns: 0, is_copied: false };
         take.add(&whole(of_kind), 1 << 40, 1_000_000, &(0..0), || None);
         take.read(0, 0, &Mappings::default()).threads.remove(0).name
     };
@@ -112,7 +112,7 @@ fn time_behind_a_mask_stays_its_own() {
     work();
     let open = used();
     take.find_thread(id, tid, Some(open));
-    let of_kind = Tick { value: id.to_value(), cpu_ns: open + 1000, overruns: 0, is_uncopied: false };
+    let of_kind = Tick { value: id.to_value(), cpu_ns: open + 1000, overruns: 0, is_copied: false };
     let record = whole(of_kind);
     take.add(&record, open + 1000, 1_000_000, &(0..0), || None);
     work();

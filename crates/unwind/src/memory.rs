@@ -1,0 +1,116 @@
+//! The memory of a process, read by the kernel: it may be unmapped at any moment.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use dormouse_sys::peek;
+use dormouse_sys::perf::is_filtered;
+
+use crate::bytes::MappedBytes;
+
+/// The longest entry of a table.
+const LONGEST: usize = 1 << 20;
+/// The bytes of an entry that are read at first.
+const FIRST: usize = 512;
+
+/// Memory that can be read by address.
+pub trait Memory {
+    /// Copies memory from `address` on, up to the first byte that cannot be read. Returns the
+    /// number of bytes.
+    fn read(&self, address: u64, into: &mut [u8]) -> usize;
+}
+
+/// The memory of a process.
+#[derive(Debug)]
+pub struct ProcessMemory(Source);
+
+#[derive(Debug)]
+enum Source {
+    /// This process's. No file stays open: the host may close all descriptors, and open others.
+    Own,
+    Other(File),
+}
+
+/// This process's memory.
+const OWN: &str = "/proc/self/mem";
+
+impl ProcessMemory {
+    /// This process's memory.
+    ///
+    /// # Errors
+    ///
+    /// That of opening `/proc/self/mem`, by which it is read under a filter of system calls: a
+    /// change of user forbids it, or `/proc` is not mounted.
+    pub fn own() -> io::Result<Self> {
+        File::open(OWN).map(|_| Self(Source::Own))
+    }
+
+    /// The memory of another process.
+    ///
+    /// # Errors
+    ///
+    /// That of opening `/proc/PID/mem`: this process may not look into that one, or `/proc` is not
+    /// mounted.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/mem")).map(|file| Self(Source::Other(file)))
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        match &self.0 {
+            Source::Other(file) => file.read_at(into, address).unwrap_or(0),
+            Source::Own if is_filtered() => {
+                File::open(OWN).and_then(|file| file.read_at(into, address)).unwrap_or(0)
+            }
+            Source::Own => peek::copy_some(address as usize, into),
+        }
+    }
+}
+
+impl Memory for MappedBytes<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let from =
+            address.checked_sub(self.address).and_then(|at| self.bytes.get(usize::try_from(at).ok()?..));
+        let there = from.unwrap_or_default();
+        let length = there.len().min(into.len());
+        into[..length].copy_from_slice(&there[..length]);
+        length
+    }
+}
+
+/// Exactly `N` bytes.
+pub(crate) fn array<const N: usize>(memory: &impl Memory, address: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (memory.read(address, &mut bytes) == N).then_some(bytes)
+}
+
+/// Fills `into` with the entry at an address: its length, and that many bytes.
+pub(crate) fn entry<'a>(
+    memory: &impl Memory,
+    address: u64,
+    into: &'a mut Vec<u8>,
+) -> Option<MappedBytes<'a>> {
+    let mut wanted = FIRST;
+    loop {
+        into.clear();
+        into.try_reserve(wanted).ok()?;
+        into.resize(wanted, 0);
+        let length = memory.read(address, into);
+        into.truncate(length);
+        // A length of all ones announces a longer form, which no linker of today writes.
+        let length = u32::from_ne_bytes(*into.first_chunk()?) as usize + size_of::<u32>();
+        if length > LONGEST {
+            return None;
+        }
+        if length <= into.len() {
+            into.truncate(length);
+            return Some(MappedBytes { address, bytes: into });
+        }
+        if wanted >= length {
+            return None;
+        }
+        wanted = length;
+    }
+}

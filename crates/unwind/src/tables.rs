@@ -1,0 +1,302 @@
+//! The tables of one process, of which each function is read when a stack first needs it.
+
+use std::ops::Range;
+
+use dormouse_maps::{FileId, MappingKind, Perms, parse};
+
+use crate::entry::{Buffers, Entry};
+use crate::index::{Around, Index};
+use crate::memory::Memory;
+use crate::object::Head;
+use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
+use crate::table::{Learning, RowTable};
+
+/// The most memory of all tables, unless told otherwise.
+const MOST: usize = 64 << 20;
+
+/// The most functions that are found in a copy of a stack.
+pub const MOST_FRAMES: usize = 1024;
+
+/// Padding between functions is shorter.
+const PADDING: u64 = 16;
+
+/// How the caller of an address is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// By this rule of its object's table.
+    Ruled(FrameRule),
+    /// Its object has no table: by the frame pointer.
+    Linked,
+    /// No code lies there.
+    None,
+}
+
+/// How far the functions in a copy of a stack go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyEnd {
+    /// To the first function of the thread.
+    Outermost,
+    /// To the end of the copy.
+    Copy,
+    /// To code whose caller no rule finds.
+    Unknown,
+}
+
+/// An object with code.
+#[derive(Debug)]
+pub(crate) struct Object {
+    /// Where its file begins, and which file that is.
+    at: u64,
+    file: Option<FileId>,
+    head: Head,
+    index: Option<Index>,
+    /// `None` where there is no index, or no memory.
+    learning: Option<Learning>,
+    /// No other object of this process has the same number.
+    pub(crate) number: u64,
+    /// How often its table has changed.
+    pub(crate) version: u64,
+}
+
+/// A mapping with code, and the place of its object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CodeRange {
+    pub(crate) range: Range<u64>,
+    object: Option<usize>,
+}
+
+/// The unwind tables of a process.
+#[derive(Debug)]
+pub struct UnwindTables<M> {
+    memory: M,
+    objects: Vec<Object>,
+    code: Vec<CodeRange>,
+    buffers: Buffers,
+    most: usize,
+    /// The number of objects so far.
+    numbers: u64,
+    /// How often tables were forgotten to make room.
+    forgotten: u64,
+    /// How often something was learned, or code has come or gone.
+    changes: u64,
+}
+
+impl<M: Memory> UnwindTables<M> {
+    /// Tables that know of no code yet.
+    pub fn new(memory: M) -> Self {
+        Self {
+            memory,
+            objects: Vec::new(),
+            code: Vec::new(),
+            buffers: Buffers::default(),
+            most: MOST,
+            numbers: 0,
+            forgotten: 0,
+            changes: 0,
+        }
+    }
+
+    /// Limits the memory of all tables.
+    pub fn set_most(&mut self, bytes: usize) {
+        self.most = bytes;
+    }
+
+    /// Takes in the text of `/proc/PID/maps`: code that has come, and code that is gone. What was
+    /// learned of code that is still there stays.
+    ///
+    /// # Cost
+    ///
+    /// Some reads of memory for each object that has come.
+    pub fn update(&mut self, maps: &[u8]) {
+        let mut before = std::mem::take(&mut self.objects);
+        self.changes += 1;
+        self.code.clear();
+        for line in parse(maps).map_while(Result::ok) {
+            let range = line.start..line.last.saturating_add(1);
+            let is_head = line.offset == 0 && (line.kind.has_file() || line.kind == MappingKind::Vdso);
+            // An object's file may also be mapped as data, whole.
+            if is_head && line.perms.contains(Perms::READ) && self.object_at(range.start).is_none() {
+                let known = before.iter().position(|old| old.at == range.start && old.file == line.file);
+                match known.map(|at| before.swap_remove(at)) {
+                    Some(object) => self.objects.push(object),
+                    None => self.add(range.start, line.file),
+                }
+            }
+            if line.perms.contains(Perms::EXECUTE) && self.code.try_reserve(1).is_ok() {
+                let object = self.object_at(range.start);
+                self.code.push(CodeRange { range, object });
+            }
+        }
+    }
+
+    /// The place of the object in which an address lies, among those that begin below it.
+    fn object_at(&self, address: u64) -> Option<usize> {
+        self.objects.iter().rposition(|object| object.head.range.contains(&address))
+    }
+
+    fn add(&mut self, at: u64, file: Option<FileId>) {
+        let Some(head) = Head::read(&self.memory, at) else { return };
+        if self.objects.try_reserve(1).is_err() {
+            return;
+        }
+        let index = head.index.and_then(|index| Index::read(&self.memory, index));
+        let learning = index.and_then(|_| Learning::new(head.range.clone()));
+        self.numbers += 1;
+        self.objects.push(Object { at, file, head, index, learning, number: self.numbers, version: 0 });
+    }
+
+    /// The mapping with code in which an address lies.
+    fn code_at(&self, address: u64) -> Option<&CodeRange> {
+        let behind = self.code.partition_point(|code| code.range.start <= address);
+        self.code.get(behind.checked_sub(1)?).filter(|code| code.range.contains(&address))
+    }
+
+    /// Whether code lies at an address.
+    pub fn is_code(&self, address: u64) -> bool {
+        self.code_at(address).is_some()
+    }
+
+    /// How the caller of an address inside of an instruction is found. The entry of its function is
+    /// read if it was not before.
+    ///
+    /// # Cost
+    ///
+    /// At the first look into a function some ten reads of memory.
+    pub fn code(&mut self, address: u64) -> Code {
+        let Some(code) = self.code_at(address) else { return Code::None };
+        let Some(place) = code.object else { return Code::Linked };
+        let Self { memory, objects, buffers, .. } = self;
+        let object = &mut objects[place];
+        let Some((index, learning)) = object.index.zip(object.learning.as_mut()) else {
+            return Code::Linked;
+        };
+        if let Some(rule) = learning.table().packed(address) {
+            return Code::Ruled(rule.rule());
+        }
+        learn(memory, index, learning, buffers, address);
+        object.version += 1;
+        self.changes += 1;
+        let rule = learning.table().packed(address).unwrap_or(PackedRule::UNKNOWN).rule();
+        self.make_room();
+        Code::Ruled(rule)
+    }
+
+    /// Forgets the longest tables until all have room.
+    fn make_room(&mut self) {
+        while self.size() > self.most {
+            let longest = self.objects.iter_mut().max_by_key(|object| object.size());
+            let Some(object) = longest else { return };
+            object.learning = Learning::new(object.head.range.clone());
+            object.version += 1;
+            self.forgotten += 1;
+        }
+    }
+
+    /// Fills in the addresses of the functions of a stack of which this is a copy from its stack
+    /// pointer on: the instruction of `from`, and for each caller one inside of its call. The
+    /// innermost is first. At most [`MOST_FRAMES`] are found.
+    pub fn follow(&mut self, from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
+        let (mut at, mut is_beyond) = (from, false);
+        into.clear();
+        while into.len() < MOST_FRAMES {
+            into.push(at.instruction as u64);
+            let read = |address: usize| {
+                let word = address.checked_sub(from.stack).and_then(|at| copy.get(at..)?.first_chunk());
+                is_beyond |= word.is_none() && address >= from.stack;
+                word.map(|word| usize::from_ne_bytes(*word))
+            };
+            let rule = match self.code(at.instruction as u64) {
+                Code::Ruled(rule) => rule,
+                Code::Linked => FrameRule::LINK,
+                Code::None => return CopyEnd::Unknown,
+            };
+            match rule.caller(at, read) {
+                CallerStep::Found(caller) => at = caller,
+                CallerStep::Outermost => return CopyEnd::Outermost,
+                CallerStep::Unknown if is_beyond => return CopyEnd::Copy,
+                CallerStep::Unknown if rule.is_first(at, into.len()) => return CopyEnd::Outermost,
+                CallerStep::Unknown => return CopyEnd::Unknown,
+            }
+        }
+        CopyEnd::Unknown
+    }
+
+    /// Reads all functions of the object in which an address lies. Returns its table.
+    pub fn read_whole(&mut self, address: u64) -> Option<&RowTable> {
+        let place = self.code_at(address)?.object?;
+        let index = self.objects[place].index?;
+        for number in 0..index.count() {
+            if let Some(function) = index.get(&self.memory, number) {
+                self.code(function.start);
+            }
+        }
+        Some(self.objects[place].learning.as_ref()?.table())
+    }
+
+    /// The bytes of all tables.
+    pub fn size(&self) -> usize {
+        self.objects.iter().map(Object::size).sum()
+    }
+
+    /// How often something was learned, or mappings were taken in.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// How often the longest table was forgotten to make room.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// The mappings with code, each with its object, if that has a table.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&Range<u64>, Option<(&Object, &RowTable)>)> {
+        self.code.iter().map(|code| {
+            let object = code.object.and_then(|place| self.objects.get(place));
+            (&code.range, object.and_then(|object| Some((object, object.learning.as_ref()?.table()))))
+        })
+    }
+}
+
+impl Object {
+    fn size(&self) -> usize {
+        self.learning.as_ref().map_or(0, |learning| learning.table().size())
+    }
+}
+
+/// Learns the rules around an address, about which nothing has been learned. If there is no memory,
+/// nothing is.
+fn learn(memory: &impl Memory, index: Index, learning: &mut Learning, buffers: &mut Buffers, address: u64) {
+    let Some(gap) = learning.table().gap(address) else { return };
+    let around = index.find(memory, address).unwrap_or(Around { function: None, next: None });
+    let next = around.next.unwrap_or(gap.end).min(gap.end);
+    // Code that no entry covers is hand-written: it keeps frame pointers, or nobody knows.
+    let (mut rest, mut rule) = (gap.start..next, FrameRule::LINK);
+    if let Some(function) = around.function {
+        rest.start = gap.start.max(function.start);
+        let entry = Entry::read(memory, function.entry, buffers);
+        match entry.filter(|entry| entry.start == function.start && entry.start < entry.end) {
+            Some(entry) => {
+                // No code runs between functions that are only padded.
+                let end = if next.saturating_sub(entry.end) < PADDING { next } else { entry.end.min(next) };
+                if address >= end {
+                    rest.start = gap.start.max(end);
+                } else if gap.start <= entry.start {
+                    let rows =
+                        entry.rows(|at, rule| if at < end { learning.push(at, rule) } else { Some(()) });
+                    if rows.and_then(|()| learning.finish(end)).is_some() {
+                        return;
+                    }
+                    learning.cancel();
+                    rule = FrameRule::Unknown;
+                } else {
+                    // Entries that overlap.
+                    rule = FrameRule::Unknown;
+                }
+            }
+            None => rule = FrameRule::Unknown,
+        }
+    }
+    let rule = PackedRule::new(rule).unwrap_or(PackedRule::UNKNOWN);
+    let _no_memory = learning.push(rest.start, rule).and_then(|()| learning.finish(rest.end));
+    learning.cancel();
+}
