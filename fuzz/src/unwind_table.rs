@@ -1,6 +1,6 @@
 //! Tables are learned from any bytes, and have sorted rows; a walk only goes up the stack.
 
-use dormouse_unwind::{CallFrame, Code, CopyEnd, MOST_FRAMES, MappedBytes, UnwindTables};
+use dormouse_unwind::{CallFrame, CallerWay, CopyEnd, MOST_FRAMES, MappedBytes, UnwindTables};
 
 /// Where the bytes are mapped.
 const START: u64 = 0x1000;
@@ -18,8 +18,8 @@ pub fn check(bytes: &[u8]) {
     let mut tables = UnwindTables::new(MappedBytes { address: START, bytes });
     tables.update(format!("{START:x}-{:x} r-xp 00000000 fe:01 7 /object\n", START + 0x10_0000).as_bytes());
     let addresses = || bytes.chunks(3).map(|chunk| START + chunk.iter().map(|&byte| u64::from(byte) * 37).sum::<u64>());
-    let first: Vec<Code> = addresses().map(|address| tables.code(address)).collect();
-    let again: Vec<Code> = addresses().map(|address| tables.code(address)).collect();
+    let first: Vec<CallerWay> = addresses().map(|address| tables.code(address)).collect();
+    let again: Vec<CallerWay> = addresses().map(|address| tables.code(address)).collect();
     assert_eq!(first, again);
     if let Some(table) = tables.read_whole(START) {
         let rows: Vec<_> = table.rows().collect();

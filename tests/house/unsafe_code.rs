@@ -5,6 +5,7 @@
 //! the checks of each file, by the beginning of its path.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::Path;
 
 use dormouse_testkit::assert_committed;
@@ -95,7 +96,7 @@ fn unsafe_files(root: &Path) -> Vec<(String, usize, String)> {
         |path: &Path| path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
     let with_sites = all.into_iter().filter(|path| !is_test(path)).filter_map(|path| {
         let text = std::fs::read_to_string(&path).unwrap();
-        let sites = text.contains("unsafe").then(|| sites(text.parse().unwrap())).unwrap_or_default();
+        let sites = if text.contains("unsafe") { sites(text.parse().unwrap()) } else { 0 };
         let reason = || {
             let section = text.split_once("//! # Safety\n//!\n").map_or("", |(_, rest)| rest);
             let lines = section.lines().map_while(|line| line.strip_prefix("//! "));
@@ -130,21 +131,21 @@ fn table() -> (String, BTreeSet<String>) {
         let when = EMBEDDED.iter().find(|(name, _)| *name == one.name);
         let when = when.unwrap_or_else(|| panic!("{} has unsafe code: name it in EMBEDDED", one.name)).1;
         sums.push((one.name.clone(), when, found.iter().map(|(_, sites, _)| sites).sum::<usize>()));
-        text += &format!("\n### {}\n\n| file | sites | why it is sound |\n|---|---|---|\n", one.name);
+        writeln!(text, "\n### {}\n\n| file | sites | why it is sound |\n|---|---|---|", one.name).unwrap();
         for (path, sites, reason) in found {
             if reason.is_empty() {
                 unexplained.push(path.clone());
             }
-            text += &format!("| `{path}` | {sites} | {reason} |\n");
+            writeln!(text, "| `{path}` | {sites} | {reason} |").unwrap();
             paths.insert(path);
         }
     }
     assert!(unexplained.is_empty(), "no section `# Safety` at the head of {unexplained:?}");
     let mut head = "\n| crate | sites | a service has it |\n|---|---|---|\n".to_owned();
     for (name, when, sites) in &sums {
-        head += &format!("| {name} | {sites} | {when} |\n");
+        writeln!(head, "| {name} | {sites} | {when} |").unwrap();
     }
-    head += &format!("| all | {} | |\n", sums.iter().map(|(.., sites)| sites).sum::<usize>());
+    writeln!(head, "| all | {} | |", sums.iter().map(|(.., sites)| sites).sum::<usize>()).unwrap();
     (head + &text, paths)
 }
 

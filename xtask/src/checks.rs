@@ -132,9 +132,9 @@ pub(crate) fn fallback(suite: &mut Suite) -> Result {
 /// with frame pointers: one build for both. The test `placed` needs a service with frame pointers,
 /// and keeps this one.
 pub(crate) fn flags(suite: &mut Suite) -> Result {
+    const FLAGS: &str = "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings";
     let mut off = cargo("check --locked --package dormouse --all-features");
     run(off.args(["--target", &host()?]).env("RUSTFLAGS", "--cfg dormouse_off -D warnings"))?;
-    const FLAGS: &str = "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings";
     let chosen =
         "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio";
     with_flags(suite, FLAGS, chosen, "--lib")?;

@@ -125,7 +125,7 @@ const CRC: [u32; 256] = {
     while byte < table.len() {
         let (mut crc, mut bit) = (byte as u32, 0);
         while bit < 8 {
-            crc = crc >> 1 ^ 0xedb8_8320 * (crc & 1);
+            crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
             bit += 1;
         }
         table[byte] = crc;

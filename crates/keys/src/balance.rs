@@ -193,6 +193,7 @@ fn named(keys: &Keys) -> impl Fn(&Key) -> bool {
 }
 
 /// Does the same to both, and fails if only one of them could do it.
+#[expect(clippy::too_many_lines, reason = "an arm for each step")]
 fn apply(op: &Op, real: &mut Real, model: &mut Model) -> Result<(), TestCaseError> {
     let leases = real.leases.len();
     let (done, expected) = match op {

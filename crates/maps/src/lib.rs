@@ -55,6 +55,7 @@ mod edit;
 mod entry;
 mod error;
 mod generation;
+mod held;
 mod kind;
 mod map;
 mod mapping;
@@ -72,8 +73,9 @@ pub mod symbols;
 pub use cache::{Cache, CacheStats};
 pub use edit::{Edit, Overlap};
 pub use error::{EditError, NoSlot};
+pub use held::Held;
 pub use kind::{FileId, MappingKind, Perms};
-pub use map::{Held, RangeMap};
+pub use map::RangeMap;
 pub use mapping::Mapping;
 pub use parse::{MapsLine, ParseError, parse};
 #[cfg(not(all(test, loom)))]

@@ -6,7 +6,6 @@
 //! one update at a time. Readers take no lock. An update inside an update of the same map would
 //! wait for itself.
 
-use crate::cache::Cache;
 use crate::changes::Changes;
 use crate::edit::Edit;
 use crate::error::NoSlot;
@@ -32,28 +31,6 @@ pub struct RangeMap<V, const WIDTH: u32 = 16> {
     stamp: Stamp<WIDTH>,
     published: Published<Snapshot<V>>,
     changes: Changes,
-}
-
-/// A map at one moment.
-#[derive(Debug)]
-pub struct Held<'a, V> {
-    tag: Tag,
-    snapshot: Option<&'a Snapshot<V>>,
-}
-
-impl<V: Copy> Held<'_, V> {
-    /// The mapping that contains `addr`, from `cache` if it has it.
-    #[inline]
-    pub fn find(&self, cache: &Cache<V>, addr: u64) -> Option<Mapping<V>> {
-        let snapshot = self.snapshot?;
-        cache.find_or(addr, self.tag, || snapshot.find(addr))
-    }
-
-    /// The mapping that contains `addr`.
-    #[inline]
-    pub fn find_uncached(&self, addr: u64) -> Option<Mapping<V>> {
-        self.snapshot?.find(addr)
-    }
 }
 
 /// The mapping that an update has inserted last.
@@ -92,23 +69,6 @@ impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
     #[inline]
     pub fn find(&self, addr: u64) -> Result<Option<Mapping<V>>, NoSlot> {
         self.published.read(|snapshot| snapshot.and_then(|snapshot| snapshot.find(addr)))
-    }
-
-    /// Gives `look` the map as it is now, for several look-ups. Until `look` returns,
-    /// [`RangeMap::is_settled`] is false once this map has changed: memory to which values lead can
-    /// be kept until nobody has an old one.
-    ///
-    /// # Async-signal-safety
-    ///
-    /// That of `look`; reads no thread-local.
-    #[inline]
-    pub fn hold<R>(&self, look: impl FnOnce(Held<'_, V>) -> R) -> Result<R, NoSlot> {
-        let before = self.tag();
-        self.published.read_without_hint(|snapshot| {
-            // The same generation before and after: the snapshot is of it, too.
-            let tag = self.tag();
-            look(Held { tag: if tag == before { tag } else { Tag::CLOSED }, snapshot })
-        })
     }
 
     /// Whether every look-up that began before the last change has ended.
@@ -163,6 +123,15 @@ impl<V: Copy, const WIDTH: u32> RangeMap<V, WIDTH> {
         }
         writer.free_unread();
         Ok(mapping.map(|mapping| Inserted { mapping, tag: self.tag(), outdated }))
+    }
+
+    /// Gives `look` the snapshot of this moment, without a thread-local.
+    #[inline]
+    pub(crate) fn read_without_hint<R>(
+        &self,
+        look: impl FnOnce(Option<&Snapshot<V>>) -> R,
+    ) -> Result<R, NoSlot> {
+        self.published.read_without_hint(look)
     }
 
     #[inline]

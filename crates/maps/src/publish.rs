@@ -78,13 +78,13 @@ impl<T> Published<T> {
     /// Gives `look` the value that is published now.
     #[inline]
     pub(crate) fn read<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> Result<R, NoSlot> {
-        self.read_by(|slots, address| slots.claim(address), look)
+        self.read_by(Slots::claim, look)
     }
 
     /// Does the same without a thread-local.
     #[inline]
     pub(crate) fn read_without_hint<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> Result<R, NoSlot> {
-        self.read_by(|slots, address| slots.claim_without_hint(address), look)
+        self.read_by(Slots::claim_without_hint, look)
     }
 
     #[inline(always)]

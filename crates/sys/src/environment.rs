@@ -109,7 +109,8 @@ pub fn is_off() -> bool {
 /// The fault of `DORMOUSE`, with which it counts as `on`.
 pub fn config_error() -> Option<String> {
     let value = variables().dormouse.as_ref().filter(|value| *value != "off" && *value != "on")?;
-    Some(format!("DORMOUSE is {value:?}, and counts as `on`: set it to `off` or `on`, or unset it"))
+    let value = value.display();
+    Some(format!("DORMOUSE is \"{value}\", and counts as `on`: set it to `off` or `on`, or unset it"))
 }
 
 /// In place, because a copy of dormouse that leaves with its object would leak a box.

@@ -1,5 +1,5 @@
-//! What one thread remembers of the tables: the rules of the addresses that it has met, and the
-//! ranges in which they lie.
+//! The memory of one thread: the rules of the addresses that it has met, and the ranges in which
+//! they lie.
 //!
 //! The same callers come again and again: a service has some thousand call sites, and a stack of
 //! thirty frames has most of them in common with the one before. So an address is first searched
@@ -9,8 +9,8 @@ use std::cell::Cell;
 
 use dormouse_maps::{Cache, CacheStats};
 
-use crate::own::TableRef;
 use crate::rule::PackedRule;
+use crate::table::TableRef;
 
 /// Places for addresses. With the ranges they take no more than a page.
 const PLACES: usize = 120;

@@ -3,7 +3,7 @@
 
 use crate::arch;
 use crate::bytes::{Cursor, MappedBytes};
-use crate::memory::{self, Memory};
+use crate::memory::{self, MemorySource};
 use crate::rule::{CallerRule, FrameBase, FrameRule, PackedRule, SavedAt};
 
 /// The deepest stack of rules that a program may remember.
@@ -34,7 +34,7 @@ enum Base {
     Register(u64, i64),
     /// The word at a distance from a register.
     Word(u64, i64),
-    /// That of a stub of the linker's, which has pushed a word from this byte on.
+    /// The frame of a stub of the linker's, which has pushed a word from this byte on.
     Stub(u8),
     /// Another expression.
     Computed,
@@ -125,7 +125,7 @@ impl<'a> Common<'a> {
 
 impl<'a> Entry<'a> {
     /// The entry at an address.
-    pub(crate) fn read(memory: &impl Memory, address: u64, buffers: &'a mut Buffers) -> Option<Self> {
+    pub(crate) fn read(memory: &impl MemorySource, address: u64, buffers: &'a mut Buffers) -> Option<Self> {
         let Buffers { own, common } = buffers;
         let own = memory::entry(memory, address, own)?;
         let mut rest = own.at(address)?;

@@ -2,7 +2,7 @@
 //! where its entry is.
 
 use crate::bytes::MappedBytes;
-use crate::memory::{self, Memory};
+use crate::memory::{self, MemorySource};
 
 /// How the index is written: four bytes a number; addresses relative to it.
 const COUNT: u8 = 0x03;
@@ -43,7 +43,7 @@ pub(crate) struct Around {
 impl Index {
     /// Reads the head of the index at an address. `None` if it cannot be read, or has another
     /// format than linkers write.
-    pub(crate) fn read(memory: &impl Memory, address: u64) -> Option<Self> {
+    pub(crate) fn read(memory: &impl MemorySource, address: u64) -> Option<Self> {
         let bytes: [u8; HEAD] = memory::array(memory, address)?;
         let mut head = MappedBytes { address, bytes: &bytes }.at(address)?;
         let [version, place, count, places] = [head.byte()?, head.byte()?, head.byte()?, head.byte()?];
@@ -73,12 +73,12 @@ impl Index {
     }
 
     /// The function with a number.
-    pub(crate) fn get(&self, memory: &impl Memory, number: u64) -> Option<Function> {
+    pub(crate) fn get(&self, memory: &impl MemorySource, number: u64) -> Option<Function> {
         Some(self.function(memory::array(memory, self.place(number))?))
     }
 
     /// The functions around an address.
-    pub(crate) fn find(&self, memory: &impl Memory, address: u64) -> Option<Around> {
+    pub(crate) fn find(&self, memory: &impl MemorySource, address: u64) -> Option<Around> {
         // Below `first` all begin at the address or below it, from `end` on behind it.
         let (mut first, mut end) = (0, self.count);
         while end - first > BLOCK {

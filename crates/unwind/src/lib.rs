@@ -16,14 +16,14 @@
 //! |---|---|
 //! | `arch` | the numbers of registers |
 //! | `bytes` | [`MappedBytes`], and numbers read from them |
-//! | `memory` | [`Memory`]: what can be read by address |
+//! | `memory` | [`MemorySource`]: what can be read by address |
 //! | `rule` | [`FrameRule`]: one row's way to the caller |
 //! | `entry` | the entries of `.eh_frame`, and their programs |
 //! | `index` | where the entry of a function is |
 //! | `object` | where an object lies, and its index |
 //! | `table` | [`RowTable`]: the rows of an object |
 //! | `tables` | [`UnwindTables`]: the objects of a process |
-//! | `cache` | [`ThreadCache`]: what a thread remembers |
+//! | `cache` | [`ThreadCache`]: the memory of a thread |
 //! | `own` | [`Publisher`]: those of this process for signal handlers, and [`walk`] |
 //! | `process` | [`ProcessTables`]: tables that follow the mappings of a process |
 //!
@@ -57,9 +57,9 @@ mod tables;
 pub use arch::RED_ZONE;
 pub use bytes::MappedBytes;
 pub use cache::{CacheCounts, ThreadCache};
-pub use memory::{Memory, ProcessMemory};
-pub use own::{Publisher, TableRef, Walk, WalkEnd, walk};
+pub use memory::{MemorySource, ProcessMemory};
+pub use own::{Publisher, Walk, WalkStop, walk};
 pub use process::ProcessTables;
 pub use rule::{CallFrame, CallerRule, CallerStep, FrameBase, FrameRule, SavedAt};
-pub use table::RowTable;
-pub use tables::{Code, CopyEnd, MOST_FRAMES, UnwindTables};
+pub use table::{RowTable, TableRef};
+pub use tables::{CallerWay, CopyEnd, MOST_FRAMES, UnwindTables};

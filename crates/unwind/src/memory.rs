@@ -15,7 +15,7 @@ const LONGEST: usize = 1 << 20;
 const FIRST: usize = 512;
 
 /// Memory that can be read by address.
-pub trait Memory {
+pub trait MemorySource {
     /// Copies memory from `address` on, up to the first byte that cannot be read. Returns the
     /// number of bytes.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
@@ -57,7 +57,7 @@ impl ProcessMemory {
     }
 }
 
-impl Memory for ProcessMemory {
+impl MemorySource for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         match &self.0 {
             Source::Other(file) => file.read_at(into, address).unwrap_or(0),
@@ -69,7 +69,7 @@ impl Memory for ProcessMemory {
     }
 }
 
-impl Memory for MappedBytes<'_> {
+impl MemorySource for MappedBytes<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let from =
             address.checked_sub(self.address).and_then(|at| self.bytes.get(usize::try_from(at).ok()?..));
@@ -81,14 +81,14 @@ impl Memory for MappedBytes<'_> {
 }
 
 /// Exactly `N` bytes.
-pub(crate) fn array<const N: usize>(memory: &impl Memory, address: u64) -> Option<[u8; N]> {
+pub(crate) fn array<const N: usize>(memory: &impl MemorySource, address: u64) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (memory.read(address, &mut bytes) == N).then_some(bytes)
 }
 
 /// Fills `into` with the entry at an address: its length, and that many bytes.
 pub(crate) fn entry<'a>(
-    memory: &impl Memory,
+    memory: &impl MemorySource,
     address: u64,
     into: &'a mut Vec<u8>,
 ) -> Option<MappedBytes<'a>> {

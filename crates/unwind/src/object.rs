@@ -1,9 +1,8 @@
-//! What the head of a mapped object tells: where the object lies, and where the index of its
-//! entries is.
+//! The head of a mapped object says where the object lies, and where the index of its entries is.
 
 use std::ops::Range;
 
-use crate::memory::{self, Memory};
+use crate::memory::{self, MemorySource};
 
 /// Kinds of segments.
 const PT_LOAD: u32 = 1;
@@ -25,7 +24,7 @@ pub(crate) struct Head {
 
 impl Head {
     /// Reads the head at an address, to which the first byte of the object's file is mapped.
-    pub(crate) fn read(memory: &impl Memory, address: u64) -> Option<Self> {
+    pub(crate) fn read(memory: &impl MemorySource, address: u64) -> Option<Self> {
         let header: [u8; 64] = memory::array(memory, address)?;
         if !header.starts_with(&MAGIC) {
             return None;

@@ -1,8 +1,8 @@
-//! The tables of this process, published for signal handlers.
+//! The unwind tables of this process, published for signal handlers.
 //!
-//! One thread learns, and publishes ([`Publisher`]); handlers search what it has published. A table is replaced by
-//! a longer one when its object's functions have been learned, and freed when no walk that may have
-//! found it is under way.
+//! One thread learns, and publishes ([`Publisher`]); handlers search what it has published. A table
+//! is replaced by a longer one when its object's functions have been learned, and freed when no
+//! walk that may have found it is under way.
 //!
 //! # Safety
 //!
@@ -22,7 +22,7 @@ use crate::arch::RED_ZONE;
 use crate::cache::ThreadCache;
 use crate::memory::ProcessMemory;
 use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
-use crate::table::RowTable;
+use crate::table::{RowTable, TableRef};
 use crate::tables::UnwindTables;
 
 /// A word on the stack.
@@ -41,15 +41,6 @@ static CODE: RangeMap<TableRef> = RangeMap::new();
 /// remember are those of one generation.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// A published table; null: the object has none, and its callers are found by frame pointers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TableRef(*const RowTable);
-
-// SAFETY: a table is never changed once it is published.
-unsafe impl Send for TableRef {}
-// SAFETY: as above.
-unsafe impl Sync for TableRef {}
-
 /// A range of code, and the published table of its object, with the object's number and version.
 #[derive(Debug)]
 struct Published {
@@ -65,8 +56,8 @@ struct Published {
 /// Addresses whose functions handlers have met before they were learned; 0: none.
 static MISSED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// The tables of this process that signal handlers search. What it has published is gone when it is
-/// dropped. There is one at a time.
+/// The tables of this process that signal handlers search. When it is dropped, handlers find none.
+/// There is one at a time.
 #[derive(Debug, Default)]
 pub struct Publisher {
     published: Vec<Published>,
@@ -167,7 +158,7 @@ impl Drop for Publisher {
 
 /// How a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WalkEnd {
+pub enum WalkStop {
     /// At a thread's first function.
     Outermost,
     /// At code whose caller no rule finds.
@@ -184,7 +175,7 @@ pub struct Walk {
     /// How many functions were filled in.
     pub depth: usize,
     /// How it ended.
-    pub end: WalkEnd,
+    pub end: WalkStop,
     /// The registers of the last function.
     pub last: CallFrame,
 }
@@ -248,7 +239,7 @@ fn walk_by(
     let (mut last, mut depth) = (from, 0);
     let walked = CODE.hold(|code| {
         loop {
-            let Some(place) = into.get_mut(depth) else { return WalkEnd::Cut };
+            let Some(place) = into.get_mut(depth) else { return WalkStop::Cut };
             *place = last.instruction;
             depth += 1;
             let address = last.instruction as u64;
@@ -256,22 +247,22 @@ fn walk_by(
                 Some(cache) => cache.rule(address, generation, || search(&code, Some(cache), address)),
                 None => search(&code, None, address),
             };
-            let Some(rule) = rule else { return WalkEnd::NotLearned };
+            let Some(rule) = rule else { return WalkStop::NotLearned };
             let rule = rule.rule();
             match rule.caller(last, &mut read) {
                 CallerStep::Found(caller) => last = caller,
-                CallerStep::Outermost => return WalkEnd::Outermost,
-                CallerStep::Unknown if rule.is_first(last, depth) => return WalkEnd::Outermost,
-                CallerStep::Unknown => return WalkEnd::Unknown,
+                CallerStep::Outermost => return WalkStop::Outermost,
+                CallerStep::Unknown if rule.is_first(last, depth) => return WalkStop::Outermost,
+                CallerStep::Unknown => return WalkStop::Unknown,
             }
         }
     });
-    if let Ok(WalkEnd::NotLearned) = walked {
+    if let Ok(WalkStop::NotLearned) = walked {
         // Relaxed: an address says all.
         MISSED[last.instruction % MISSED.len()].store(last.instruction as u64, Ordering::Relaxed);
     }
     // An error: too many readers at once.
-    Walk { depth, end: walked.unwrap_or(WalkEnd::NotLearned), last }
+    Walk { depth, end: walked.unwrap_or(WalkStop::NotLearned), last }
 }
 
 /// The rule of an address that the thread does not remember.

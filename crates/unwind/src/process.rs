@@ -56,7 +56,7 @@ impl ProcessTables {
         self.tables.is_code(address)
     }
 
-    /// What [`UnwindTables::follow`] finds.
+    /// Follows a copy of a stack, as [`UnwindTables::follow`] does.
     pub fn follow(&mut self, from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
         let end = self.tables.follow(from, copy, into);
         let is_unknown = |&address: &u64| !self.tables.is_code(address);

@@ -6,7 +6,7 @@ use dormouse_maps::{FileId, MappingKind, Perms, parse};
 
 use crate::entry::{Buffers, Entry};
 use crate::index::{Around, Index};
-use crate::memory::Memory;
+use crate::memory::MemorySource;
 use crate::object::Head;
 use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
 use crate::table::{Learning, RowTable};
@@ -22,7 +22,7 @@ const PADDING: u64 = 16;
 
 /// How the caller of an address is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum CallerWay {
     /// By this rule of its object's table.
     Ruled(FrameRule),
     /// Its object has no table: by the frame pointer.
@@ -81,7 +81,7 @@ pub struct UnwindTables<M> {
     changes: u64,
 }
 
-impl<M: Memory> UnwindTables<M> {
+impl<M: MemorySource> UnwindTables<M> {
     /// Tables that know of no code yet.
     pub fn new(memory: M) -> Self {
         Self {
@@ -101,8 +101,8 @@ impl<M: Memory> UnwindTables<M> {
         self.most = bytes;
     }
 
-    /// Takes in the text of `/proc/PID/maps`: code that has come, and code that is gone. What was
-    /// learned of code that is still there stays.
+    /// Takes in the text of `/proc/PID/maps`: code that has come, and code that is gone. Code that
+    /// is still there keeps its rows.
     ///
     /// # Cost
     ///
@@ -162,23 +162,23 @@ impl<M: Memory> UnwindTables<M> {
     /// # Cost
     ///
     /// At the first look into a function some ten reads of memory.
-    pub fn code(&mut self, address: u64) -> Code {
-        let Some(code) = self.code_at(address) else { return Code::None };
-        let Some(place) = code.object else { return Code::Linked };
+    pub fn code(&mut self, address: u64) -> CallerWay {
+        let Some(code) = self.code_at(address) else { return CallerWay::None };
+        let Some(place) = code.object else { return CallerWay::Linked };
         let Self { memory, objects, buffers, .. } = self;
         let object = &mut objects[place];
         let Some((index, learning)) = object.index.zip(object.learning.as_mut()) else {
-            return Code::Linked;
+            return CallerWay::Linked;
         };
         if let Some(rule) = learning.table().packed(address) {
-            return Code::Ruled(rule.rule());
+            return CallerWay::Ruled(rule.rule());
         }
         learn(memory, index, learning, buffers, address);
         object.version += 1;
         self.changes += 1;
         let rule = learning.table().packed(address).unwrap_or(PackedRule::UNKNOWN).rule();
         self.make_room();
-        Code::Ruled(rule)
+        CallerWay::Ruled(rule)
     }
 
     /// Forgets the longest tables until all have room.
@@ -206,9 +206,9 @@ impl<M: Memory> UnwindTables<M> {
                 word.map(|word| usize::from_ne_bytes(*word))
             };
             let rule = match self.code(at.instruction as u64) {
-                Code::Ruled(rule) => rule,
-                Code::Linked => FrameRule::LINK,
-                Code::None => return CopyEnd::Unknown,
+                CallerWay::Ruled(rule) => rule,
+                CallerWay::Linked => FrameRule::LINK,
+                CallerWay::None => return CopyEnd::Unknown,
             };
             match rule.caller(at, read) {
                 CallerStep::Found(caller) => at = caller,
@@ -265,7 +265,13 @@ impl Object {
 
 /// Learns the rules around an address, about which nothing has been learned. If there is no memory,
 /// nothing is.
-fn learn(memory: &impl Memory, index: Index, learning: &mut Learning, buffers: &mut Buffers, address: u64) {
+fn learn(
+    memory: &impl MemorySource,
+    index: Index,
+    learning: &mut Learning,
+    buffers: &mut Buffers,
+    address: u64,
+) {
     let Some(gap) = learning.table().gap(address) else { return };
     let around = index.find(memory, address).unwrap_or(Around { function: None, next: None });
     let next = around.next.unwrap_or(gap.end).min(gap.end);

@@ -55,7 +55,7 @@ fn a_guard_is_a_task_of_the_group() {
         set_host(&HOST).unwrap();
         drop(POOL.enter());
         assert_eq!(calls(), ["find pool", "begin 5", "enter 5 70", "leave 5 70 9", "end 5 70"]);
-        POOL.scope(|| calls());
+        POOL.scope(calls);
         assert_eq!(calls(), ["leave 5 70 9", "end 5 70"]);
     });
 }

@@ -155,9 +155,10 @@ fn platform() -> Check {
 }
 
 fn no_agent(process: &Process) -> Check {
-    let (why, fix) = match process.is_off() {
-        true => ("DORMOUSE=off is in its environment", OFF_HINT),
-        false => ("it has no dormouse in it", "call dormouse::init() at its start"),
+    let (why, fix) = if process.is_off() {
+        ("DORMOUSE=off is in its environment", OFF_HINT)
+    } else {
+        ("it has no dormouse in it", "call dormouse::init() at its start")
     };
     let detail = format!("{why}, so it is seen from outside: by threads, without groups and keys");
     Check { fix: Some(fix.to_owned()), ..check("agent.reach", CheckState::Limited, detail) }

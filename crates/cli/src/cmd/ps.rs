@@ -83,7 +83,7 @@ fn ask_all<'a>(
 /// Its version, and whether it sleeps.
 fn version(hello: &Hello) -> String {
     let version = clean(&hello.version);
-    hello.asleep.map_or_else(|| version.to_string(), |asleep| format!("{version} {FAIR}{asleep}{FAIR:#}"))
+    hello.asleep.map_or_else(|| version.clone(), |asleep| format!("{version} {FAIR}{asleep}{FAIR:#}"))
 }
 
 fn table(seen: &[(&Found, Result<Hello, Report>)]) -> Table {

@@ -40,7 +40,7 @@ pub(crate) struct Profiled {
 }
 
 enum By {
-    Agent { client: Client, number: u32 },
+    Agent { client: Box<Client>, number: u32 },
     Kernel(Box<OutsideProfiling>),
 }
 
@@ -80,7 +80,7 @@ impl Profiled {
         }
         let (names, unnamed) = split(client.names());
         let (who, last) = (client.who.clone(), Some(profile));
-        let by = By::Agent { client, number: 1 };
+        let by = By::Agent { client: Box::new(client), number: 1 };
         Ok(Profiled { who, by, outside: None, end: None, names, unnamed, last })
     }
 
@@ -98,7 +98,7 @@ impl Profiled {
     ) -> Outcome<Profiled> {
         let (mut client, _) = Client::reach(finder, found, patience)?;
         let number = begin(&mut client, request).map_err(|failure| ranked(failure, request))?;
-        Ok(Profiled::new(&found.process, By::Agent { client, number }, None))
+        Ok(Profiled::new(&found.process, By::Agent { client: Box::new(client), number }, None))
     }
 
     /// Begins one from outside, since the process does not sample itself for the reason `why`.

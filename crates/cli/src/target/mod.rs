@@ -316,9 +316,10 @@ fn of_number(table: &[AgentSocket], number: u32) -> Vec<PathBuf> {
 }
 
 fn without_agent(process: &Process) -> Failure {
-    let (what, hint) = match process.is_off() {
-        true => ("has dormouse turned off: DORMOUSE=off is in its environment", OFF_HINT),
-        false => ("has no dormouse in it", INIT_HINT),
+    let (what, hint) = if process.is_off() {
+        ("has dormouse turned off: DORMOUSE=off is in its environment", OFF_HINT)
+    } else {
+        ("has no dormouse in it", INIT_HINT)
     };
     Failure::new(Exit::NoTarget, format!("{} {what}", describe(process))).hint(hint)
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse::{Group, ProfileError, ProfileRun, ProfileSpec};
+use dormouse::{Group, ProfileRun, ProfileSpec};
 use dormouse_profile::{Options, Profile, ProfileKind, Profiling, Values};
 use dormouse_testkit::{StopOnDrop, fork, in_child, skip};
 

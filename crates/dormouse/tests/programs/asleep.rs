@@ -80,7 +80,7 @@ pub(crate) fn main() {
         let woken = wire.ask(r#""op":"wake""#);
         assert!(woken.contains(r#""was":{"for_ms":"#), "{woken}");
         burn(Duration::from_millis(2));
-        let more = group.read().cpu - cpu;
+        let more = group.read().cpu.saturating_sub(cpu);
         assert!((Duration::from_millis(1)..Duration::from_millis(40)).contains(&more), "{more:?}");
         assert_eq!(records(), 1);
         assert!(dormouse::waits::is_on());

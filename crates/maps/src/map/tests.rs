@@ -1,6 +1,7 @@
 //! Changes of a map, and changes that are refused.
 
 use super::*;
+use crate::cache::Cache;
 use crate::{EditError, Overlap};
 
 #[test]

@@ -7,7 +7,7 @@ use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables, Publisher};
 /// as text and as a list.
 const ROOM: usize = 24 << 20;
 
-/// What profiles share.
+/// The tables that all profiles share.
 #[derive(Debug, Default)]
 pub(super) struct OwnTables {
     tables: Option<Shown>,

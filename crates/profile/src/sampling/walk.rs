@@ -47,10 +47,10 @@ pub(super) unsafe fn walk(
     // SAFETY: the caller's promise.
     let Walk { depth, end, last } = unsafe { dormouse_unwind::walk(cache, from.into(), own, into) };
     let end = match end {
-        dormouse_unwind::WalkEnd::Outermost => WalkEnd::Last,
-        dormouse_unwind::WalkEnd::Unknown => WalkEnd::Lost,
-        dormouse_unwind::WalkEnd::Cut => WalkEnd::Cut,
-        dormouse_unwind::WalkEnd::NotLearned => {
+        dormouse_unwind::WalkStop::Outermost => WalkEnd::Last,
+        dormouse_unwind::WalkStop::Unknown => WalkEnd::Lost,
+        dormouse_unwind::WalkStop::Cut => WalkEnd::Cut,
+        dormouse_unwind::WalkStop::NotLearned => {
             // SAFETY: the same; the stack pointer has only gone up.
             let (depth, end) = unsafe { own_stack::callers(last.frame, last.stack, own, into, depth) };
             return Walked { depth, end, is_missed: true };

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use dormouse_unwind::{
-    CallerRule, Code, FrameBase, FrameRule, MappedBytes, Memory, ProcessMemory, SavedAt, UnwindTables,
+    CallerRule, CallerWay, FrameBase, FrameRule, MappedBytes, MemorySource, ProcessMemory, SavedAt,
+    UnwindTables,
 };
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, NativeEndian, Operation, Register, RegisterRule,
@@ -103,7 +104,7 @@ fn rule_of(
 /// The memory of a file as the loader would map it.
 struct Image<'a>(Vec<MappedBytes<'a>>);
 
-impl Memory for Image<'_> {
+impl MemorySource for Image<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         self.0.iter().map(|segment| segment.read(address, into)).max().unwrap_or(0)
     }
@@ -120,7 +121,7 @@ struct Compared {
 }
 
 /// Compares all rows of an object, of which `memory` has the bytes from `moved` on.
-fn compare(name: &str, file: &[u8], memory: impl Memory, moved: u64) -> Compared {
+fn compare(name: &str, file: &[u8], memory: impl MemorySource, moved: u64) -> Compared {
     let object = object::File::parse(file).unwrap();
     let Some(entries) = object.section_by_name(".eh_frame") else { return Compared::default() };
     let mut maps = String::new();
@@ -156,7 +157,12 @@ fn compare(name: &str, file: &[u8], memory: impl Memory, moved: u64) -> Compared
             let right = rule_of(row, &section, entry.cie().encoding(), is_interrupted);
             for at in [start, end - 1, start + (end - start) / 2] {
                 let found = tables.code(moved + at);
-                assert_eq!(found, Code::Ruled(right), "{name}: {at:#x} in {:#x}", entry.initial_address());
+                assert_eq!(
+                    found,
+                    CallerWay::Ruled(right),
+                    "{name}: {at:#x} in {:#x}",
+                    entry.initial_address()
+                );
             }
             compared.rows += 1;
             compared.known += usize::from(right != FrameRule::Unknown);
@@ -167,7 +173,10 @@ fn compare(name: &str, file: &[u8], memory: impl Memory, moved: u64) -> Compared
     for pair in covered.windows(2).filter(|pair| pair[0].end + 16 <= pair[1].start) {
         for at in [pair[0].end, pair[1].start - 1] {
             let found = tables.code(at);
-            assert!(matches!(found, Code::None | Code::Ruled(FrameRule::LINK)), "{name}: {at:#x}: {found:?}");
+            assert!(
+                matches!(found, CallerWay::None | CallerWay::Ruled(FrameRule::LINK)),
+                "{name}: {at:#x}: {found:?}"
+            );
         }
     }
     let table = tables.read_whole(inside).unwrap();
@@ -246,9 +255,11 @@ fn what_is_learned_stays_with_its_code() {
     let mut tables = UnwindTables::new(ProcessMemory::own().unwrap());
     let maps = std::fs::read("/proc/self/maps").unwrap();
     let here = what_is_learned_stays_with_its_code as *const () as u64;
-    assert_eq!(tables.code(here), Code::None);
+    assert_eq!(tables.code(here), CallerWay::None);
     tables.update(&maps);
-    let Code::Ruled(FrameRule::Caller(rule)) = tables.code(here) else { panic!("{:?}", tables.code(here)) };
+    let CallerWay::Ruled(FrameRule::Caller(rule)) = tables.code(here) else {
+        panic!("{:?}", tables.code(here))
+    };
     assert_eq!((rule.base, rule.distance, rule.returns_to), (FrameBase::Stack, 8, SavedAt::Caller(-8)));
     let size = tables.size();
     assert!(size > 0);
@@ -260,7 +271,7 @@ fn what_is_learned_stays_with_its_code() {
     let own = std::env::current_exe().unwrap();
     let others = others.filter(|line| !String::from_utf8_lossy(line).contains(own.to_str().unwrap()));
     tables.update(&others.flatten().copied().collect::<Vec<_>>());
-    assert_eq!((tables.code(here), tables.is_code(here)), (Code::None, false));
+    assert_eq!((tables.code(here), tables.is_code(here)), (CallerWay::None, false));
     assert!(tables.size() < size);
 }
 

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dormouse_testkit::in_child;
-use dormouse_unwind::{CallFrame, ProcessTables, Publisher, RED_ZONE, ThreadCache, Walk, WalkEnd, walk};
+use dormouse_unwind::{CallFrame, ProcessTables, Publisher, RED_ZONE, ThreadCache, Walk, WalkStop, walk};
 
 // `stepped_call(function, arguments, outside)` calls a function of four arguments with a number in
 // the frame pointer that nobody else has there, and with the trap flag. `outside` is left the stack
@@ -89,7 +89,7 @@ extern "C" fn trapped(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c
     let call = frames[..depth].iter().position(|&frame| frame == returns_to - 1);
     let outer = call.map_or(0, |call| depth - call);
     OUTER.compare_exchange(0, outer, Ordering::Relaxed, Ordering::Relaxed).ok();
-    if end == WalkEnd::Outermost && outer > 2 && outer == OUTER.load(Ordering::Relaxed) {
+    if end == WalkStop::Outermost && outer > 2 && outer == OUTER.load(Ordering::Relaxed) {
         RIGHT.fetch_add(1, Ordering::Relaxed);
         DEEPEST.fetch_max(depth - outer, Ordering::Relaxed);
     } else {

@@ -1,4 +1,4 @@
-//! What each sampled thread remembers of the unwind tables, for its handler.
+//! The memory of each sampled thread for the rules of the unwind tables, for its handler.
 //!
 //! A thread's memory belongs to its slot. The sampler makes it when it arms the thread, and leaves
 //! it to the next thread with that slot: a late handler may be at it. So there is a page for each
@@ -35,7 +35,8 @@ pub(super) fn prepare(id: SlotId) {
     else {
         return;
     };
-    // SAFETY: the type is not empty. What is allocated is written before anybody sees it.
+    #[allow(clippy::cast_ptr_alignment, reason = "the allocation is aligned for the type")]
+    // SAFETY: the type is not empty. The memory is written before anybody sees it.
     unsafe {
         let made = alloc(Layout::new::<Memory>()).cast::<Memory>();
         if !made.is_null() {

@@ -55,9 +55,9 @@ impl Copies {
         self.pause
     }
 
-    /// The functions in the copy that belongs to a sample; `None`: frame pointers have found as
-    /// many.
-    pub(super) fn take(&mut self, of: &Record, tables: &mut OwnTables) -> Option<Functions> {
+    /// A sample with the functions in the copy that belongs to it; `None`: frame pointers have
+    /// found as many.
+    pub(super) fn take(&mut self, of: &Record, tables: &mut OwnTables) -> Option<Record> {
         let Self { queue, waiting, found, .. } = self;
         let own = key(&of.of_kind);
         // One that belongs to no sample was left by a thread that a filter has ended.
@@ -78,7 +78,9 @@ impl Copies {
                 waiting.push((key, of_next));
             }
         }
-        functions.filter(|functions| functions.are_more_than(of.depth))
+        let Functions { frames, depth, end } =
+            functions.filter(|functions| functions.are_more_than(of.depth))?;
+        Some(Record { frames, depth, end, is_missed: false, ..*of })
     }
 }
 

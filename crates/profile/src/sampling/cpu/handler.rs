@@ -241,7 +241,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
 /// The part of a record that does not depend on its kind.
 struct Seen<'a> {
     registers: Registers,
-    /// What the thread remembers of the tables.
+    /// The thread's memory for rules of the tables.
     cache: Option<&'a ThreadCache>,
     /// The bounds of the thread's own stack.
     own: Range<usize>,

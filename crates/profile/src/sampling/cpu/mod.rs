@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `timer`, `signal` | the kernel's timers; the signal |
 //! | `slots` | what the handler knows of each thread |
-//! | `caches` | what each thread remembers of the unwind tables |
+//! | `caches` | the memory of each thread for rules of the unwind tables |
 //! | `handler` | one sample |
 //! | `copies` | stacks that were copied, because handlers missed a table |
 //! | `arm` | a slot and a timer for a thread |

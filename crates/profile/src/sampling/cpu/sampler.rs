@@ -12,7 +12,7 @@ use dormouse_sys::{masks, perf, signals};
 use super::arm::{self, Refused};
 use super::bounds::Blocks;
 use super::caches;
-use super::copies::{Copies, Functions};
+use super::copies::Copies;
 use super::handler::{self, Record, Tick};
 use super::signal;
 use super::slots::{self, Slot, SlotId};
@@ -424,12 +424,8 @@ impl Sampler {
         };
         self.queue.drain(|record| {
             let copies = copies.as_mut().filter(|_| record.of_kind.is_copied);
-            match copies.and_then(|copies| copies.take(record, tables)) {
-                Some(Functions { frames, depth, end }) => {
-                    give(&Record { frames, depth, end, is_missed: false, ..*record });
-                }
-                None => give(record),
-            }
+            let unwound = copies.and_then(|copies| copies.take(record, tables));
+            give(unwound.as_ref().unwrap_or(record));
         });
     }
 

@@ -181,7 +181,7 @@ fn stacks_longer_than_a_copy_become_whole() {
         let run = || deep(8, Duration::from_millis(500));
         thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
         let profile = profiling.read();
-        // What lies beyond a copy is learned one function at a sample.
+        // Functions that lie beyond a copy are learned one at a sample.
         let coverage = &profile.coverage;
         assert!(coverage.ended * 10 > coverage.samples * 7, "{coverage:?}");
         let found = stacks(&profile);
