@@ -17,7 +17,8 @@ pub fn check(bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(LONGEST)];
     let mut tables = UnwindTables::new(MappedBytes { address: START, bytes });
     tables.update(format!("{START:x}-{:x} r-xp 00000000 fe:01 7 /object\n", START + 0x10_0000).as_bytes());
-    let addresses = || bytes.chunks(3).map(|chunk| START + chunk.iter().map(|&byte| u64::from(byte) * 37).sum::<u64>());
+    let addresses =
+        || bytes.chunks(3).map(|chunk| START + chunk.iter().map(|&byte| u64::from(byte) * 37).sum::<u64>());
     let first: Vec<CallerWay> = addresses().map(|address| tables.code(address)).collect();
     let again: Vec<CallerWay> = addresses().map(|address| tables.code(address)).collect();
     assert_eq!(first, again);
