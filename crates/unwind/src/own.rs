@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_maps::{Held, Overlap, RangeMap};
+use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::{memory, peek};
 
 use crate::arch::RED_ZONE;
@@ -36,6 +37,9 @@ const WINDOW: usize = 512;
 
 /// The code of this process.
 static CODE: RangeMap<TableRef> = RangeMap::new();
+
+/// Held while tables are replaced: the map's own lock would stay taken in a child of a fork.
+static REPLACING: Mutex<()> = Mutex::new(Phase::Tables, ());
 
 /// Begins anew when code that had a table is gone, or belongs to another object: rules that threads
 /// remember are those of one generation.
@@ -82,6 +86,7 @@ impl Publisher {
     /// Publishes what has been learned since the last time. If there is no memory for it, handlers
     /// go on with what they have.
     pub fn publish(&mut self, tables: &UnwindTables<ProcessMemory>) {
+        let Ok(_replacing) = REPLACING.lock() else { return };
         let Self { published, retired } = self;
         let (ranges, before) = (tables.objects().count(), published.len());
         let (mut now, mut gone) = (Vec::new(), Vec::new());
@@ -145,6 +150,7 @@ impl Published {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
+        let _replacing = REPLACING.lock();
         let _refused = CODE.update(|edit| edit.remove(..).map(drop));
         // Release: as in `publish`.
         GENERATION.fetch_add(1, Ordering::Release);

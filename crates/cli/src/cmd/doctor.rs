@@ -179,7 +179,7 @@ fn outside(pid: u32) -> Check {
     }
 }
 
-/// Whether the stacks of a profile go through the process's own code. `None`: its file cannot be
+/// Whether places of waits and stacks of allocations show callers. `None`: its file cannot be
 /// opened, as that of another user.
 fn frame_pointers(pid: u32) -> Option<Check> {
     const NAME: &str = "profile.frame-pointers";
@@ -199,7 +199,7 @@ fn frame_pointers(pid: u32) -> Option<Check> {
     if functions.is_most() {
         return Some(check(NAME, CheckState::Ok, detail));
     }
-    let detail = format!("{detail}; a profile's stacks leave callers out");
+    let detail = format!("{detail}; places of waits and stacks of allocations leave callers out");
     let fix = advice::of_process(pid, None).map(str::to_owned);
     Some(Check { fix, ..check(NAME, CheckState::Limited, detail) })
 }

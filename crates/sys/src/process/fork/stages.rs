@@ -49,6 +49,8 @@ pub enum Phase {
     Arming,
     /// Lock: errands for the sampler of profiles; held for moments.
     Profiles,
+    /// Lock: the unwind tables that handlers search, while some are replaced.
+    Tables,
     /// Lock: errands for the lookout; held for moments.
     Lookout,
     /// Lock: results of earlier readings of the process; held for moments.
