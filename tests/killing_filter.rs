@@ -218,7 +218,7 @@ fn service() {
     let all = [
         "any program",
         "host threads",
-        "host threads that read a `dormouse::tokio::ServedStream`",
+        "host threads that read a `dormouse::tokio::ServedStream`, or accept by `dormouse::axum::listener`",
         "threads that are sampled",
         // It has the filter of the thread that begins the profile.
         "the sampler of profiles",

@@ -26,7 +26,7 @@ const EMBEDDED: [(&str, &str); 13] = [
     ("dormouse", "always"),
     ("events", "always"),
     ("keys", "always"),
-    ("maps", "always; the readers of files with `symbols` or `unwind`"),
+    ("maps", "always; the readers of files with `symbols`"),
     ("profile", "always"),
     ("sys", "always"),
     ("unwind", "always"),

@@ -156,7 +156,7 @@ fn strangers_take_bounded_memory_and_nobodys_place() {
     let (_, liar) = &strangers[0];
     let answer = serving.get(&format!("/processes/{}/debug/pprof/profile?seconds=1", liar.pid()));
     let text = answer.text();
-    assert!(answer.status == 502 && text.contains("may take half of 256 MiB"), "{} {text}", answer.status);
+    assert!(answer.status == 502 && text.contains("at most half of 256 MiB"), "{} {text}", answer.status);
     let most = serving.most_memory();
     assert!(most < 400 * 1024, "{most} kB");
     let limited =

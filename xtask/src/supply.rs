@@ -145,7 +145,8 @@ pub(crate) fn advisories(suite: &mut Suite) -> Result {
 pub(crate) fn components(file: &Path, version: &str) -> Result {
     let packages = Packages::read("--filter-platform x86_64-unknown-linux-gnu")?;
     let commit = output(&mut program("git rev-parse HEAD"))?;
-    let time = output(&mut program("git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ"))?;
+    let mut time = program("git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ");
+    let time = output(time.env("TZ", "UTC"))?;
     let linked = packages.linked(&SHIPPED[1..]);
     let id = |package: &Value| format!("SPDXRef-{}", named(package).replace(['_', '+'], "-"));
     let described = |package: &&Value| {

@@ -38,6 +38,8 @@ pub struct Key {
     on: AtomicBool,
     baseline: AtomicBool,
     initial: bool,
+    /// Dormouse writes it: off in spite of baseline and leases.
+    suspended: AtomicBool,
     leases: AtomicU64,
     name: Text,
     file: Text,
@@ -47,6 +49,8 @@ pub struct Key {
     line: u32,
 }
 
+// Elsewhere nothing reads them.
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Key>() == 64 && align_of::<Key>() == 8);
 
 // SAFETY: the pointers lead to static data that is never written, or, for a probe, to atomics.
@@ -93,6 +97,7 @@ impl<const INITIAL: bool> StaticKey<INITIAL> {
             on: AtomicBool::new(INITIAL),
             baseline: AtomicBool::new(INITIAL),
             initial: INITIAL,
+            suspended: AtomicBool::new(false),
             leases: AtomicU64::new(0),
             name: Text::new(name),
             file: Text::new(file),
@@ -128,6 +133,7 @@ pub struct Probe {
     arguments: Text,
 }
 
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Probe>() == 24 && align_of::<Probe>() == 8);
 
 // SAFETY: the text is static and never written.

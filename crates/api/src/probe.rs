@@ -41,12 +41,16 @@ macro_rules! probe {
 macro_rules! __dormouse_api_fields {
     // All collected.
     ($name:expr, [$($field:ident)*] [$(($how:ident $value:expr))*] $(,)?) => {{
-        static PROBE: $crate::Probe =
+        // Items of a macro are visible to the fields: these names are nobody else's.
+        static __DORMOUSE_PROBE: $crate::Probe =
             $crate::Probe::new(::core::concat!("" $(, ",", ::core::stringify!($field))*));
-        static KEY: $crate::StaticKey<false> =
-            $crate::StaticKey::new($name, ::core::file!(), ::core::line!()).with(&PROBE);
-        if $crate::unlikely!(KEY) {
-            $crate::macros::record(&PROBE, &[$($crate::__dormouse_api_value!($how $value)),*]);
+        static __DORMOUSE_KEY: $crate::StaticKey<false> =
+            $crate::StaticKey::new($name, ::core::file!(), ::core::line!()).with(&__DORMOUSE_PROBE);
+        if $crate::unlikely!(__DORMOUSE_KEY) {
+            $crate::macros::record(
+                &__DORMOUSE_PROBE,
+                &[$($crate::__dormouse_api_value!($how $value)),*],
+            );
         }
     }};
     // `name = ?value`, `name = %value`, `name = value`.

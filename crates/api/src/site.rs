@@ -68,7 +68,7 @@ macro_rules! likely {
     target_arch = "x86_64",
     target_os = "linux",
     target_pointer_width = "64",
-    not(any(dormouse_fallback, loom, miri))
+    not(any(dormouse_fallback, dormouse_off, loom, miri))
 ))]
 #[doc(hidden)]
 #[macro_export]
@@ -112,12 +112,26 @@ macro_rules! __dormouse_api_site {
     }};
 }
 
+/// One site, where dormouse is off: the state at the start of the program.
+#[cfg(dormouse_off)]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __dormouse_api_site {
+    ($key:path, branch = $branch:literal) => {{
+        const FLAGS: u32 = $crate::macros::flags(&raw const $key, $branch);
+        FLAGS & 2 != 0
+    }};
+}
+
 /// One site, where nothing switches it.
-#[cfg(not(all(
-    target_arch = "x86_64",
-    target_os = "linux",
-    target_pointer_width = "64",
-    not(any(dormouse_fallback, loom, miri))
+#[cfg(not(any(
+    dormouse_off,
+    all(
+        target_arch = "x86_64",
+        target_os = "linux",
+        target_pointer_width = "64",
+        not(any(dormouse_fallback, loom, miri))
+    )
 )))]
 #[doc(hidden)]
 #[macro_export]

@@ -24,8 +24,8 @@ use crate::snapshot::Snapshot;
 ///
 /// # Async-signal-safety
 ///
-/// A signal handler may call [`RangeMap::find`] and [`RangeMap::find_cached`], even if it
-/// interrupts one of them or an update. It must not call anything else.
+/// A signal handler may call [`RangeMap::find`], [`RangeMap::find_cached`] and [`RangeMap::hold`],
+/// even if it interrupts one of them or an update. It must not call anything else.
 #[derive(Debug)]
 pub struct RangeMap<V, const WIDTH: u32 = 16> {
     stamp: Stamp<WIDTH>,

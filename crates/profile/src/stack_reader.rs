@@ -17,7 +17,7 @@ impl StackReader {
     ///
     /// # Cost
     ///
-    /// Reads the list of mappings, and with the feature `unwind` the tables of all code.
+    /// Reads the list of mappings.
     pub fn new() -> Result<Self, NoStack> {
         StackSource::new().map(Self)
     }

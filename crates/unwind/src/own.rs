@@ -38,8 +38,9 @@ const WINDOW: usize = 512;
 /// The code of this process.
 static CODE: RangeMap<TableRef> = RangeMap::new();
 
-/// Held while tables are replaced: the map's own lock would stay taken in a child of a fork.
-static REPLACING: Mutex<()> = Mutex::new(Phase::Tables, ());
+/// Tables that publishers have left, and that may still be read. Held while tables are replaced:
+/// the map's own lock would stay taken in a child of a fork.
+static LEFT: Mutex<Vec<Arc<RowTable>>> = Mutex::new(Phase::Tables, Vec::new());
 
 /// Begins anew when code that had a table is gone, or belongs to another object: rules that threads
 /// remember are those of one generation.
@@ -70,14 +71,15 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Learns the functions that handlers have missed since the last time. Whether there were any.
-    pub fn learn_missed(&mut self, tables: &mut UnwindTables<ProcessMemory>) -> bool {
+    /// Has `learn` learn the functions that handlers have missed since the last time. Whether there
+    /// were any.
+    pub fn learn_missed(&mut self, mut learn: impl FnMut(u64)) -> bool {
         let mut has_missed = false;
         for missed in &MISSED {
             // Relaxed: an address says all.
             if missed.load(Ordering::Relaxed) != 0 {
                 has_missed = true;
-                tables.code(missed.swap(0, Ordering::Relaxed));
+                learn(missed.swap(0, Ordering::Relaxed));
             }
         }
         has_missed
@@ -86,11 +88,12 @@ impl Publisher {
     /// Publishes what has been learned since the last time. If there is no memory for it, handlers
     /// go on with what they have.
     pub fn publish(&mut self, tables: &UnwindTables<ProcessMemory>) {
-        let Ok(_replacing) = REPLACING.lock() else { return };
+        let Ok(mut left) = LEFT.lock() else { return };
         let Self { published, retired } = self;
         let (ranges, before) = (tables.objects().count(), published.len());
         let (mut now, mut gone) = (Vec::new(), Vec::new());
-        let has_room = memory::is_there(ranges * RANGE)
+        // The copies of tables come first: they may be refused, the rest may not.
+        let has_room = memory::is_there(ranges * RANGE + tables.size())
             && now.try_reserve(ranges).is_ok()
             && gone.try_reserve(before).is_ok()
             && retired.try_reserve(before).is_ok();
@@ -137,6 +140,7 @@ impl Publisher {
         }
         if CODE.is_settled() {
             self.retired.clear();
+            left.clear();
         }
     }
 }
@@ -150,14 +154,25 @@ impl Published {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        let _replacing = REPLACING.lock();
+        let left = LEFT.lock();
         let _refused = CODE.update(|edit| edit.remove(..).map(drop));
         // Release: as in `publish`.
         GENERATION.fetch_add(1, Ordering::Release);
-        if !CODE.is_settled() {
-            // A handler is at it. They are some kilobytes.
-            let left = self.published.drain(..).filter_map(|old| old.table);
-            left.chain(self.retired.drain(..)).for_each(std::mem::forget);
+        let most = self.published.len() + self.retired.len();
+        let old = self.published.drain(..).filter_map(|old| old.table).chain(self.retired.drain(..));
+        match left {
+            Ok(mut left) => {
+                if CODE.is_settled() {
+                    left.clear();
+                } else if left.try_reserve(most).is_ok() {
+                    // A handler is at it. The next publisher frees them.
+                    left.extend(old);
+                } else {
+                    old.for_each(std::mem::forget);
+                }
+            }
+            // In the middle of a fork by this thread.
+            Err(_) => old.for_each(std::mem::forget),
         }
     }
 }

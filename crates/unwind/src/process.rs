@@ -66,6 +66,14 @@ impl ProcessTables {
         end
     }
 
+    /// Learns the function in which an address lies. If no code is known there, looks at the
+    /// mappings first.
+    pub fn learn(&mut self, address: u64) {
+        if self.is_code(address) || self.look() {
+            self.tables.code(address);
+        }
+    }
+
     /// Looks at the mappings, if it is time to. Whether it did.
     pub fn look(&mut self) -> bool {
         let is_due = self.looked.elapsed() >= LOOK;

@@ -114,8 +114,10 @@ impl<M: MemorySource> UnwindTables<M> {
         for line in parse(maps).map_while(Result::ok) {
             let range = line.start..line.last.saturating_add(1);
             let is_head = line.offset == 0 && (line.kind.has_file() || line.kind == MappingKind::Vdso);
-            // An object's file may also be mapped as data, whole.
-            if is_head && line.perms.contains(Perms::READ) && self.object_at(range.start).is_none() {
+            // An object's file may also be mapped as data, whole. Where its segments would lie,
+            // behind that mapping, other objects may begin.
+            let is_inside = || self.object_of(line.file, range.start).is_some();
+            if is_head && line.perms.contains(Perms::READ) && !is_inside() {
                 let known = before.iter().position(|old| old.at == range.start && old.file == line.file);
                 match known.map(|at| before.swap_remove(at)) {
                     Some(object) => self.objects.push(object),
@@ -123,7 +125,8 @@ impl<M: MemorySource> UnwindTables<M> {
                 }
             }
             if line.perms.contains(Perms::EXECUTE) && self.code.try_reserve(1).is_ok() {
-                let object = self.object_at(range.start);
+                let own = self.object_of(line.file, range.start);
+                let object = own.or_else(|| self.object_at(range.start));
                 self.code.push(CodeRange { range, object });
             }
         }
@@ -132,6 +135,11 @@ impl<M: MemorySource> UnwindTables<M> {
     /// The place of the object in which an address lies, among those that begin below it.
     fn object_at(&self, address: u64) -> Option<usize> {
         self.objects.iter().rposition(|object| object.head.range.contains(&address))
+    }
+
+    /// The place of the object in which an address lies, among those of one file.
+    fn object_of(&self, file: Option<FileId>, address: u64) -> Option<usize> {
+        self.objects.iter().rposition(|object| object.file == file && object.head.range.contains(&address))
     }
 
     fn add(&mut self, at: u64, file: Option<FileId>) {
@@ -185,7 +193,8 @@ impl<M: MemorySource> UnwindTables<M> {
     fn make_room(&mut self) {
         while self.size() > self.most {
             let longest = self.objects.iter_mut().max_by_key(|object| object.size());
-            let Some(object) = longest else { return };
+            // Nothing can be forgotten of tables that have no rows yet.
+            let Some(object) = longest.filter(|object| object.has_rows()) else { return };
             object.learning = Learning::new(object.head.range.clone());
             object.version += 1;
             self.forgotten += 1;
@@ -260,6 +269,10 @@ impl<M: MemorySource> UnwindTables<M> {
 impl Object {
     fn size(&self) -> usize {
         self.learning.as_ref().map_or(0, |learning| learning.table().size())
+    }
+
+    fn has_rows(&self) -> bool {
+        self.learning.as_ref().is_some_and(|learning| learning.table().rows().next().is_some())
     }
 }
 

@@ -37,6 +37,9 @@ static_key! {
     static ON: "alone.on" = true;
 }
 static POOL: Group = Group::new("pool");
+/// Two names that the macro could have taken.
+static KEY: &str = "green";
+static PROBE: u8 = 7;
 
 fn never(of: &str) -> u32 {
     panic!("{of} is evaluated")
@@ -54,7 +57,7 @@ fn nothing_is_evaluated_or_allocated() {
     in_child(|| {
         let before = ALLOCATED.get();
         for _ in 0..1000 {
-            probe!("alone.probe", of = never("a field"), ?OFF);
+            probe!("alone.probe", of = never("a field"), ?OFF, KEY, PROBE);
             let _entered = POOL.enter();
             assert_eq!(POOL.scope(|| 7), 7);
             let mut future = pin!(POOL.instrument(async { 8 }));

@@ -410,7 +410,7 @@ impl Client {
 
     fn without_room(&self) -> Failure {
         Failure::failed(format!(
-            "there is no room for an answer of {}: all answers of its user's services may take half of {} MiB",
+            "there is no room for an answer of {}: all answers of its user's services may take at most half of {} MiB",
             self.who,
             AnswerBudget::BYTES >> 20
         ))

@@ -213,10 +213,12 @@ macro_rules! __dormouse_scope {
 macro_rules! __dormouse_fields {
     // All collected.
     (@$what:ident $name:expr, [$($field:ident)*] [$(($how:ident $value:expr))*] $(,)?) => {{
-        static PROBE: $crate::Probe = $crate::Probe::new(concat!("" $(, ",", stringify!($field))*));
-        static KEY: $crate::StaticKey<false> =
-            $crate::StaticKey::new($name, file!(), line!()).with(&PROBE);
-        $crate::__dormouse_awake!(@$what KEY PROBE $(($how $value))*)
+        // Items of a macro are visible to the fields: these names are nobody else's.
+        static __DORMOUSE_PROBE: $crate::Probe =
+            $crate::Probe::new(concat!("" $(, ",", stringify!($field))*));
+        static __DORMOUSE_KEY: $crate::StaticKey<false> =
+            $crate::StaticKey::new($name, file!(), line!()).with(&__DORMOUSE_PROBE);
+        $crate::__dormouse_awake!(@$what __DORMOUSE_KEY __DORMOUSE_PROBE $(($how $value))*)
     }};
     // `name = ?value`, `name = %value`, `name = value`.
     (@$what:ident $name:expr, [$($n:ident)*] [$($v:tt)*] $field:ident = ?$value:expr $(, $($rest:tt)*)?) => {

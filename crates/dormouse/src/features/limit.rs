@@ -12,7 +12,8 @@
 //! | counts | CPU time and events of groups | polls, while no times are taken |
 //!
 //! Dormouse's own threads count, too: if they alone use more, the parts that give them work are
-//! suspended. The agent's answers to its clients, budgets, profiles and watches go on.
+//! suspended. The agent's answers to its clients, budgets of tasks, profiles and watches go on.
+//! While counts are suspended, budgets of groups stand still.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -10,8 +10,8 @@
 //! | groups that are published | no thread shows one | shown again |
 //!
 //! The service's own keys, which are branches of its code, stay as they are, and so do keys that
-//! begin on (warnings, errors). So do budgets, and the watches and profiles that the service's own
-//! code has begun.
+//! begin on (warnings, errors). So do budgets of tasks, and the watches and profiles that the
+//! service's own code has begun. A budget of a group stands still with the group's CPU time.
 //!
 //! The counts stop before their key is suspended, and begin after it is resumed: a span that began
 //! before would charge the whole sleep to its group.
@@ -34,7 +34,7 @@ impl Answered for SleepRequest {
         let keys = dormouse_events::suspend(true)
             .map_err(|why| WireError::new(Code::Events, why.to_string()))
             .and_then(|()| suspend_keys(asked))
-            .inspect_err(|_| resume_counts())?;
+            .inspect_err(|_| stay_awake())?;
         let Peer { uid, pid } = asked.client().peer;
         let mut clients = 0;
         for (client, keys) in asked.clients.iter_mut().zip(keys.of_clients) {
@@ -64,6 +64,15 @@ pub(crate) fn suspend(part: Part) -> Result<(), WireError> {
     if part == Part::Counts {
         dormouse_events::suspend(true).map_err(|why| WireError::new(Code::Events, why.to_string()))?;
     }
+    suspend_keys_of(part).inspect_err(|_| {
+        // Else they would stand still for good: `wake` resumes only what is marked as suspended.
+        if part == Part::Counts {
+            let _ = dormouse_events::suspend(false);
+        }
+    })
+}
+
+fn suspend_keys_of(part: Part) -> Result<(), WireError> {
     let all = all_keys()?;
     let is_its = |key: &&Key| match part {
         Part::Records => key.is_instrument() && !key.initial(),
@@ -119,6 +128,15 @@ fn is_instrument(key: &Key) -> bool {
 fn all_keys() -> Result<Vec<KeyUse>, WireError> {
     let all = Selector::parse("*,dormouse.*").map_err(|why| bad(why.to_string()))?;
     all.try_keys().map_err(wire_error)
+}
+
+/// `sleep` was refused: what it has stopped goes on, but not what the limit has suspended.
+fn stay_awake() {
+    if asleep::is_limited(Part::Counts) {
+        publish::suspend(false);
+    } else {
+        resume_counts();
+    }
 }
 
 fn resume_counts() {

@@ -1,6 +1,6 @@
 //! The unwind tables of this process, on the sampler's thread, while profiles are taken.
 
-use dormouse_sys::memory;
+use dormouse_sys::{loader, memory};
 use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables, Publisher};
 
 /// The memory that a look at the mappings may take: all that a kernel allows by default (65,530),
@@ -48,6 +48,21 @@ impl OwnTables {
         }
     }
 
+    /// Learns all of the C library, for samples that leave no copy of their stack: most of those
+    /// that do not begin in the program's code begin there.
+    ///
+    /// # Cost
+    ///
+    /// Some ten milliseconds, and 150 KB while profiles are taken.
+    pub(super) fn learn_library(&mut self) {
+        let Some(Shown { tables, .. }) = &mut self.tables else { return };
+        let known = libc::getpid as *const () as usize;
+        if !loader::is_in_executable(known) {
+            tables.tables().read_whole(known as u64);
+            self.step();
+        }
+    }
+
     /// Forgets everything.
     pub(super) fn end(&mut self) {
         self.tables = None;
@@ -69,7 +84,8 @@ impl OwnTables {
     /// Learns what handlers have missed, and shows them all that was learned.
     pub(super) fn step(&mut self) {
         let Some(Shown { tables, publisher, changes }) = &mut self.tables else { return };
-        if publisher.learn_missed(tables.tables()) || tables.tables().changes() != *changes {
+        let has_missed = publisher.learn_missed(|address| tables.learn(address));
+        if has_missed || tables.tables().changes() != *changes {
             *changes = tables.tables().changes();
             publisher.publish(tables.tables());
         }

@@ -51,8 +51,12 @@ pub(super) unsafe fn walk(
         dormouse_unwind::WalkStop::Unknown => WalkEnd::Lost,
         dormouse_unwind::WalkStop::Cut => WalkEnd::Cut,
         dormouse_unwind::WalkStop::NotLearned => {
-            // SAFETY: the same; the stack pointer has only gone up.
-            let (depth, end) = unsafe { own_stack::callers(last.frame, last.stack, own, into, depth) };
+            // The frame of a signal may lead to a lower address, which the thread need not be able
+            // to read.
+            let lowest = if own.contains(&from.stack) { from.stack } else { 0 };
+            // SAFETY: the caller's promise; not below the stack pointer, if that lies in `own`.
+            let (depth, end) =
+                unsafe { own_stack::callers(last.frame, last.stack.max(lowest), own, into, depth) };
             return Walked { depth, end, is_missed: true };
         }
     };

@@ -29,7 +29,7 @@ pub struct ProfileRequest {
     /// Whether allocations that are still live are reported separately.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
-    /// Whether to find callers in code without frame pointers, too.
+    /// Whether to find callers in code without frame pointers, too; later services always do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unwind: bool,
     /// Whether to report when each sample was taken.

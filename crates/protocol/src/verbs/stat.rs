@@ -209,7 +209,7 @@ impl Stat {
             runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
-            own: self.own.map(|now| now.since(before.own.unwrap_or_default())),
+            own: self.own.zip(before.own).map(|(now, it)| now.since(it)),
             clock: self.clock.clone(),
             columns: None,
             thread_total: Some(self.thread_count()),

@@ -52,7 +52,9 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     if is_short {
         // A program whose stacks are short by nature ends nearly all of them, too.
         let why = if known < FEW_PERCENT { "functions" } else { "if functions" };
-        let build = frame_pointers(profile).map_or_else(String::new, |build| format!(": {build}"));
+        // Others are found by unwind tables.
+        let build = frame_pointers(profile).filter(|_| profile.kind == ProfileKind::Alloc);
+        let build = build.map_or_else(String::new, |build| format!(": {build}"));
         warn(format!("{stacks}; {why} that called them are missing{build}"));
     }
     let refused = if has_groups(profile) {

@@ -7,6 +7,7 @@
 //!
 //! Services come and go: [`Hub::refresh`] reads the kernel's list, about once a second at most.
 
+mod figures;
 mod seats;
 mod session;
 

@@ -23,6 +23,7 @@ use dormouse::metrics::Origin;
 use dormouse_protocol::{Code, Hello, Stat, StatPart, StatRequest, WaitsRequest};
 use tokio::sync::watch;
 
+use super::figures::{lacks, shrink};
 use super::seats::Standing;
 use super::{Identity, report_of};
 use crate::client::room::AnswerRoom;
@@ -40,9 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How long it waits for the first answers. After that a service that has not said hello may lose
 /// its seat to another.
 pub(super) const GREETING: Duration = Duration::from_secs(10);
-
-/// The most groups of a service. A service of ours has no more.
-const MOST_GROUPS: usize = 1024;
 
 /// The longest answer of another user's service, in bytes: times of a thousand groups fit in.
 const LONGEST_ANSWER: usize = 4 << 20;
@@ -312,9 +310,14 @@ impl ServiceSession {
         let part = if stat.columns.is_some() { part } else { StatPart::Groups };
         let groups_left_out = shrink(&mut stat, &self.terms.events);
         let room = client.keep_room();
-        // It was asleep, and counts nothing for this conversation: another one begins.
+        // It was asleep, and counts nothing for this conversation: another one begins. If sleep and
+        // wake came between two readings, only the missing figures show it.
         let woken = || Failure::failed("it was woken");
         let SessionPhase::Answers(hello) = self.phase() else { return Some(woken()) };
+        let last = self.state.borrow().snapshot.clone().filter(|last| Arc::ptr_eq(&last.hello, &hello));
+        if hello.asleep.is_some() || last.is_some_and(|last| lacks(&stat, &last.stat)) {
+            return Some(woken());
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (unix_ms, at) = (now.as_millis() as u64, Instant::now());
         let (whole, news) = Default::default();
@@ -327,18 +330,6 @@ impl ServiceSession {
         drop(last);
         None
     }
-}
-
-/// Leaves out what no reader shows, and gives the number of groups that were too many.
-fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
-    let left_out = stat.expand(MOST_GROUPS);
-    stat.groups.shrink_to_fit();
-    for group in &mut stat.groups {
-        group.counts.retain(|count| events.has(&count.event));
-    }
-    stat.thread_total = Some(stat.thread_count());
-    stat.threads = Vec::new();
-    left_out
 }
 
 /// An agent's report about itself, cut to a length that can be kept and shown.

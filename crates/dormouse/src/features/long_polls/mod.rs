@@ -68,10 +68,9 @@ pub enum LongPollsError {
 ///
 /// # Cost
 ///
-/// No cost for polls. It returns before the first scan ([`LongPolls::between`]), which reads the
-/// unwind tables (feature `unwind`): some milliseconds. A thread of dormouse's scans all threads
-/// twice in a threshold, a hundred to a thousand times a second; a running thread in a long poll is
-/// interrupted once for its stack.
+/// No cost for polls. It returns before the first scan ([`LongPolls::between`]). A thread of
+/// dormouse's scans all threads twice in a threshold, a hundred to a thousand times a second; a
+/// running thread in a long poll is interrupted once for its stack.
 ///
 /// # Errors
 ///

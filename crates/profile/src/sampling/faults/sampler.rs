@@ -74,6 +74,7 @@ impl Engine for Sampler {
 
     fn start(&mut self, number: u64, options: &Options, tables: &mut OwnTables) -> Result<(), Error> {
         tables.begin();
+        tables.learn_library();
         self.drain();
         let every = NonZero::new(options.faults).unwrap_or(NonZero::<u32>::MIN);
         let data = event::take_signal().map_err(Error::Unavailable)?;

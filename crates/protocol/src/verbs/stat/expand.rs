@@ -7,6 +7,11 @@ use super::columns::{CountColumns, ExemplarColumns, GroupColumns, HistogramColum
 use super::{CountRow, GroupRow, Stat};
 use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, WaitsRow, bucket_index};
 
+/// The most bytes of all names of events, with [`EACH_EVENT`] for each: every group gets a copy of
+/// them. A service counts 32 events for a client.
+const MOST_EVENTS: usize = 8 << 10;
+const EACH_EVENT: usize = 64;
+
 impl Stat {
     /// Restores the rows of groups from their columns. Returns the number of groups that were left
     /// out because they are more than `most`.
@@ -27,7 +32,13 @@ impl GroupColumns {
             [self.cpu_ns, self.entries, self.alive, self.started, self.finished, self.requests, self.polls]
                 .map(Column::of);
         let mut name = Column::of(self.name);
-        let mut counts: Vec<_> = self.counts.into_iter().map(CountColumns::rows).collect();
+        let mut taken = 0;
+        let is_room = |of: &CountColumns| {
+            taken += of.event.len() + EACH_EVENT;
+            taken <= MOST_EVENTS
+        };
+        let mut counts: Vec<_> =
+            self.counts.into_iter().take_while(is_room).map(CountColumns::rows).collect();
         let (mut outliving, mut waits) = (Column::of(self.outliving), self.waits.map(|waits| waits.rows()));
         self.id.into_iter().map(move |id| GroupRow {
             id,

@@ -22,10 +22,11 @@ pub struct OwnCost {
 }
 
 impl OwnCost {
-    /// The use since `before`, an earlier one of the same process; memory is that of now.
+    /// The use since `before`, an earlier one of the same process; memory is that of now. A part
+    /// that was not known before has no difference.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
-        let part = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
+        let part = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Self {
             threads_ns: self.threads_ns.saturating_sub(before.threads_ns),
             polls_ns: part(self.polls_ns, before.polls_ns),
@@ -82,6 +83,7 @@ mod tests {
         );
         let unknown = OwnCost { polls_ns: None, ..known };
         assert_eq!((unknown.estimated_ns(), unknown.since(known).polls_ns), (None, None));
+        assert_eq!(known.since(unknown).polls_ns, None, "a total is no difference");
         assert!(unknown.sentence(1).contains("was not measured"));
         assert_eq!(known.since(OwnCost { polls_ns: Some(9_000_000), ..known }).cpu_ns(), 0);
     }

@@ -17,7 +17,7 @@
 //! | `hz=99` | samples a second of CPU time of each thread, 1000 at most |
 //! | `bytes=524288` | bytes between two samples of allocations |
 //! | `group=GET /*` | a list of globs: only these groups |
-//! | `unwind=1` | finds callers in code without frame pointers, too (feature `unwind`) |
+//! | `unwind=1` | changes nothing: callers in code without frame pointers are always found |
 //! | `symbols=1` | names in the answer, found in this process (feature `symbols`) |
 //!
 //! Only the last component of the path counts, so a server may use another prefix. The answer is in

@@ -70,9 +70,9 @@ fn stacks_inside_of_libraries_have_not_ended() {
         let coverage = &take.coverage;
         (coverage.in_library, coverage.ended)
     };
-    assert_eq!(add(2_000_000, 0x5000, false), (0, 1), "the library has started the thread");
-    assert_eq!(add(4_000_000, 0x1800, false), (1, 1), "it has no table");
-    assert_eq!(add(6_000_000, 0x5000, true), (2, 2), "another library");
+    assert_eq!(add(2_000_000, 0x5000, true), (0, 1), "the library has started the thread");
+    assert_eq!(add(4_000_000, 0x1800, true), (1, 1), "without a table");
+    assert_eq!(add(6_000_000, 0x5000, false), (1, 1), "tables show where stacks end");
 }
 
 #[test]

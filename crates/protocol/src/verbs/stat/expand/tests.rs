@@ -121,6 +121,23 @@ fn columns_of_any_length_are_read() {
 }
 
 #[test]
+fn long_names_of_events_are_not_copied() {
+    let column = |length| CountColumns {
+        event: "e".repeat(length).into(),
+        value: vec![Some(1); 2],
+        ..CountColumns::default()
+    };
+    let columns = GroupColumns {
+        id: vec![1, 2],
+        counts: vec![column(60), column(MOST_EVENTS), column(1)],
+        ..GroupColumns::default()
+    };
+    let mut stat = Stat { columns: Some(Box::new(columns)), ..Stat::default() };
+    stat.expand(usize::MAX);
+    assert_eq!(stat.groups.iter().map(|group| group.counts.len()).collect::<Vec<_>>(), [1, 1]);
+}
+
+#[test]
 fn a_thousand_busy_groups_are_a_short_answer() {
     let tens =
         |from: i32, n: u64| (from..from + 90).map(|at| (at, n + u64::from(at.unsigned_abs()))).collect();
