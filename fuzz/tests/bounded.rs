@@ -9,7 +9,7 @@ use dormouse_fuzz::{
     agent, answers, command_line, mappings, network, object_file, profile, range_map, recorded_file, records,
     request, rule, trace_file, unwind_table,
 };
-use dormouse_unwind::{MappedBytes, RowTable};
+use dormouse_unwind::{MappedBytes, UnwindTables};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
@@ -203,7 +203,28 @@ fn a_table_of_callers_is_read_or_refused() {
         0, 65, 14, 16, 134, 2, 67, 13, 6, 10, 2, 9, 12, 7, 8, 198, 65, 11, 3, 4, 0, 15, 2, 119, 8, 46, 4, 0,
         0, 0, 0, 0,
     ];
-    let memory = MappedBytes { address: 0x1000, bytes: TABLE };
-    assert_eq!(RowTable::read(memory, 0x1000).map_or(0, |table| table.rows().count()), 6);
-    drive(unwind_table::check, &[TABLE]);
+    let bytes: &[u8] = object(TABLE).leak();
+    let mut tables = UnwindTables::new(MappedBytes { address: 0x1000, bytes });
+    tables.update(b"1000-6000 r-xp 00000000 fe:01 7 /object\n");
+    assert_eq!(tables.read_whole(0x1000).map_or(0, |table| table.rows().count()), 6);
+    drive(unwind_table::check, vec![bytes].leak());
+}
+
+/// An object with a head, of which the index of its entries is the last segment.
+fn object(table: &[u8]) -> Vec<u8> {
+    const HEAD: u64 = 64 + 2 * 56;
+    let mut bytes = vec![0; HEAD as usize];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    put(0, &[0x7f, b'E', b'L', b'F', 2, 1]);
+    put(32, &64_u64.to_le_bytes());
+    put(54, &56_u16.to_le_bytes());
+    put(56, &2_u16.to_le_bytes());
+    for (segment, kind, start, length) in [(64, 1_u32, 0, 0x5000_u64), (120, 0x6474_e550, HEAD, 44)] {
+        put(segment, &kind.to_le_bytes());
+        put(segment + 8, &start.to_le_bytes());
+        put(segment + 16, &start.to_le_bytes());
+        put(segment + 40, &length.to_le_bytes());
+    }
+    bytes.extend(table);
+    bytes
 }

@@ -235,9 +235,9 @@ impl<M: MemorySource> UnwindTables<M> {
         let place = self.code_at(address)?.object?;
         let index = self.objects[place].index?;
         for number in 0..index.count() {
-            if let Some(function) = index.get(&self.memory, number) {
-                self.code(function.start);
-            }
+            // A count that is not true leads behind the list.
+            let Some(function) = index.get(&self.memory, number) else { break };
+            self.code(function.start);
         }
         Some(self.objects[place].learning.as_ref()?.table())
     }
