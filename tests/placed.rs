@@ -92,7 +92,11 @@ fn a_tree_names_the_lines_that_await() {
         return skip("DORMOUSE_TEST_PLACED names no tea house with frame pointers");
     };
     let (service, asking) = asked(&program);
-    let around = own("instrument.rs", include_str!("../crates/teaparty/src/instrument.rs"), "served).await");
+    let around = own(
+        "instrument.rs",
+        include_str!("../crates/teaparty/src/instrument.rs"),
+        "return Pin::new(served).poll(cx)",
+    );
     let args = list(&service);
     let is_named = || {
         let seen = run(args.iter().map(String::as_str).chain(["--tree"])).stdout;
@@ -102,7 +106,7 @@ fn a_tree_names_the_lines_that_await() {
         // From the outside to the leaf.
         let way = [
             at("GET /blend", ""),
-            at("instrumented::watch", &around),
+            at("instrument::poll", &around),
             at("blend::mix", &blend()),
             at("JoinHandle", ""),
         ];
