@@ -122,7 +122,7 @@ impl Publisher {
         }
         gone.extend(old);
         *published = now;
-        let _refused = CODE.update(|edit| {
+        let shown = CODE.update(|edit| {
             for gone in &gone {
                 edit.remove(gone.start..gone.end)?;
             }
@@ -138,7 +138,10 @@ impl Publisher {
             // generation finds no older rule.
             GENERATION.fetch_add(1, Ordering::Release);
         }
-        if CODE.is_settled() {
+        if shown.is_err() {
+            // The map has the replaced ones, and leads to them for ever.
+            self.retired.drain(..).for_each(std::mem::forget);
+        } else if CODE.is_settled() {
             self.retired.clear();
             left.clear();
         }
