@@ -77,7 +77,7 @@ pub(super) const PROGRAMS: [Program; 8] = [
     Program {
         name: "dormouse-all",
         is_quick: false,
-        dependencies: r#"dormouse = { path = "{root}/crates/dormouse", features = ["axum", "tower", "tracing", "symbols", "unwind"] }"#,
+        dependencies: r#"dormouse = { path = "{root}/crates/dormouse", features = ["axum", "tower", "tracing", "symbols"] }"#,
         ..DORMOUSE
     },
     Program {

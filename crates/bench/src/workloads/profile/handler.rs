@@ -5,8 +5,7 @@
 //! `handler-signal/empty`; the cost of a handler is the difference. The signals carry the values of
 //! the timer's own: our handler, which checks them, takes them for samples. `pprof` takes any
 //! SIGPROF. Its handler also aggregates; ours leaves that to its thread, whose time is the row
-//! `sample/drain`. `dormouse-unwind` also copies the thread's stack, in which the callers are found
-//! by tables later: `sample/drain-unwind`.
+//! `sample/drain`. The first samples leave copies of the stack, from which its functions are learned.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +21,7 @@ use crate::row::Spec;
 use crate::runner::Failure;
 use crate::workloads::teaparty::program_of;
 
-/// Signals in a row: no more than there is room for samples and copies of stacks.
+/// Signals in a row: no more than there is room for copies of stacks.
 const BURST: u64 = 32;
 /// How long to wait until samples are received.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,17 +36,11 @@ pub(super) fn rows(bench: &mut Bench) {
         on_a_thread(move || all(PROF, bursts, |_| Ok(())))
     });
     let drained = Spec::new("sample/drain", "ns").per("sample").with("of", "dormouse");
-    let start = |name: &str| Spec::new(format!("start/{name}"), "us").wall().with("threads", 1);
-    bench.sample([spec("dormouse"), drained, start("plain")], move || {
-        let Sampled { took, drained, started, .. } = ours(bursts, false)?;
-        Ok([took, drained, started])
-    });
-    let drained = Spec::new("sample/drain-unwind", "ns").per("sample").with("of", "dormouse");
-    let copied = Spec::new("sample/copied", "bytes").per("sample").with("of", "dormouse");
-    let callers = Spec::new("sample/callers", "frames").per("sample").with("of", "dormouse-unwind");
-    bench.sample([spec("dormouse-unwind"), drained, copied, callers, start("unwind")], move || {
-        let Sampled { took, drained, copied, callers, started } = ours(bursts, true)?;
-        Ok([took, drained, copied, callers, started])
+    let callers = Spec::new("sample/callers", "frames").per("sample").with("of", "dormouse");
+    let start = Spec::new("start/plain", "us").wall().with("threads", 1);
+    bench.sample([spec("dormouse"), drained, callers, start], move || {
+        let Sampled { took, drained, callers, started } = ours(bursts)?;
+        Ok([took, drained, callers, started])
     });
     bench.sample(spec("pprof-frame-pointer"), move || {
         let guard = pprof::ProfilerGuard::new(PEERS_HZ)?;
@@ -65,7 +58,7 @@ pub(super) fn rows(bench: &mut Bench) {
 const PROF: TimerSignal = TimerSignal { signal: libc::SIGPROF, value: 0 };
 
 pub(super) fn compare(bench: &mut Bench) {
-    for peer in ["dormouse", "dormouse-unwind", "pprof-frame-pointer", "pprof-tables"] {
+    for peer in ["dormouse", "pprof-frame-pointer", "pprof-tables"] {
         let of = |name: &str| format!("handler-signal/{name}");
         bench.minus(format!("handler/{peer}"), &of(peer), &of("empty"));
     }
@@ -73,13 +66,6 @@ pub(super) fn compare(bench: &mut Bench) {
         let (ours, theirs) = ("handler/dormouse", format!("handler/{peer}"));
         bench.times(format!("handler-over-{peer}/dormouse"), ours, &theirs);
     }
-    bench.times(
-        "handler-over-pprof-tables/dormouse-unwind",
-        "handler/dormouse-unwind",
-        "handler/pprof-tables",
-    );
-    bench.minus("sample/unwind", "sample/drain-unwind", "sample/drain");
-    bench.minus("start/tables", "start/unwind", "start/plain");
     bench.at_most("a sample of 32 calls in at most 0.5 us", "handler/dormouse", 500.0);
     bench.at_most(
         "at most a tenth of pprof-rs by frame pointers",
@@ -115,20 +101,16 @@ struct Sampled {
     /// Nanoseconds of its signal, and its part of what our thread used.
     took: f64,
     drained: f64,
-    /// The bytes of the stack above this, and the frames that were found.
-    copied: f64,
+    /// The frames that were found.
     callers: f64,
     /// Microseconds for the begin of the profile.
     started: f64,
 }
 
-fn ours(bursts: u64, unwind: bool) -> Result<Sampled, Failure> {
+fn ours(bursts: u64) -> Result<Sampled, Failure> {
     on_a_thread(move || {
-        let here = 0_u64;
-        let bytes = (dormouse_sys::rseq::thread_pointer() as usize).saturating_sub((&raw const here).addr());
         let mut options = Options::default();
         options.hz = PEERS_HZ.unsigned_abs();
-        options.unwind = unwind;
         let begun = Instant::now();
         let profiling = Profiling::start(&options)?;
         let started = begun.elapsed().as_nanos() as f64 / 1e3;
@@ -143,7 +125,6 @@ fn ours(bursts: u64, unwind: bool) -> Result<Sampled, Failure> {
         Ok(Sampled {
             took,
             drained: drained.as_nanos() as f64 / (bursts * BURST) as f64,
-            copied: bytes as f64,
             callers: deepest.unwrap_or(0) as f64,
             started,
         })
