@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use crate::process::{Result, cargo, run, target};
 
 const HELP: &str = "\
-cargo xtask ci [STEP…]        all checks, or these steps alone: about 25 minutes on two cores
+cargo xtask ci [STEP…]        all checks, or these steps alone: half an hour on two cores
 cargo xtask long [STEP…]      with every bench, longer stress, Miri, sanitizers, packages, the archive
 cargo xtask schema            write docs/*.schema.json again, after a change of the protocol or --json
 cargo xtask bench [WORKLOAD…] build for release, and run these workloads of the bench, quickly
