@@ -395,7 +395,7 @@ fn a_stranger_speaks_the_protocol() {
     // It cannot know which registers are free, nor whether a file may be written.
     let left = ["watch", "watch-report", "record-save"];
     macro_rules! names {
-        ($($name:ident($request:ident),)*) => { [$(<dormouse_protocol::$request as Verb>::NAME),*] };
+        ($($name:ident($module:ident::$request:ident),)*) => { [$(<dormouse_protocol::$request as Verb>::NAME),*] };
     }
     for name in dormouse_protocol::for_each_verb!(names) {
         assert!(left.contains(&name) || said.split_whitespace().any(|it| it == name), "{name}: {said}");

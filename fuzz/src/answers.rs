@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 /// When an answer that was read cannot be read again after it was written.
 pub fn check(bytes: &[u8]) {
     macro_rules! all {
-        ($($name:ident($request:ident),)*) => {
+        ($($name:ident($module:ident::$request:ident),)*) => {
             $(again::<<dormouse_protocol::$request as Verb>::Answer>(bytes);)*
         };
     }

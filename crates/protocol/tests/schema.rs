@@ -24,7 +24,7 @@ where
 fn schema() -> String {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     macro_rules! all {
-        ($($name:ident($request:ident),)*) => {
+        ($($name:ident($module:ident::$request:ident),)*) => {
             [$(of::<dormouse_protocol::$request>(&mut generator)),*]
         };
     }

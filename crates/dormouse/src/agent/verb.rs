@@ -60,7 +60,7 @@ pub(super) fn answer(mut asked: Asked<'_>, line: &[u8]) {
         return asked.client().refuse(id, bad("the first request of a connection is `hello`"));
     }
     macro_rules! carry_out {
-        ($($name:ident($request:ident),)*) => {
+        ($($name:ident($module:ident::$request:ident),)*) => {
             match op {
                 $(Op::$name(request) => asked.carry_out(id, request),)*
             }

@@ -20,74 +20,52 @@ mod watch;
 
 use serde::{Deserialize, Serialize};
 
-pub use clients::{ClientRow, Clients, ClientsRequest};
-pub use count::{CountAnswer, CountRequest, EventInfo, Events, EventsRequest};
-pub use doctor::{Check, CheckState, Doctor, DoctorRequest};
-pub use hello::{Hello, HelloRequest};
-pub use keys::{HeldBy, KeyHolder, KeyInfo, Keys, KeysRequest, LeaseHolder};
-pub use long_polls::{LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsRequest};
-pub use places::{PlaceRow, PlacesPart, PlacesRequest, WakeTasksRequest, WokenTasks};
-pub use profile::{ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest};
-pub use record::{RecordAnswer, RecordRequest, RecorderRow};
-pub use sleep::{Asleep, SleepRequest, Slept, WakeRequest, Woken};
-pub use stat::columns::{
-    CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
-};
-pub use stat::own::OwnCost;
-pub use stat::{Clock, CountRow, CountedCpu, GroupRow, Outliving, Stat, StatRequest, TaskPolls, ThreadStat};
-pub use switch::{BatchStat, Changed, HeldKeys, OffRequest, OnRequest, ResetRequest};
-pub use tasks::{TaskColumns, TaskGroup, TaskRow, TasksPart, TasksRequest, WireTaskState};
-pub use trace::{ClockPoint, Ended, FrameKind, Note, Notice, ProbeInfo, TraceRequest, Tracing};
-pub use triggers::{
-    RecordSaveRequest, TriggerAddRequest, TriggerRemoveRequest, TriggerRow, TriggersAnswer, TriggersRequest,
-};
-pub use waits::{ExemplarRow, HistogramRow, QueueRow, WaitsBegun, WaitsRequest, WaitsRow, bucket_index};
-pub use watch::{
-    CoverageRow, HitRow, SiteRow, SlotOwner, SlotRow, SlotsAnswer, SlotsRequest, WatchReportRequest,
-    WatchRequest, WatchRow, Watching, WireAccess, WireState,
-};
-
-/// Gives `$then!` the list of all operations: the name of each in [`Op`], and its request. A new
-/// verb is its type and a line here.
+/// Gives `$then!` the list of all operations: the name of each in [`Op`], its module and its
+/// request. The public types of these modules are those of the crate.
 #[macro_export]
 macro_rules! for_each_verb {
     ($then:ident) => {
         $then! {
-            Hello(HelloRequest),
-            Keys(KeysRequest),
-            Clients(ClientsRequest),
-            On(OnRequest),
-            Off(OffRequest),
-            Reset(ResetRequest),
-            Trace(TraceRequest),
-            Stat(StatRequest),
-            Events(EventsRequest),
-            Count(CountRequest),
-            Waits(WaitsRequest),
-            Doctor(DoctorRequest),
-            Watch(WatchRequest),
-            WatchReport(WatchReportRequest),
-            Slots(SlotsRequest),
-            Profile(ProfileRequest),
-            ProfileReport(ProfileReportRequest),
-            Record(RecordRequest),
-            Places(PlacesRequest),
-            WakeTasks(WakeTasksRequest),
-            Triggers(TriggersRequest),
-            TriggerAdd(TriggerAddRequest),
-            TriggerRemove(TriggerRemoveRequest),
-            RecordSave(RecordSaveRequest),
-            LongPolls(LongPollsRequest),
-            LongPollReports(LongPollReportsRequest),
-            Tasks(TasksRequest),
-            Sleep(SleepRequest),
-            Wake(WakeRequest),
+            Hello(hello::HelloRequest),
+            Keys(keys::KeysRequest),
+            Clients(clients::ClientsRequest),
+            On(switch::OnRequest),
+            Off(switch::OffRequest),
+            Reset(switch::ResetRequest),
+            Trace(trace::TraceRequest),
+            Stat(stat::StatRequest),
+            Events(count::EventsRequest),
+            Count(count::CountRequest),
+            Waits(waits::WaitsRequest),
+            Doctor(doctor::DoctorRequest),
+            Watch(watch::WatchRequest),
+            WatchReport(watch::WatchReportRequest),
+            Slots(watch::SlotsRequest),
+            Profile(profile::ProfileRequest),
+            ProfileReport(profile::ProfileReportRequest),
+            Record(record::RecordRequest),
+            Places(places::PlacesRequest),
+            WakeTasks(places::WakeTasksRequest),
+            Triggers(triggers::TriggersRequest),
+            TriggerAdd(triggers::TriggerAddRequest),
+            TriggerRemove(triggers::TriggerRemoveRequest),
+            RecordSave(triggers::RecordSaveRequest),
+            LongPolls(long_polls::LongPollsRequest),
+            LongPollReports(long_polls::LongPollReportsRequest),
+            Tasks(tasks::TasksRequest),
+            Sleep(sleep::SleepRequest),
+            Wake(sleep::WakeRequest),
         }
     };
 }
 
 macro_rules! operations {
-    ($($name:ident($request:ident),)*) => {
+    ($($name:ident($module:ident::$request:ident),)*) => {
+        $(
+            #[allow(unused_imports, unreachable_pub, reason = "a module of several verbs comes several times")]
+            pub use $module::*;
+        )*
+
         /// A request of any operation, as it is on the wire.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -131,7 +109,7 @@ mod tests {
     use super::*;
 
     macro_rules! names {
-        ($($name:ident($request:ident),)*) => {
+        ($($name:ident($module:ident::$request:ident),)*) => {
             [$((<$request>::NAME, serde_json::to_value(Op::from(<$request>::default())).unwrap())),*]
         };
     }

@@ -1,8 +1,8 @@
 //! `stat`: groups, threads, and what the service counts for them.
 
-pub(super) mod columns;
+mod columns;
 mod expand;
-pub(super) mod own;
+mod own;
 mod shorten;
 
 use std::borrow::Cow;
@@ -12,8 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
-use columns::{GroupColumns, StatPart};
-use own::OwnCost;
+
+pub use columns::{
+    CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
+};
+pub use own::OwnCost;
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
 /// CPU time for a client that has not sent `count`.
