@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
+use super::responded::responded;
 use crate::core::task::Task;
 
 pin_project! {
@@ -59,6 +60,7 @@ where
         // None: polled after its end, as in `Instrumented`.
         let Some(task) = this.task else { return Poll::Pending };
         let answer = ready!(task.poll(this.future, cx));
+        responded(task.group());
         let task = this.task.take();
         Poll::Ready(answer.map(|answer| answer.with_charged_body(task)))
     }
@@ -123,6 +125,9 @@ impl<B> GroupBody<B> {
             }
             Poll::Ready(frame)
         });
+        if frame.is_ready() {
+            responded(task.group());
+        }
         if this.body.is_none() {
             *this.task = None;
         }

@@ -34,6 +34,7 @@ use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::receive::{Received, receive, want_times};
 use dormouse_waits::{Around, Arrival, are_times_taken, around};
 
+use super::responded::Unwritten;
 use crate::core::arrival::note;
 use crate::core::group::Group;
 use crate::core::task::Task;
@@ -46,7 +47,9 @@ const DRIFT: u64 = 1024;
 
 /// A stream of which requests are read: their latency begins when their bytes came. Its reads,
 /// writes and close are a task of a group ([`connection`]), or of the task that calls them
-/// ([`received`]).
+/// ([`received`]). Writes of a response that a layer of ours has made
+/// ([`tower`](crate::tower)) are charged to the response's group, where it can be told whose
+/// response is written.
 ///
 /// ```
 /// # async fn accepted(stream: tokio::net::TcpStream) {
@@ -60,6 +63,7 @@ pub struct ServedStream<I> {
     io: Option<I>,
     task: Option<Task>,
     receipt: Receipt,
+    unwritten: Unwritten,
 }
 
 /// A stream whose reads, writes and close are a task of `group`: for servers that spawn the tasks
@@ -79,7 +83,7 @@ pub struct ServedStream<I> {
 /// While times are taken, a read by `recvmsg` in place of `recv`, and two system calls for each
 /// stream. The kernel then also reads the clock for each packet that the machine receives.
 pub fn connection<I>(io: I, group: Group) -> ServedStream<I> {
-    ServedStream { io: Some(io), task: Some(group.connection()), receipt: Receipt::default() }
+    ServedStream::new(io, Some(group.connection()))
 }
 
 /// A stream that is read by a task of [`Group::connection`], or by a task in no group.
@@ -99,7 +103,7 @@ pub fn connection<I>(io: I, group: Group) -> ServedStream<I> {
 ///
 /// As of [`connection`].
 pub fn received<I>(io: I) -> ServedStream<I> {
-    ServedStream { io: Some(io), task: None, receipt: Receipt::default() }
+    ServedStream::new(io, None)
 }
 
 /// The arrival of the bytes that were last read.
@@ -171,6 +175,10 @@ fn clocks() -> (u64, u64) {
 }
 
 impl<I> ServedStream<I> {
+    fn new(io: I, task: Option<Task>) -> Self {
+        Self { io: Some(io), task, receipt: Receipt::default(), unwritten: Unwritten::Nothing }
+    }
+
     /// The stream itself.
     pub fn get_ref(&self) -> Option<&I> {
         self.io.as_ref()
@@ -178,22 +186,7 @@ impl<I> ServedStream<I> {
 }
 
 impl<I: Unpin> ServedStream<I> {
-    /// The stream keeps a waker of the task's: so a connection that waits for its client is a task
-    /// that somebody will wake.
-    fn charged<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        f: impl FnOnce(&mut I, &mut Receipt, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        let Self { io, task, receipt } = self;
-        let Some(io) = io else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
-        match task {
-            Some(task) => task.poll_with(cx, |cx| f(io, receipt, cx)),
-            None => f(io, receipt, cx),
-        }
-    }
-
-    /// An operation that reads nothing. Requests may begin after it that were read before.
+    /// An operation that writes. Requests may begin after it that were read before.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -202,7 +195,25 @@ impl<I: Unpin> ServedStream<I> {
         if are_times_taken() {
             note(self.receipt.arrival);
         }
-        self.charged(cx, |io, _, cx| f(Pin::new(io), cx))
+        self.unwritten.follow();
+        let Self { io, task, unwritten, .. } = self;
+        let task = if let Unwritten::Of(response) = unwritten { Some(response) } else { task.as_mut() };
+        charged(io.as_mut(), task, cx, |io, cx| f(Pin::new(io), cx))
+    }
+}
+
+/// The stream keeps a waker of the task's: so a connection that waits for its client is a task that
+/// somebody will wake.
+fn charged<I, T>(
+    io: Option<&mut I>,
+    task: Option<&mut Task>,
+    cx: &mut Context<'_>,
+    f: impl FnOnce(&mut I, &mut Context<'_>) -> Poll<io::Result<T>>,
+) -> Poll<io::Result<T>> {
+    let Some(io) = io else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+    match task {
+        Some(task) => task.poll_with(cx, |cx| f(io, cx)),
+        None => f(io, cx),
     }
 }
 
@@ -221,7 +232,8 @@ impl<I: AsyncRead + Unpin + 'static> AsyncRead for ServedStream<I> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.charged(cx, |io, receipt, cx| {
+        let Self { io, task, receipt, .. } = &mut *self;
+        charged(io.as_mut(), task.as_mut(), cx, |io, cx| {
             if are_times_taken() {
                 return receipt.read(io, cx, buffer);
             }
@@ -239,7 +251,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for ServedStream<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.written(cx, AsyncWrite::poll_flush)
+        let flushed = self.written(cx, AsyncWrite::poll_flush);
+        if flushed.is_ready() {
+            self.unwritten = Unwritten::Nothing;
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -43,6 +43,8 @@ pub(crate) mod outside;
 pub(crate) mod part;
 #[cfg(feature = "rayon")]
 pub mod rayon;
+#[cfg(any(feature = "actix", feature = "tokio", feature = "tower"))]
+mod responded;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod spawns;
 pub mod thread;

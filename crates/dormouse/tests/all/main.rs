@@ -33,6 +33,7 @@ mod queued;
 mod rayon;
 mod recorded_files;
 mod recorder;
+mod responses;
 mod spawns;
 mod tasks_agent;
 mod tower;

@@ -110,6 +110,13 @@ pub fn park() {
     with(Stack::park);
 }
 
+/// Whether anything is counted for anybody, for code of the service's threads: a sleeping
+/// instruction.
+#[inline]
+pub fn is_counting() -> bool {
+    unlikely!(SWITCH)
+}
+
 /// Call this when a runtime is about to poll one of its tasks on this thread, and [`poll_ends`]
 /// after the poll. So [`announced_polls`](super::announced_polls) can return how many polls there
 /// were, and in how many of them a task of a context was entered or was current around them. Where

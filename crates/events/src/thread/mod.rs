@@ -29,8 +29,8 @@ mod token;
 
 pub use self::announced::{AnnouncedPolls, announced_polls};
 pub use self::api::{
-    Mark, TaskGuard, TaskNesting, current_context, current_task, enter, is_lazy, leave, nesting, overflows,
-    park, poll_begins, poll_ends, set_lazy, switch,
+    Mark, TaskGuard, TaskNesting, current_context, current_task, enter, is_counting, is_lazy, leave, nesting,
+    overflows, park, poll_begins, poll_ends, set_lazy, switch,
 };
 pub use self::aside::without_tasks;
 pub use self::charge::Switched;

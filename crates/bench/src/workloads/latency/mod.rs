@@ -18,6 +18,7 @@
 //! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from client, without the sign |
 //! | `received-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from received |
 //! | `request/{asleep,times}/{task,queued}` | a request, from its task or its arrival on |
+//! | `write/{asleep,counted}/{connection,route}` | a response that is made, written and flushed |
 //!
 //! There is no peer: the client is the oracle. There is no origin.
 
@@ -27,6 +28,7 @@ mod http1;
 mod http2;
 mod load;
 mod service;
+mod writes;
 
 use std::time::Duration;
 
@@ -61,8 +63,10 @@ const LONG: Duration = Duration::from_millis(30);
 pub(crate) fn run(bench: &mut Bench) {
     bench.say("calibrating");
     cost::rows(bench);
+    writes::rows(bench);
     bench.measure("requests", bench.plan(60, 4));
     cost::compare(bench);
+    writes::compare(bench);
     let length = Duration::from_millis(bench.pick(2_000, 250));
     bench.param("seconds", length.as_secs_f64());
     bench.param("long_ms", LONG.as_millis() as u64);

@@ -12,6 +12,7 @@ use ::axum::response::Response;
 use pin_project_lite::pin_project;
 
 use crate::adapt::body::GroupBody;
+use crate::adapt::responded::responded;
 use crate::core::group::Group;
 use crate::core::task::{Task, poll_to_its_end};
 
@@ -108,6 +109,7 @@ impl<H: Handler<T, S>, T, S> Future for GroupHandlerFuture<H, T, S> {
             }
             poll_to_its_end(future, cx)
         }));
+        responded(task.group());
         let task = this.task.take();
         Poll::Ready(response.map(|body| Body::new(GroupBody::new(body, task))))
     }

@@ -1,0 +1,107 @@
+//! Which group pays for writing a response to the socket.
+//!
+//! The task of a connection has the response made, by the layer of a group, and then writes it to
+//! the stream. So the layer notes its group with each part of a response that it hands on, and with
+//! the runtime's number of the task. The stream takes the note at its next write. From then on its
+//! writes are the group's, until a flush shows that nothing is left to write.
+//!
+//! | unwritten | a note of group A | a note of group B | a flush has ended |
+//! |---|---|---|---|
+//! | nothing | of A | of B | nothing |
+//! | of A | of A | of several | nothing |
+//! | of several | of several | of several | nothing |
+//!
+//! # Invariants
+//!
+//! 1. A note is taken only in the task that made it. Streams of HTTP/2 have tasks of their own, so
+//!    their notes are never taken, and the connection pays for its writes.
+//! 2. The connection pays while responses of several groups are unwritten: whose bytes a write
+//!    takes is unknown.
+//! 3. Of nested layers the outermost one makes the note: its response is the one that is written.
+
+#[cfg(feature = "tokio")]
+use std::cell::Cell;
+
+#[cfg(feature = "tokio")]
+use ::tokio::task::{Id, try_id};
+
+use crate::core::group::Group;
+#[cfg(feature = "tokio")]
+use crate::core::task::Task;
+
+/// The groups of responses that are unwritten.
+#[cfg(feature = "tokio")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Noted {
+    One(Group),
+    Several,
+}
+
+#[cfg(feature = "tokio")]
+thread_local! {
+    static NOTED: Cell<Option<(Id, Noted)>> = const { Cell::new(None) };
+}
+
+/// `group` has made a response, or a part of one, in the present task of the runtime. A sleeping
+/// instruction while nothing is counted.
+#[cfg(any(feature = "actix", feature = "tower"))]
+#[inline]
+pub(super) fn responded(group: Group) {
+    #[cfg(feature = "tokio")]
+    if dormouse_events::is_counting() {
+        note(group);
+    }
+    #[cfg(not(feature = "tokio"))]
+    let _ = group;
+}
+
+#[cfg(all(feature = "tokio", any(feature = "actix", feature = "tower")))]
+#[inline(never)]
+fn note(group: Group) {
+    // Invariant 3.
+    if crate::core::tasks::is_request(dormouse_events::current_task()) {
+        return;
+    }
+    let Some(task) = try_id() else { return };
+    let noted = match NOTED.get() {
+        Some((of, before)) if of == task && before != Noted::One(group) => Noted::Several,
+        _ => Noted::One(group),
+    };
+    NOTED.set(Some((task, noted)));
+}
+
+/// The responses that a stream was given to write, and has not written yet.
+#[cfg(feature = "tokio")]
+#[derive(Debug, Default)]
+pub(super) enum Unwritten {
+    #[default]
+    Nothing,
+    /// A task of the group, which writes. Like a connection it is no request, and it may wait for a
+    /// slow client for as long.
+    Of(Task),
+    OfSeveral,
+}
+
+#[cfg(feature = "tokio")]
+impl Unwritten {
+    /// The stream is about to write. A sleeping instruction while nothing is counted.
+    #[inline]
+    pub(super) fn follow(&mut self) {
+        if dormouse_events::is_counting() {
+            self.take_note();
+        }
+    }
+
+    #[inline(never)]
+    fn take_note(&mut self) {
+        // Invariant 1.
+        let Some((_, noted)) = NOTED.get().filter(|(task, _)| try_id() == Some(*task)) else { return };
+        NOTED.set(None);
+        *self = match (std::mem::take(self), noted) {
+            (Self::Nothing, Noted::One(group)) => Self::Of(group.connection()),
+            (Self::Of(task), Noted::One(group)) if task.group() == group => Self::Of(task),
+            // Invariant 2.
+            _ => Self::OfSeveral,
+        };
+    }
+}
