@@ -50,6 +50,7 @@ impl Output {
         self.frame(FrameKind::Note, &[&json.bytes])
     }
 
+    #[inline]
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.bytes.try_reserve(bytes.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         self.bytes.extend_from_slice(bytes);
@@ -60,6 +61,12 @@ impl Output {
 impl io::Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.put(bytes).map(|()| bytes.len())
+    }
+
+    // JSON comes digit by digit: the default loops around `write`.
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.put(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
