@@ -1,5 +1,6 @@
-//! A gRPC service by tonic, with the four kinds of calls. Its code is what tonic's generator makes
-//! of four methods, without the generator; messages are those of `google.protobuf.UInt32Value`.
+//! gRPC services by tonic, behind axum and by tonic's own server, with the four kinds of calls.
+//! Their code is what tonic's generator makes of four methods, without the generator; messages are
+//! those of `google.protobuf.UInt32Value`.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -11,13 +12,15 @@ use std::time::Duration;
 use axum::serve::ListenerExt as _;
 use dormouse::Group;
 use dormouse::tower::GroupLayer;
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService};
 use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
@@ -35,11 +38,9 @@ const METHODS: [&str; 5] = [
     "/others.Numbers/Hold",
 ];
 
+/// Behind axum.
 pub(crate) fn run() -> io::Result<()> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(known::workers()).enable_all().build()?.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        known::serve(listener.local_addr()?);
+    block_on(async |listener| {
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let methods = GroupLayer::new(|request: &axum::extract::Request| {
             let path = request.uri().path();
@@ -48,6 +49,30 @@ pub(crate) fn run() -> io::Result<()> {
         let app = Routes::new(Numbers).into_axum_router().layer(methods);
         let listener = dormouse::axum::listener(listener, Group::new("connections"));
         axum::serve(listener, dormouse::axum::streams(app)).await
+    })
+}
+
+/// By tonic's own server.
+pub(crate) fn run_by_itself() -> io::Result<()> {
+    block_on(async |listener| {
+        let methods = GroupLayer::new(|request: &http::Request<Body>| {
+            let path = request.uri().path();
+            METHODS.into_iter().find(|method| *method == path).unwrap_or("unknown method").into()
+        });
+        let connections = Group::new("connections");
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let incoming = incoming.map_ok(move |stream| dormouse::tokio::connection(stream, connections));
+        let server = Server::builder().layer(methods).add_service(Numbers);
+        server.serve_with_incoming(incoming).await.map_err(io::Error::other)
+    })
+}
+
+fn block_on(serve: impl AsyncFnOnce(TcpListener) -> io::Result<()>) -> io::Result<()> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(known::workers()).enable_all().build()?.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        known::serve(listener.local_addr()?);
+        serve(listener).await
     })
 }
 

@@ -19,8 +19,14 @@ static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
 type Run = fn() -> io::Result<()>;
 
-const SERVICES: [(&str, Run); 5] =
-    [("actix", actix::run), ("batch", batch::run), ("grpc", grpc::run), ("tcp", tcp::run), ("web", web::run)];
+const SERVICES: [(&str, Run); 6] = [
+    ("actix", actix::run),
+    ("batch", batch::run),
+    ("grpc", grpc::run),
+    ("grpc-by-itself", grpc::run_by_itself),
+    ("tcp", tcp::run),
+    ("web", web::run),
+];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

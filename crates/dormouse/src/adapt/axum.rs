@@ -69,11 +69,10 @@ use ::axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use ::axum::response::{IntoResponse, Response};
 use ::axum::routing::get;
 use ::axum::serve::{IncomingStream, Listener, ListenerExt, TapIo};
-use dormouse_waits::Arrival;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::arrived::{Arrived, arrival_here};
+use super::arrived::{Arrived, ClonedFor};
 use super::connection::{ListenerStamps, ServedStream};
 use crate::core::arrival::note;
 use crate::core::group::Group;
@@ -184,22 +183,15 @@ impl<F: Future<Output = Result<S, E>>, S, E> Future for MakeStreams<F> {
     type Output = Result<StreamService<S>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().made.poll(cx).map_ok(|inner| StreamService { inner, arrival: None })
+        self.project().made.poll(cx).map_ok(|inner| StreamService { inner, cloned_for: ClonedFor::default() })
     }
 }
 
-/// The service of a connection; see [`streams`]. hyper clones it where it has read a request, and
-/// calls the clone in the task of the request.
-#[derive(Debug)]
+/// The service of a connection; see [`streams`].
+#[derive(Debug, Clone)]
 pub struct StreamService<S> {
     inner: S,
-    arrival: Option<Arrival>,
-}
-
-impl<S: Clone> Clone for StreamService<S> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), arrival: arrival_here() }
-    }
+    cloned_for: ClonedFor,
 }
 
 impl<S: Service<R>, R> Service<R> for StreamService<S> {
@@ -212,8 +204,7 @@ impl<S: Service<R>, R> Service<R> for StreamService<S> {
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // A clone is called once; if it were called again, that request came later.
-        let arrival = self.arrival.take();
+        let arrival = self.cloned_for.take();
         if arrival.is_some() {
             note(arrival);
         }

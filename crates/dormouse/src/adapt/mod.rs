@@ -7,7 +7,7 @@
 
 #[cfg(feature = "actix")]
 pub mod actix;
-#[cfg(any(feature = "axum", feature = "hyper"))]
+#[cfg(any(feature = "hyper", feature = "tower"))]
 mod arrived;
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -50,5 +50,7 @@ mod spawns;
 pub mod thread;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "tonic")]
+mod tonic;
 #[cfg(feature = "tower")]
 pub mod tower;

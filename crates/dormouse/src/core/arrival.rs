@@ -57,16 +57,16 @@ fn noted() -> Option<Arrival> {
     None
 }
 
-/// When a request came that begins here, if that is known.
+/// When a request came that begins here, if that is known; `cloned_for` is when it came if the
+/// connection is in another task.
 #[inline]
-pub(crate) fn arrival(around: Around) -> Option<Arrival> {
+pub(crate) fn arrival(around: Around, cloned_for: Option<Arrival>) -> Option<Arrival> {
     let mut tasks = around.tasks();
     let innermost = tasks.next().map_or(Origin::Part, Origin::of);
     if innermost == Origin::Request || tasks.any(is_request) {
         return None;
     }
-    noted().or_else(|| {
-        let woken = around.woken().filter(|_| innermost == Origin::Connection)?;
-        Some(Arrival { received: None, woken })
-    })
+    let woken = || around.woken().filter(|_| innermost == Origin::Connection);
+    let here = || woken().map(|woken| Arrival { received: None, woken });
+    noted().or_else(here).or(cloned_for)
 }

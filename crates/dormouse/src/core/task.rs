@@ -103,10 +103,16 @@ impl Group {
     /// # }
     /// ```
     pub fn request(self) -> Task {
+        self.request_of(None)
+    }
+
+    /// Does what [`Group::request`] does. `cloned_for` is when the request came if that is not
+    /// known here.
+    pub(crate) fn request_of(self, cloned_for: Option<Arrival>) -> Task {
         // A connection is no request, so what it serves is a part of none, also in its own group.
         let is_served = Origin::of(dormouse_events::current_task()) == Origin::Connection;
         let number = if is_served { self.begin_from(Origin::Request) } else { self.begin_task(false) };
-        Task::begun_after(self, number, arrival)
+        Task::begun_after(self, number, |around| arrival(around, cloned_for))
     }
 
     /// Makes a task that is only a number current on this thread; `None` if that is impossible, for

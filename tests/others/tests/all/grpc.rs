@@ -1,4 +1,4 @@
-//! The gRPC service.
+//! The gRPC services: behind axum, and by tonic's own server.
 
 use http::uri::PathAndQuery;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::support::{Service, row};
+
+const SERVICES: [&str; 2] = ["grpc", "grpc-by-itself"];
 
 type Codec = ProstCodec<u32, u32>;
 
@@ -50,91 +52,99 @@ fn run<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn calls_of_all_kinds_have_their_time() {
-    let mut service = Service::start("grpc", &[]);
-    run(async {
-        let clients = (0..3).map(|_| async {
-            let mut client = client(&service).await;
-            for _ in 0..2 {
-                call_all(&mut client).await;
-            }
+    for name in SERVICES {
+        let mut service = Service::start(name, &[]);
+        run(async {
+            let clients = (0..3).map(|_| async {
+                let mut client = client(&service).await;
+                for _ in 0..2 {
+                    call_all(&mut client).await;
+                }
+            });
+            futures_util::future::join_all(clients).await;
         });
-        futures_util::future::join_all(clients).await;
-    });
-    service.await_noted("ended", "/others.Numbers/Count", 6);
-    let (shown, _) = service.charged();
-    for method in ["Square", "Count", "Sum", "Echo"] {
-        let row = row(&shown, &format!("/others.Numbers/{method}"));
-        assert_eq!((row.requests, row.alive), (6, 0), "{method}");
+        service.await_noted("ended", "/others.Numbers/Count", 6);
+        let (shown, _) = service.charged();
+        for method in ["Square", "Count", "Sum", "Echo"] {
+            let row = row(&shown, &format!("/others.Numbers/{method}"));
+            assert_eq!((row.requests, row.alive), (6, 0), "{method}");
+        }
     }
 }
 
 #[test]
 fn cancelled_streams_and_panics_are_requests() {
-    let mut service = Service::start("grpc", &[]);
-    run(async {
-        let mut client = client(&service).await;
-        for _ in 0..3 {
-            let count = ready(&mut client).await.server_streaming(
-                Request::new(1_000_000_u32),
-                path("Count"),
-                Codec::new(),
-            );
-            let mut count = count.await.expect("a stream").into_inner();
-            assert_eq!(count.message().await.expect("a number"), Some(0_u32));
-            drop(count);
-            let numbers = Request::new(iter([1, 13_u32]));
-            let echo = ready(&mut client).await.streaming(numbers, path("Echo"), Codec::new()).await;
-            let mut echo = echo.expect("a stream").into_inner();
-            while let Ok(Some(1_u32)) = echo.message().await {}
+    for name in SERVICES {
+        let mut service = Service::start(name, &[]);
+        run(async {
+            let mut client = client(&service).await;
+            for _ in 0..3 {
+                let count = ready(&mut client).await.server_streaming(
+                    Request::new(1_000_000_u32),
+                    path("Count"),
+                    Codec::new(),
+                );
+                let mut count = count.await.expect("a stream").into_inner();
+                assert_eq!(count.message().await.expect("a number"), Some(0_u32));
+                drop(count);
+                let numbers = Request::new(iter([1, 13_u32]));
+                let echo = ready(&mut client).await.streaming(numbers, path("Echo"), Codec::new()).await;
+                let mut echo = echo.expect("a stream").into_inner();
+                while let Ok(Some(1_u32)) = echo.message().await {}
+            }
+        });
+        service.await_noted("ended", "/others.Numbers/Count", 3);
+        for method in ["Count", "Echo"] {
+            service.await_alive(&format!("/others.Numbers/{method}"), 0);
         }
-    });
-    service.await_noted("ended", "/others.Numbers/Count", 3);
-    for method in ["Count", "Echo"] {
-        service.await_alive(&format!("/others.Numbers/{method}"), 0);
-    }
-    let (shown, _) = service.charged();
-    for method in ["Count", "Echo"] {
-        assert_eq!(row(&shown, &format!("/others.Numbers/{method}")).requests, 3, "{method}");
+        let (shown, _) = service.charged();
+        for method in ["Count", "Echo"] {
+            assert_eq!(row(&shown, &format!("/others.Numbers/{method}")).requests, 3, "{method}");
+        }
     }
 }
 
 #[test]
 fn a_blocked_worker_is_latency_of_others() {
-    let mut service = Service::start("grpc", &["1"]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let call = |mut client: Grpc<Channel>, method| {
-        runtime.spawn(async move {
-            let answer =
-                ready(&mut client).await.unary(Request::new(7_u32), path(method), Codec::new()).await;
-            let answer: u32 = answer.expect("an answer").into_inner();
-            answer
-        })
-    };
-    // The tasks of the client run until none of them can go on.
-    let send_all = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-    let client = runtime.block_on(client(&service));
-    service.await_stamps("/others.Numbers/Square", || {
-        assert_eq!(runtime.block_on(call(client.clone(), "Square")).expect("a call"), 49);
-    });
-    let blocks = call(client.clone(), "Hold");
-    send_all();
-    service.await_noted("held", "/others.Numbers/Hold", 1);
-    let send = || {
-        let square = call(client, "Square");
+    for name in SERVICES {
+        let mut service = Service::start(name, &["1"]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let call = |mut client: Grpc<Channel>, method| {
+            runtime.spawn(async move {
+                let answer =
+                    ready(&mut client).await.unary(Request::new(7_u32), path(method), Codec::new()).await;
+                let answer: u32 = answer.expect("an answer").into_inner();
+                answer
+            })
+        };
+        // The tasks of the client run until none of them can go on.
+        let send_all = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+        let client = runtime.block_on(client(&service));
+        service.await_stamps("/others.Numbers/Square", || {
+            assert_eq!(runtime.block_on(call(client.clone(), "Square")).expect("a call"), 49);
+        });
+        let blocks = call(client.clone(), "Hold");
         send_all();
-        square
-    };
-    let receive = |square: JoinHandle<u32>| assert_eq!(runtime.block_on(square).expect("a call"), 49);
-    service.assert_queued("/others.Numbers/Square", send, receive);
-    assert_eq!(runtime.block_on(blocks).expect("a call"), 7);
+        service.await_noted("held", "/others.Numbers/Hold", 1);
+        let send = || {
+            let square = call(client, "Square");
+            send_all();
+            square
+        };
+        let receive = |square: JoinHandle<u32>| assert_eq!(runtime.block_on(square).expect("a call"), 49);
+        service.assert_queued("/others.Numbers/Square", send, receive);
+        assert_eq!(runtime.block_on(blocks).expect("a call"), 7);
+    }
 }
 
 #[test]
 fn idle_connections_await_their_clients() {
-    let mut service = Service::start("grpc", &[]);
-    run(async {
-        let mut client = client(&service).await;
-        call_all(&mut client).await;
-        service.assert_awaiting(&["connections"]);
-    });
+    for name in SERVICES {
+        let mut service = Service::start(name, &[]);
+        run(async {
+            let mut client = client(&service).await;
+            call_all(&mut client).await;
+            service.assert_awaiting(&["connections"]);
+        });
+    }
 }

@@ -5,8 +5,10 @@
 //! task, on whichever threads they run. It begins when the request came, as far as that is known
 //! ([`Group::request`](crate::Group::request)), and ends when the body does, or when the server
 //! drops it.
-//! `poll_ready` is passed through uncharged, because it belongs to no request. The connection's
-//! task pays for the writing of frames.
+//! `poll_ready` is passed through uncharged, because it belongs to no request. Writing the response
+//! to the socket is charged to the group, too, if the stream of the connection is dormouse's
+//! (`dormouse::tokio::ServedStream`) and the protocol is HTTP/1: where several
+//! requests share a connection at a time, the connection's task pays.
 //!
 //! # Bound
 //!
@@ -43,6 +45,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use self::caller::Caller;
+use super::arrived::ClonedFor;
 use super::groups::Groups;
 use crate::core::task::{Instrumented, Task};
 
@@ -145,13 +148,13 @@ impl<N, C> GroupLayer<N, C> {
         CallLayer(self)
     }
 
-    /// The task of a request.
-    fn task<R>(&self, request: &R) -> Task
+    /// The task of a request that a service answers which was cloned for it.
+    fn task<R>(&self, request: &R, cloned_for: &mut ClonedFor) -> Task
     where
         N: Fn(&R) -> Cow<'_, str>,
         C: Caller<R>,
     {
-        let mut task = self.groups.named(&(self.name)(request)).request();
+        let mut task = self.groups.named(&(self.name)(request)).request_of(cloned_for.take());
         task.call(|| self.caller.context(request));
         task
     }
@@ -167,7 +170,7 @@ impl<S, N: Clone, C: Clone> Layer<S> for GroupLayer<N, C> {
     type Service = GroupService<S, N, C>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        GroupService { inner, layer: self.clone() }
+        GroupService { inner, layer: self.clone(), cloned_for: ClonedFor::default() }
     }
 }
 
@@ -176,6 +179,7 @@ impl<S, N: Clone, C: Clone> Layer<S> for GroupLayer<N, C> {
 pub struct GroupService<S, N, C = Untraced> {
     inner: S,
     layer: GroupLayer<N, C>,
+    cloned_for: ClonedFor,
 }
 
 impl<S, N, C, R, B> Service<R> for GroupService<S, N, C>
@@ -193,7 +197,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let mut task = self.layer.task(&request);
+        let mut task = self.layer.task(&request, &mut self.cloned_for);
         let response = task.run(|| self.inner.call(request));
         GroupResponse::new(task, response)
     }
@@ -231,7 +235,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let mut task = self.0.layer.task(&request);
+        let mut task = self.0.layer.task(&request, &mut self.0.cloned_for);
         let response = task.run(|| self.0.inner.call(request));
         task.instrument(response)
     }
