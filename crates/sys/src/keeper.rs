@@ -32,7 +32,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -44,6 +43,7 @@ use crate::memory::{self, Step};
 use crate::process::fork::{Mutex, MutexGuard, Phase};
 use crate::process::{identity, threads};
 use crate::signals;
+use crate::sync::{NoAnswer, answer};
 
 /// How long an asker waits before it looks whether the keeper lives.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -212,7 +212,7 @@ impl<D: Duty> Keeper<D> {
         errand: impl FnOnce(&mut D) + Send + 'static,
     ) -> Result<(), KeeperError> {
         self.make_room_for_one()?;
-        let left = self.leave(|duty| _ = duty.map(errand));
+        let left = self.leave(Box::new(|duty| _ = duty.map(errand)));
         if left.is_err() {
             forget_one(&mut self.lock()?);
         }
@@ -256,28 +256,28 @@ impl<D: Duty> Keeper<D> {
         if !memory::is_there(ASKING) {
             return Err(KeeperError::NoMemory);
         }
-        let (tell, told) = mpsc::sync_channel(1);
+        let (answerer, asker) = answer();
         let (process, begun) = (identity::id(), Instant::now());
         // One side takes the errand: the thread that runs it, or its asker, who waits no more.
         let taken = Arc::new(AtomicBool::new(false));
         let by_thread = Arc::clone(&taken);
-        self.leave(move |duty| {
+        self.leave(Box::new(move |duty| {
             if !by_thread.swap(true, Ordering::Relaxed) {
-                let _ = tell.send(duty.map(errand));
+                answerer.give(duty.map(errand));
             }
-        })?;
+        }))?;
         loop {
-            match told.recv_timeout(PATIENCE.min(longest)) {
+            match asker.wait(PATIENCE.min(longest)) {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(Refusal::NoMemory)) => return Err(KeeperError::NoMemory),
                 Ok(Err(Refusal::Table(code))) => {
                     return Err(KeeperError::Table(io::Error::from_raw_os_error(code)));
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err(KeeperError::Ended),
-                Err(RecvTimeoutError::Timeout) if identity::id() != process => {
+                Err(NoAnswer::Gone) => return Err(KeeperError::Ended),
+                Err(NoAnswer::NotYet) if identity::id() != process => {
                     return Err(KeeperError::Forked);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(NoAnswer::NotYet) => {}
             }
             let tid = self.lock()?.tid;
             if tid != 0 && !threads::is_alive(tid) {
@@ -312,17 +312,13 @@ impl<D: Duty> Keeper<D> {
     }
 
     /// Leaves an errand, and starts the thread if there is none.
-    fn leave(
-        &'static self,
-        errand: impl FnOnce(Result<&mut D, Refusal>) + Send + 'static,
-    ) -> Result<(), KeeperError> {
+    fn leave(&'static self, errand: Errand<D>) -> Result<(), KeeperError> {
         if environment::is_off() {
             return Err(KeeperError::Off);
         }
         if !memory::is_there(ASKING) {
             return Err(KeeperError::NoMemory);
         }
-        let errand = Box::new(errand);
         let mut shared = self.lock()?;
         shared.make_room()?;
         shared.work.push_back(Work::Errand(errand));
@@ -354,14 +350,14 @@ impl<D: Duty> Keeper<D> {
         let mut shared = self.shared.lock().map_err(|_| KeeperError::Reentrant)?;
         let process = identity::id();
         if shared.process != process {
-            // The askers' channels have locks inside, which the parent's threads may have had.
+            // Answers have locks inside, which the parent's threads may have had.
             std::mem::forget(std::mem::replace(&mut *shared, Shared::new(process)));
         }
         Ok(shared)
     }
 
     /// Marks the thread `tid`, which is gone or about to end, as gone, and drops its errands: their
-    /// callers get the error from their closed channels.
+    /// callers find that there will be no answer.
     fn give_up(&'static self, tid: u32) {
         drop(self.take_all(tid));
     }

@@ -11,12 +11,12 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use crate::clock;
 use crate::process::identity;
+use crate::sync::answer;
 
 /// Signals that a thread raises by its own instructions. If they were blocked, they would kill the
 /// process all the same, but without the host's handler. (SIGSYS comes from a filter, and its
@@ -142,7 +142,12 @@ pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
 /// begun. So the calls that a thread makes at its beginning (for its name, its signal stack) come
 /// before a filter that the caller installs next.
 pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let (begun, begins) = mpsc::sync_channel(1);
+    // A thread's start is a kilobyte of code: once for all.
+    spawn_boxed(name, stack, Box::new(run))
+}
+
+fn spawn_boxed(name: &str, stack: usize, run: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    let (begun, begins) = answer();
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: `sigfillset` initialises `all`; the other calls read it, and write `before` if they
@@ -157,8 +162,7 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
     // The thread inherits the mask.
     let spawned = thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
         let _running = Running::begin();
-        let _ = begun.send(());
-        drop(begun);
+        begun.give(());
         run();
     });
     if is_masked {
@@ -166,13 +170,14 @@ pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> i
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     spawned?;
-    let _ = begins.recv_timeout(PATIENCE);
+    let _ = begins.wait(PATIENCE);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     #[test]
     fn time_of_running_and_ended_threads_is_known() {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::sync::mpsc;
 
 use dormouse_testkit::{eventually, fork, in_child};
 

@@ -4,15 +4,18 @@
 //! | module | is |
 //! |---|---|
 //! | `seam` | [`atomics!`](crate::atomics) and [`const_unless_loom!`](crate::const_unless_loom) |
+//! | `answer` | [`answer()`]: one answer, from a thread to another that waits for it |
 //! | `once` | [`OnceBox`], [`OnceRef`]: values that are made once |
 //! | `sequence` | [`Sequence`]: several words that readers see whole |
 //! | `queue` | [`Queue`]: records from handlers to a reader |
 
+mod answer;
 mod once;
 mod queue;
 mod seam;
 mod sequence;
 
+pub use answer::{Answerer, Asker, NoAnswer, answer};
 pub use once::{OnceBox, OnceRef};
 pub use queue::Queue;
 pub use sequence::Sequence;
