@@ -1,4 +1,5 @@
-//! The fast path: from poll to poll of one context, cases 3 to 7 of [`super::state`].
+//! The fast path: from poll to poll of one context, cases 3 to 7 of [`super::state`]; while nothing
+//! is counted, also from context to context.
 //!
 //! # Cases 5 and 6 while nothing is counted
 //!
@@ -19,6 +20,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
+
+use dormouse_sys::thread::Current;
 
 use super::charge::Switched;
 use super::stack::Stack;
@@ -52,6 +55,12 @@ impl Stack {
     fn enter_plain(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
         if self.state.is_idle()
             && let Some(token) = self.resume(context, id, kind)
+        {
+            return token;
+        }
+        if self.state.is_open()
+            && kind.is_stretch()
+            && let Some(token) = self.go_over(context, id, kind)
         {
             return token;
         }
@@ -153,6 +162,32 @@ impl Stack {
         compiler_fence(Ordering::SeqCst);
         here.block.set_task(0);
         None
+    }
+
+    /// Case 5(b).
+    #[inline]
+    fn go_over(&self, context: &'static Context, id: u64, kind: Kind) -> Option<Token> {
+        let top = self.top.get();
+        let here = self.here.get().filter(|here| top.depth() == 0 && !here.span.is_in_edit())?;
+        // First of all: in the edit a handler's guards do nothing, and a change of what is counted
+        // waits for its end.
+        let number = here.span.begin();
+        let generation = Generation::current();
+        let is_asleep = !generation.counts() && here.span.has_nothing(number);
+        if !(is_asleep && self.state.is(State::Open(generation))) {
+            here.span.cancel(number);
+            return None;
+        }
+        let token = top.next(kind);
+        self.top.set(token);
+        self.frames[0].context.set(Some(context));
+        self.frames[0].task.set(id);
+        self.kept_for.set(Some(context));
+        self.charged.set(Some(context));
+        here.block.set_current(Current { task: id, group: context.id() });
+        here.span.set_context(context.id());
+        here.span.end(number);
+        Some(token)
     }
 
     /// Case 6, for what case 5 has entered; false if `token` is not that.

@@ -15,6 +15,7 @@
 //! | event | `Closed` | `Idle(g)` | `Open(g)` |
 //! |---|---|---|---|
 //! | a plain task of `kept_for` is entered on an empty stack, `g` is current | 1 | 3 → `Idle` | 5 → `Open` |
+//! | a plain task of another context is entered there, nothing is counted | 1 | 1 | 5(b) → `Open` |
 //! | any other task is entered, or `g` is over | 1 | 1 | 1 |
 //! | the only task is left (its poll ends), `g` is current | 2 | 4 → `Idle` | 6 → `Open` |
 //! | the only task is left, `g` is over | 2 | 2 | 2 |
@@ -40,8 +41,9 @@
 //! 3. *Resume.* One edit of the span, which stores one reading of the clock.
 //! 4. *Suspend.* One edit of the span, which adds the clock's progress to the pending counts.
 //! 5. *Go on.* The thread stores the topmost frame and the current task, passes a light barrier,
-//!    and looks at the generation. No edit of the span. (Only for polls and runs; a scope or a
-//!    destructor takes 1.)
+//!    and looks at the generation. No edit of the span. (b) The span has nothing to charge, so one
+//!    edit stores the other context, for which the state holds from then on. (Only for polls and
+//!    runs; a scope or a destructor takes 1.)
 //! 6. *Stop.* As 5, backwards. If `g` is over, 2 follows.
 //! 7. *Switch.* (a) The span suits the task: the thread stores the task. (b) Otherwise 1(b).
 //! 8. *Inert.* The handler's guard does nothing. The work of the handler is charged to whatever the
@@ -54,10 +56,10 @@
 //!     stay, and the child charges them.
 //! 11. All tasks are left (2), the pending counts are charged, and the thread has no span any more.
 //!
-//! A handler may come between any two instructions of 3 to 6. So these store the topmost frame
-//! *first*, do nothing that the handler's own events could spoil, and load the state *last*. An
-//! event of the handler that began or ended a span has left another state there; then they undo
-//! everything and fall through to 1 or 2.
+//! A handler may come between any two instructions of 3 to 6. So these (except 5(b), which is one
+//! edit of the span) store the topmost frame *first*, do nothing that the handler's own events
+//! could spoil, and load the state *last*. An event of the handler that began or ended a span has
+//! left another state there; then they undo everything and fall through to 1 or 2.
 
 use std::cell::Cell;
 
