@@ -12,7 +12,7 @@ const BESIDE: [&str; 3] =
 /// Workloads for a short run. The tests of the bench run others, and two build programs for release
 /// once more, each with features of its own. `pound` fails beside other work of the machine.
 const SHORT: [&str; 7] = ["keys", "clock", "maps", "switch", "record", "waits", "metrics"];
-const ALL: [&str; 16] = [
+const ALL: [&str; 17] = [
     "keys",
     "poll",
     "groups",
@@ -28,6 +28,7 @@ const ALL: [&str; 16] = [
     "metrics",
     "latency",
     "teaparty",
+    "self",
     "embed",
 ];
 

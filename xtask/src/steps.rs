@@ -30,7 +30,7 @@ const STEPS: [(&str, bool, Step); 20] = [
     ("miri", true, nightly::miri),
     ("sanitizers", true, nightly::sanitizers),
     ("packages", true, |_| release::packages()),
-    ("promises", true, |_| release::promises()),
+    ("promises", true, release::promises),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {

@@ -201,7 +201,29 @@ fn list_of_links<'a>(packages: &'a Packages, package: &Value) -> Vec<&'a Value> 
 
 #[cfg(test)]
 mod tests {
-    use super::is_allowed;
+    use std::collections::BTreeSet;
+
+    use super::{components, is_allowed, list, text};
+    use crate::process::read;
+
+    #[test]
+    fn components_refer_to_listed_packages() {
+        let file = std::env::temp_dir().join(format!("components-{}.json", std::process::id()));
+        components(&file, "0.0.0").unwrap();
+        let document: serde_json::Value = serde_json::from_str(&read(&file).unwrap()).unwrap();
+        std::fs::remove_file(file).unwrap();
+        let packages = list(&document["packages"]);
+        let ids: BTreeSet<&str> = packages.iter().map(|package| text(&package["SPDXID"])).collect();
+        assert_eq!(ids.len(), packages.len(), "an id stands for one package");
+        assert!(ids.iter().any(|id| id.starts_with("SPDXRef-dormouse-cli-")), "{ids:?}");
+        let relationships = list(&document["relationships"]);
+        assert!(relationships.len() > packages.len());
+        for relationship in relationships {
+            for end in ["spdxElementId", "relatedSpdxElement"] {
+                assert!(ids.contains(text(&relationship[end])), "{relationship}");
+            }
+        }
+    }
 
     #[test]
     fn one_choice_of_a_licence_is_enough() {

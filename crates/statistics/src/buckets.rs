@@ -95,9 +95,11 @@ pub fn place(ns: u64) -> usize {
     (power * OF_POWER + steps - SKIPPED).min(BUCKETS - 1)
 }
 
-/// The upper bound of a bucket, in nanoseconds.
+/// The upper bound of a bucket, in nanoseconds. It is that of [`place`], from the same table: no
+/// platform promises that `exp2` is exact, not even for whole powers.
 pub fn upper_bound_ns(place: usize) -> f64 {
-    UNIT_NS as f64 * ((place as f64 + f64::from(OFFSET)) / OF_POWER as f64).exp2()
+    let bound = place + SKIPPED;
+    STEPS[bound % OF_POWER] as f64 / (1_u64 << (63 - bound / OF_POWER)) as f64
 }
 
 /// How many durations fell into each bucket.
