@@ -131,6 +131,9 @@ pub(crate) enum Workload {
     Latency,
     /// The demo service under load, built with and without dormouse.
     Teaparty,
+    /// The cost that dormouse reports of itself, beside the difference to a service without.
+    #[value(name = "self")]
+    Own,
     /// Time of a build and size of a program, with dormouse and with peers.
     Embed,
     /// All of them, one after the other, each in a separate process.

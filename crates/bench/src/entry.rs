@@ -39,7 +39,7 @@ const fn entry(
 }
 
 /// In the order of `all`.
-pub(crate) const ENTRIES: [Entry; 16] = [
+pub(crate) const ENTRIES: [Entry; 17] = [
     entry(Workload::Keys, "keys", keys::ORIGIN, [100, 25], |bench, _, _| keys::run(bench)),
     entry(Workload::Poll, "poll", "", [20, 5], |bench, _, _| poll::run(bench)),
     entry(Workload::Clock, "clock", "", [30, 8], |bench, _, _| clock::run(bench)),
@@ -57,6 +57,7 @@ pub(crate) const ENTRIES: [Entry; 16] = [
     entry(Workload::Metrics, "metrics", "", [60, 20], |bench, _, _| metrics::run(bench)),
     entry(Workload::Latency, "latency", "", [170, 10], |bench, _, _| latency::run(bench)),
     entry(Workload::Teaparty, "teaparty", "", [400, 90], |bench, _, _| teaparty::run(bench)),
+    entry(Workload::Own, "self", "", [120, 20], |bench, _, _| teaparty::own::run(bench)),
     entry(Workload::Embed, "embed", "", [900, 180], |bench, _, _| embed::run(bench)),
 ];
 

@@ -1,6 +1,6 @@
 //! The start of everything that needs one.
 
-use crate::agent::{self, Agent, Companion, InitError};
+use crate::agent::{self, Agent, Client, Companion, InitError};
 use crate::core::{library, panics};
 use crate::environment;
 use crate::features::{limit, publish, stat};
@@ -73,7 +73,7 @@ pub fn init() -> Result<Agent, InitError> {
 }
 
 /// The agent's look from time to time.
-fn look() -> Option<std::time::Duration> {
+fn look(clients: &mut [Client]) -> Option<std::time::Duration> {
     stat::remember();
-    limit::look()
+    limit::look(clients)
 }

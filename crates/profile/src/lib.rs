@@ -62,7 +62,7 @@ pub use names::NameFinder;
 pub use options::Options;
 pub use outside::OutsideProfiling;
 pub use own::OwnCode;
-pub use profiling::{Profiling, capability};
+pub use profiling::{Profiling, capability, spent_ns};
 pub use sets::settle_waits;
 pub use stack_reader::StackReader;
 pub use symbols::{Named, SourceFrame, Symbols};

@@ -10,6 +10,12 @@ pub fn capability() -> Capability {
     sampling::capability()
 }
 
+/// CPU time that this process's threads have spent in the handler that samples their CPU time since
+/// the process began, in nanoseconds. The kernel's part of such a signal is not in it.
+pub fn spent_ns() -> u64 {
+    sampling::spent_ns()
+}
+
 /// A profile that is being taken. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Profiling {

@@ -151,10 +151,27 @@ fn with<T>(entry: usize, is_right: impl FnOnce(u64) -> bool, run: impl FnOnce(&T
     result
 }
 
+/// Time that threads have spent in [`on_trap`], in nanoseconds.
+static SPENT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Time that the process's threads have spent in the handler of hits since its start, in
+/// nanoseconds. The kernel's part of a hit is not in it.
+pub fn spent_ns() -> u64 {
+    SPENT_NS.load(Ordering::Relaxed)
+}
+
 /// A hit. Returns whether the keeper must look at the watches now. Signal-safe.
 #[must_use]
 pub(super) fn on_trap(trap: &PerfTrap) -> bool {
-    let (data, came) = (trap.data, monotonic_ns());
+    let came = monotonic_ns();
+    let is_due = deal_out(trap, came);
+    SPENT_NS.fetch_add(monotonic_ns().saturating_sub(came), Ordering::Relaxed);
+    is_due
+}
+
+/// Counts the hit in its watch, and in each other one of the same bytes.
+fn deal_out(trap: &PerfTrap, came: u64) -> bool {
+    let data = trap.data;
     let piece = data as usize % (1 << PIECE_BITS);
     let entry = (data >> PIECE_BITS) as usize % MOST_WATCHES;
     let named = data >> (ENTRY_BITS + PIECE_BITS) & ((1 << GENERATION_BITS) - 1);
@@ -205,6 +222,7 @@ mod tests {
         let (one, data) = watch();
         hit(data);
         assert_eq!(one.tally.counts().delivered, 1);
+        assert!(spent_ns() > 0);
         one.end();
         hit(data);
         let (other, its_data) = watch();

@@ -19,6 +19,7 @@ mod tally;
 mod turns;
 
 pub use dormouse_sys::perf::Access;
+pub use entry::spent_ns;
 pub use guard::{Watch, held, refusal};
 pub use hook::{on_hit, on_stray};
 pub use report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};

@@ -74,6 +74,10 @@ struct SampleBody<'a> {
     dropped: u64,
     clock: Option<&'a Clock>,
     cpu_refused: Option<&'a str>,
+    /// Memory of dormouse itself, at most.
+    own_bytes: Option<u64>,
+    /// The parts of dormouse that its limit has put to sleep, and why.
+    limited: Option<&'a str>,
     windows: [ProcessWindow; 4],
     groups: Vec<LiveGroup<'a>>,
 }
@@ -280,6 +284,8 @@ fn sample<'a>(pid: u32, windows: &Windows, snapshot: &'a Snapshot, last: Option<
         dropped: stat.dropped,
         clock: stat.clock.as_ref(),
         cpu_refused: stat.cpu_refused.as_deref(),
+        own_bytes: stat.own.map(|own| own.memory_bytes),
+        limited: stat.limited.as_deref(),
         windows: windows.each.each_ref().map(ProcessWindow::of),
         groups: groups.collect(),
     }

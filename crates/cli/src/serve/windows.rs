@@ -53,6 +53,8 @@ pub(super) struct ProcessWindow {
     cpu_percent: f64,
     /// The part of it that groups have; null where CPU time is refused or none was used.
     in_groups_percent: Option<f64>,
+    /// CPU time of dormouse itself, in percent of a CPU; null where the service reports none.
+    own_percent: Option<f64>,
 }
 
 /// The use of a group in one window.
@@ -148,6 +150,7 @@ impl ProcessWindow {
             elapsed_ns: window.mono_ns,
             cpu_percent: percent(window.process_cpu_ns, window.mono_ns),
             in_groups_percent: window.coverage_percent(),
+            own_percent: window.own.map(|own| percent(own.cpu_ns(), window.mono_ns)),
         }
     }
 }

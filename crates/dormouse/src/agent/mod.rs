@@ -30,14 +30,13 @@ mod verb;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use dormouse_sys::loader::PinError;
 use dormouse_sys::rendezvous::{self, AgentPlace, Conflict, Table};
 
 use self::descriptors::Sockets;
 use self::place::Place;
-use self::server::Server;
+use self::server::{Remember, Server};
 
 pub(crate) use self::client::{Client, Stream};
 pub(crate) use self::descriptors::Peer;
@@ -112,10 +111,7 @@ pub enum InitError {
 /// Starts the agent, unless it runs already: [`init`](crate::init) for the rest.
 ///
 /// The agent calls `remember` whenever it looks whether its socket file is there.
-pub(crate) fn start(
-    companions: &'static [Companion],
-    remember: fn() -> Option<Duration>,
-) -> Result<Agent, InitError> {
+pub(crate) fn start(companions: &'static [Companion], remember: Remember) -> Result<Agent, InitError> {
     let table = rendezvous::table()?;
     if let (_, Some(agent)) = look(table)? {
         return Ok(agent);

@@ -55,9 +55,7 @@ pub(super) struct Server {
     clients: Vec<Client>,
     place: Arc<Place>,
     companions: &'static [Companion],
-    /// Called at each look, for what must be seen from time to time. Returns the longest time until
-    /// the next look, if that is limited.
-    remember: fn() -> Option<Duration>,
+    remember: Remember,
     listener: Socket,
     sockets: Arc<Sockets>,
     no_accept_until: Option<Instant>,
@@ -66,6 +64,10 @@ pub(super) struct Server {
     looked_at: Instant,
     look_again: Duration,
 }
+
+/// Called at each look, for what must be seen from time to time. Returns the longest time until the
+/// next look, if that is limited.
+pub(crate) type Remember = fn(&mut [Client]) -> Option<Duration>;
 
 /// The listener is no longer the agent's.
 struct Lost;
@@ -80,7 +82,7 @@ impl Server {
     pub(super) fn new(
         place: Arc<Place>,
         companions: &'static [Companion],
-        remember: fn() -> Option<Duration>,
+        remember: Remember,
         listener: Socket,
         sockets: Arc<Sockets>,
     ) -> Self {
@@ -278,7 +280,8 @@ impl Server {
         {
             self.listener = listener;
         }
-        self.look_again = (self.remember)().map_or(LOOK_ASLEEP, |at_most| at_most.min(LOOK_ASLEEP));
+        self.look_again =
+            (self.remember)(&mut self.clients).map_or(LOOK_ASLEEP, |at_most| at_most.min(LOOK_ASLEEP));
     }
 
     /// Until when to wait for something to happen.

@@ -27,13 +27,17 @@ pub(crate) enum Part {
     Records,
     Times,
     Counts,
+    Profiles,
+    Watches,
 }
 
 impl Part {
-    const ALL: [(Self, &'static str); 3] = [
+    const ALL: [(Self, &'static str); 5] = [
         (Self::Records, "records of probes"),
         (Self::Times, "times of tasks"),
         (Self::Counts, "counts of groups"),
+        (Self::Profiles, "profiles"),
+        (Self::Watches, "watches"),
     ];
 }
 

@@ -1,11 +1,13 @@
 //! The cost of dormouse itself in this process, since its start: CPU time of its own threads, which
 //! their clocks tell exactly; CPU time on the service's threads, estimated as the number of polls
-//! and of records times their [price](crate::core::price); memory.
+//! and of records times their [price](crate::core::price), and as what handlers of CPU samples and
+//! of hits of watches measure themselves; memory.
 //!
 //! # Things it does not do
 //!
-//! It prices no signals of profiles, hits of watches, or stacks of places, nor what dormouse costs
-//! while nothing is counted, when polls have no number. A forked child has its parent's figures.
+//! It prices no samples of allocations and page faults, no stacks of places, and not the kernel's
+//! part of signals and hits, nor what dormouse costs while nothing is counted, when polls have no
+//! number. A forked child has its parent's figures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,6 +59,8 @@ pub(crate) fn own_cost(groups: &[GroupRow]) -> OwnCost {
         threads_ns: signals::own_cpu_ns(dormouse_clock::thread_cpu_ns_of),
         polls_ns: POLLS.ns(entries),
         records_ns: RECORDS.ns(written),
+        samples_ns: Some(dormouse_profile::spent_ns()),
+        hits_ns: Some(dormouse_breakpoints::spent_ns()),
         memory_bytes: memory as u64 + Group::most() as u64 * GROUP_BYTES,
     }
 }

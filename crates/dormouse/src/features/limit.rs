@@ -10,10 +10,12 @@
 //! | records | keys of probes: traces, the recorder | records |
 //! | times | times and places of tasks | polls, while times are taken |
 //! | counts | CPU time and events of groups | polls, while no times are taken |
+//! | profiles | those of clients end | what the handler measures, and our threads |
+//! | watches | those of clients end | what the handler measures |
 //!
 //! Dormouse's own threads count, too: if they alone use more, the parts that give them work are
-//! suspended. The agent's answers to its clients, budgets of tasks, profiles and watches go on.
-//! While counts are suspended, budgets of groups stand still.
+//! suspended. The agent's answers to its clients, budgets of tasks, and the profiles and watches of
+//! the service's own code go on. While counts are suspended, budgets of groups stand still.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,11 +24,12 @@ use dormouse_protocol::{GroupRow, OwnCost};
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::{Capability, environment};
 
+use crate::agent::Client;
 use crate::core::asleep::{self, Part};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::features::cost::own_cost;
-use crate::features::{recorder, sleep};
+use crate::features::{profile, recorder, sleep};
 
 /// The time between two looks.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -39,7 +42,7 @@ thread_local! {
 }
 
 /// Looks, if it is time; the longest time until the next look, if there is a limit.
-pub(crate) fn look() -> Option<Duration> {
+pub(crate) fn look(clients: &mut [Client]) -> Option<Duration> {
     let percent = setting()?.ok()?;
     let now = monotonic_ns();
     let is_time = LAST.get().is_none_or(|(at, _)| now - at >= WINDOW.as_nanos() as u64);
@@ -47,34 +50,37 @@ pub(crate) fn look() -> Option<Duration> {
         let groups: Vec<GroupRow> = Group::read_all(false).into_iter().map(|(row, _)| row).collect();
         let cost = own_cost(&groups);
         if let Some((at, before)) = LAST.replace(Some((now, cost))) {
-            judge(cost.since(before), now - at, percent);
+            judge(cost.since(before), now - at, percent, clients);
         }
     }
     Some(WINDOW)
 }
 
 /// Suspends the dearest part if the cost of this time is more than the limit allows.
-fn judge(cost: OwnCost, ns: u64, limit_percent: f64) {
+fn judge(cost: OwnCost, ns: u64, limit_percent: f64, clients: &mut [Client]) {
     let percent = cost.cpu_ns() as f64 / ns.max(1) as f64 * 100.0;
     if percent <= limit_percent {
         return;
     }
-    let Some(part) = dearest(cost).filter(|part| !asleep::is_limited(*part)) else { return };
+    let Some(part) = dearest(cost, profile::verb::has_any(clients)) else { return };
     // Refused as any batch may be: the next look tries it again.
-    if sleep::suspend(part).is_ok() {
+    if sleep::suspend(part, clients).is_ok() {
         asleep::limit(part, percent);
     }
 }
 
 /// The part that costs the most of those that are awake.
-fn dearest(cost: OwnCost) -> Option<Part> {
+fn dearest(cost: OwnCost, has_profiles: bool) -> Option<Part> {
     let polls = cost.polls_ns.unwrap_or(0);
     let records = cost.records_ns.unwrap_or(0);
     let read = if recorder::stat().is_some() { cost.threads_ns } else { 0 };
+    let sampled = if has_profiles { cost.samples_ns.unwrap_or(0) + cost.threads_ns } else { 0 };
     let parts = [
         (records + read, Part::Records),
         (if dormouse_waits::is_on() { polls } else { 0 }, Part::Times),
         (if dormouse_waits::is_on() { 0 } else { polls }, Part::Counts),
+        (sampled, Part::Profiles),
+        (cost.hits_ns.unwrap_or(0), Part::Watches),
     ];
     let awake = parts.into_iter().filter(|(cost, part)| *cost > 0 && !asleep::is_limited(*part));
     awake.max_by_key(|(cost, _)| *cost).map(|(_, part)| part)
@@ -130,16 +136,20 @@ mod tests {
             let ms = |ms: u64| Some(ms * 1_000_000);
             let cost = OwnCost { polls_ns: ms(20), records_ns: ms(1), ..OwnCost::default() };
             let second = 1_000_000_000;
-            judge(cost, second, 2.2);
+            judge(cost, second, 2.2, &mut []);
             assert!(dormouse_waits::is_on(), "not more than it may");
-            judge(cost, second, 2.0);
+            judge(cost, second, 2.0, &mut []);
             assert!(!dormouse_waits::is_on() && asleep::is_limited(Part::Times));
             assert!(!asleep::is_limited(Part::Counts) && !asleep::is_limited(Part::Records));
-            judge(cost, second, 2.0);
+            judge(cost, second, 2.0, &mut []);
             assert!(asleep::is_limited(Part::Counts) && !asleep::is_limited(Part::Records));
             let what = asleep::limited().unwrap();
             assert!(what.contains("2.1 % of a CPU") && what.contains("times of tasks"), "{what}");
             assert!(asleep::check(Part::Times).is_err() && asleep::check(Part::Records).is_ok());
+            let cost = OwnCost { hits_ns: ms(20), samples_ns: ms(30), threads_ns: 40_000_000, ..cost };
+            judge(cost, second, 2.0, &mut []);
+            assert!(asleep::is_limited(Part::Watches), "dearer than records, and there is no profile");
+            assert_eq!(dearest(cost, true), Some(Part::Profiles));
             sleep::resume_all().unwrap();
             assert!(dormouse_waits::is_on() && asleep::limited().is_none());
         });

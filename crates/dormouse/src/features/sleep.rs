@@ -22,7 +22,7 @@ use dormouse_protocol::{Code, Ended, SleepRequest, Slept, WakeRequest, WireError
 use crate::agent::request::{bad, wire_error};
 use crate::agent::{Answered, Asked, Client, Peer};
 use crate::core::asleep::{self, Part, asleep, limited};
-use crate::features::publish;
+use crate::features::{profile, publish, watch};
 use crate::lookout::LOOKOUT;
 
 impl Answered for SleepRequest {
@@ -59,26 +59,32 @@ impl Answered for WakeRequest {
     }
 }
 
-/// Suspends one part, whoever uses it.
-pub(crate) fn suspend(part: Part) -> Result<(), WireError> {
-    if part == Part::Counts {
-        dormouse_events::suspend(true).map_err(|why| WireError::new(Code::Events, why.to_string()))?;
-    }
-    suspend_keys_of(part).inspect_err(|_| {
-        // Else they would stand still for good: `wake` resumes only what is marked as suspended.
-        if part == Part::Counts {
-            let _ = dormouse_events::suspend(false);
+/// Suspends one part: keys whoever holds them, profiles and watches of clients.
+pub(crate) fn suspend(part: Part, clients: &mut [Client]) -> Result<(), WireError> {
+    match part {
+        Part::Records => suspend_keys_that(|key| key.is_instrument() && !key.initial()),
+        Part::Times => suspend_keys_that(|key| key.name() == "dormouse.waits"),
+        Part::Counts => {
+            dormouse_events::suspend(true).map_err(|why| WireError::new(Code::Events, why.to_string()))?;
+            suspend_keys_that(|key| key.name() == "dormouse.switch").inspect_err(|_| {
+                // Else they would stand still for good: `wake` resumes only what is marked as
+                // suspended.
+                let _ = dormouse_events::suspend(false);
+            })
         }
-    })
+        Part::Profiles => {
+            profile::verb::end_all(clients);
+            Ok(())
+        }
+        Part::Watches => {
+            watch::verb::end_all(clients);
+            Ok(())
+        }
+    }
 }
 
-fn suspend_keys_of(part: Part) -> Result<(), WireError> {
+fn suspend_keys_that(is_its: impl Fn(&&Key) -> bool) -> Result<(), WireError> {
     let all = all_keys()?;
-    let is_its = |key: &&Key| match part {
-        Part::Records => key.is_instrument() && !key.initial(),
-        Part::Times => key.name() == "dormouse.waits",
-        Part::Counts => key.name() == "dormouse.switch",
-    };
     let batch = Batch::new().suspend_all(all.iter().map(|used| used.key).filter(is_its));
     batch.apply().map(drop).map_err(wire_error)
 }

@@ -39,7 +39,7 @@ use dormouse_sys::process::identity;
 use crate::options::Options;
 use crate::{Error, Profile};
 
-pub(crate) use cpu::capability;
+pub(crate) use cpu::{capability, spent_ns};
 pub(crate) use stack_reader::StackSource;
 
 /// A profile that is being taken. Ends when it is dropped.

@@ -14,6 +14,7 @@
 mod build;
 mod instructions;
 mod load;
+pub(crate) mod own;
 pub(crate) mod profiled;
 mod server;
 

@@ -10,13 +10,22 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use dormouse_protocol::{
-    Hello, HelloRequest, Keys, KeysRequest, Op, PROTOCOL, ProfileBegun, ProfilePart, ProfileReportRequest,
-    ProfileRequest, Request, Response,
+    CountAnswer, CountRequest, Hello, HelloRequest, Keys, KeysRequest, Op, OwnCost, PROTOCOL, ProfileBegun,
+    ProfilePart, ProfileReportRequest, ProfileRequest, Request, Response, Stat, StatRequest, WaitsBegun,
+    WaitsRequest,
 };
 use serde::de::DeserializeOwned;
 
 /// Longest wait for an answer of the agent.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The part of dormouse that its client keeps awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awake {
+    Nothing,
+    Counts,
+    Times,
+}
 
 /// The service with dormouse, and without.
 pub(super) const SIDES: [&str; 2] = ["with", "without"];
@@ -63,6 +72,25 @@ impl Server {
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         let Some(agent) = &mut self.agent else { return Ok(()) };
         all_off(agent, 3).context("the agent's client did not last over the load")
+    }
+
+    /// Has the agent keep this awake as long as its client is connected.
+    pub(super) fn wake(&mut self, awake: Awake) -> anyhow::Result<()> {
+        let agent = self.agent.as_mut().context("no client of the agent")?;
+        if awake != Awake::Nothing {
+            let _: CountAnswer = ask(agent, 5, CountRequest { events: vec!["task-clock".to_owned()] })?;
+        }
+        if awake == Awake::Times {
+            let _: WaitsBegun = ask(agent, 6, WaitsRequest::default())?;
+        }
+        Ok(())
+    }
+
+    /// The cost of dormouse so far, as the service reports it.
+    pub(super) fn own(&mut self) -> anyhow::Result<OwnCost> {
+        let agent = self.agent.as_mut().context("no client of the agent")?;
+        let stat: Stat = ask(agent, 7, StatRequest::default())?;
+        stat.own.context("the service does not report its cost")
     }
 
     /// Has the agent take a profile, at this rate, until the answer is dropped.

@@ -90,6 +90,8 @@ class Live {
       name: sample.name || this.name,
       lastAt: sample.unix_ms,
       refused: sample.cpu_refused,
+      ownBytes: sample.own_bytes,
+      limited: sample.limited,
       threads: sample.threads,
       dropped: sample.dropped,
       keysOn: sample.keys_on,

@@ -153,6 +153,13 @@ const page = {
           'The rest was used outside of all groups',
         ]);
     }
+    if (last && last.own_percent !== null)
+      facts.push([
+        `dormouse costs ${share(last.own_percent)} and ${formatted(live.ownBytes, 'bytes')}`,
+        0,
+        'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; memory at most',
+      ]);
+    if (live.limited) facts.push(['parts of dormouse are asleep', true, clean(live.limited)]);
     facts.push(
       [plural(live.groups.size, 'group')],
       [plural(live.threads, 'thread')],

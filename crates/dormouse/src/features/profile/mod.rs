@@ -39,7 +39,7 @@ mod account;
 mod run;
 mod scale;
 mod spec;
-mod verb;
+pub(crate) mod verb;
 mod wall;
 pub mod web;
 

@@ -15,7 +15,8 @@ use dormouse_profile::Profile;
 use dormouse_protocol::{Code, ProfileBegun, ProfilePart, ProfileReportRequest, ProfileRequest, WireError};
 
 use super::{ProfileError, ProfileRun, ProfileSpec};
-use crate::agent::{Answered, Asked, ClientState};
+use crate::agent::{Answered, Asked, Client, ClientState};
+use crate::core::asleep::{Part, check};
 
 /// Profiles of one client, and of all.
 const MAX_PROFILES: usize = 4;
@@ -47,8 +48,19 @@ impl ClientState for ClientProfile {
     }
 }
 
+/// Ends the profiles of all clients.
+pub(crate) fn end_all(clients: &mut [Client]) {
+    clients.iter_mut().for_each(|client| client.states.end::<ClientProfile>());
+}
+
+/// Whether a client takes a profile.
+pub(crate) fn has_any(clients: &[Client]) -> bool {
+    clients.iter().any(|client| client.states.get::<ClientProfile>().is_some())
+}
+
 impl Answered for ProfileRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<ProfileBegun, WireError> {
+        check(Part::Profiles)?;
         let all = asked.clients.iter().flat_map(|client| client.states.all::<ClientProfile>()).count();
         let states = &mut asked.client().states;
         if states.all::<ClientProfile>().count() >= MAX_PROFILES || all >= MAX_IN_ALL {
@@ -67,6 +79,7 @@ impl Answered for ProfileRequest {
 impl Answered for ProfileReportRequest {
     /// A part of what one of the profiles has seen.
     fn answer(self, asked: &mut Asked<'_>) -> Result<ProfilePart, WireError> {
+        check(Part::Profiles)?;
         let Self { number, from } = self;
         let mut profiles = asked.client().states.all_mut::<ClientProfile>();
         let Some(profile) = profiles.find(|profile| profile.number == number) else {

@@ -17,7 +17,7 @@
 
 pub(crate) mod client;
 pub(crate) mod rows;
-mod verb;
+pub(crate) mod verb;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

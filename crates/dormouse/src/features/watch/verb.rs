@@ -9,6 +9,7 @@ use dormouse_sys::perf;
 
 use super::client::{ClientWatch, REGISTERS, SPARE, group_name};
 use crate::agent::{Answered, Asked, Client, Peer};
+use crate::core::asleep::{Part, check};
 use crate::core::group::Group;
 
 /// Watches of one client: more than there are registers, since flexible ones share them.
@@ -21,8 +22,14 @@ const MAX_IN_ALL: usize = 64;
 /// microseconds. (The service's own code may ask for more.)
 const MAX_RATE: u32 = 50_000;
 
+/// Ends the watches of all clients.
+pub(crate) fn end_all(clients: &mut [Client]) {
+    clients.iter_mut().for_each(|client| client.states.end::<ClientWatch>());
+}
+
 impl Answered for WatchRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<Watching, WireError> {
+        check(Part::Watches)?;
         let all = asked.clients.iter().map(watches).sum::<usize>();
         if watches(asked.client()) >= MAX_WATCHES || all >= MAX_IN_ALL {
             let message = format!(
@@ -52,6 +59,7 @@ impl Answered for WatchRequest {
 
 impl Answered for WatchReportRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<WatchRow, WireError> {
+        check(Part::Watches)?;
         let Self { number } = self;
         let watch = asked.client().states.all_mut().find(|watch: &&mut ClientWatch| watch.number() == number);
         let none = || WireError::new(Code::BadWatch, format!("this connection has no watch {number}"));

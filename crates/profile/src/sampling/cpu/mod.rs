@@ -36,6 +36,7 @@ use dormouse_sys::process::identity;
 
 pub(in crate::sampling) use asking::Asking;
 pub(in crate::sampling) use bounds::Blocks;
+pub(crate) use handler::spent_ns;
 pub(in crate::sampling) use sampler::Sampler;
 
 /// The name in the report.

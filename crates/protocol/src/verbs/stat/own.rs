@@ -16,6 +16,14 @@ pub struct OwnCost {
     /// CPU time that records of probes took, estimated in the same way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records_ns: Option<u64>,
+    /// CPU time that threads of the service spent in the handler that samples their CPU time, as
+    /// measured there in one sample of eight. The kernel's part of such a signal is not in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_ns: Option<u64>,
+    /// Time that threads of the service spent in the handler of hits of watches, as measured there.
+    /// The kernel's part of a hit is not in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hits_ns: Option<u64>,
     /// Memory at this moment, in bytes: at most, because a part of it may be address space that was
     /// never used.
     pub memory_bytes: u64,
@@ -31,14 +39,19 @@ impl OwnCost {
             threads_ns: self.threads_ns.saturating_sub(before.threads_ns),
             polls_ns: part(self.polls_ns, before.polls_ns),
             records_ns: part(self.records_ns, before.records_ns),
+            samples_ns: part(self.samples_ns, before.samples_ns),
+            hits_ns: part(self.hits_ns, before.hits_ns),
             memory_bytes: self.memory_bytes,
         }
     }
 
-    /// The estimated part, on the service's threads; `None` if nothing of it is known.
+    /// The estimated part, on the service's threads; `None` if neither polls nor records have a
+    /// price and no handler has run.
     pub fn estimated_ns(self) -> Option<u64> {
-        let (polls, records) = (self.polls_ns, self.records_ns);
-        polls.or(records).map(|_| polls.unwrap_or(0).saturating_add(records.unwrap_or(0)))
+        let priced = [self.polls_ns, self.records_ns];
+        let handlers = [self.samples_ns, self.hits_ns];
+        let known = priced.into_iter().chain(handlers.map(|part| part.filter(|ns| *ns > 0))).flatten();
+        known.reduce(u64::saturating_add)
     }
 
     /// CPU time of all parts that are known, in nanoseconds.
@@ -86,5 +99,9 @@ mod tests {
         assert_eq!(known.since(unknown).polls_ns, None, "a total is no difference");
         assert!(unknown.sentence(1).contains("was not measured"));
         assert_eq!(known.since(OwnCost { polls_ns: Some(9_000_000), ..known }).cpu_ns(), 0);
+        let idle = OwnCost { samples_ns: Some(0), hits_ns: Some(0), ..unknown };
+        assert_eq!(idle.estimated_ns(), None, "no handler has run, and polls have no price");
+        let hit = OwnCost { samples_ns: Some(2_000_000), hits_ns: Some(4_000_000), ..known };
+        assert_eq!((hit.estimated_ns(), hit.since(known).hits_ns), (Some(13_000_000), None));
     }
 }
