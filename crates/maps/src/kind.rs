@@ -56,6 +56,8 @@ impl MappingKind {
         if has_file {
             return match name.strip_suffix(DELETED) {
                 Some(name) if name.starts_with(b"/memfd:") => (Self::Memfd, name),
+                // Huge pages without a file have one that nobody can open.
+                Some(b"/anon_hugepage") => (Self::Anonymous, b""),
                 Some(name) => (Self::Deleted, name),
                 None => (Self::File, name),
             };

@@ -43,8 +43,7 @@
 //! # Things it does not do
 //!
 //! Not supported: a range map does not merge neighbours whose values are equal, caches no absence,
-//! and keeps no history. An address space does not contain code that a compiler generates at run
-//! time.
+//! and keeps no history.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]

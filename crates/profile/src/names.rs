@@ -110,11 +110,14 @@ impl NameFinder {
                         Some("[unknown]: addresses at which nothing was mapped when it was asked".to_owned());
                 }
                 if let (Some(mapping), Some(symbol)) = (mapping, &symbol) {
-                    *lack = symbolizer.lack(mapping).map(|why| {
-                        let kind = mapping.value.kind;
-                        let is_object = kind.has_file() || kind == MappingKind::Vdso;
-                        format!("{}: {why}", if is_object { &*symbol.object } else { "[unknown]" })
-                    });
+                    let is_object = mapping.value.kind.has_file();
+                    let why = if is_object || symbol.frames.is_empty() {
+                        symbolizer.lack(space, mapping)
+                    } else {
+                        None
+                    };
+                    let object = if is_object { &*symbol.object } else { "[unknown]" };
+                    *lack = why.map(|why| format!("{object}: {why}"));
                     if listed.insert(mapping.value.object)
                         && let Some(found) = symbolizer.crates(mapping)
                     {
@@ -135,7 +138,7 @@ impl NameFinder {
         }
         let mut found = Symbols::default();
         for node in &profile.stacks {
-            let Some(Place { frames, lack, .. }) = known.get(&node.address) else { continue };
+            let Some(Place { mapping, frames, lack }) = known.get_mut(&node.address) else { continue };
             if let Some(frames) = frames.as_ref().filter(|frames| !frames.is_empty())
                 && found.get(node.address).is_empty()
             {
@@ -143,6 +146,10 @@ impl NameFinder {
             }
             if let Some(why) = lack {
                 found.insert_lack(node.address, why.clone());
+            }
+            // Other code may be generated there.
+            if mapping.is_some_and(|it| it.value.kind == MappingKind::Anonymous) {
+                *frames = None;
             }
         }
         found.set_own(own.clone());

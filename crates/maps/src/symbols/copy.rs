@@ -14,6 +14,9 @@
 //!   files that belong neither to root nor to this user, no more units and nested entries than
 //!   `entries.rs` allows.
 //!
+//! Where the process survives files that are cut off (`cut.rs`), a file of root or of this user
+//! from which nothing has to be left out is not copied: the reader gets the file itself.
+//!
 //! If a part of the debug information cannot be read, for example because the file was cut off
 //! meanwhile, the copy has none. If headers or symbols cannot be read there is no copy.
 //!
@@ -35,13 +38,18 @@ use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use super::elf::{Elf, Link, Load, SHF_COMPRESSED, SHT_PROGBITS, Section, Width, broken, build_id, read};
-use super::entries;
+use super::elf::{
+    ET_DYN, Elf, Link, Load, SHF_COMPRESSED, SHT_PROGBITS, Section, Width, broken, build_id, read,
+};
 use super::open::{by_id, path_of};
+use super::{cut, entries, packed};
 
 /// The most that is copied of a file, in bytes; a file with more debug information than that has
 /// none.
 pub(super) const MOST_BYTES: u64 = 1 << 30;
+
+/// The most that is inflated of packed symbols.
+const MOST_UNPACKED: u64 = 1 << 28;
 
 /// Symbols, without which nothing is found; and the build id, by which a reader of common debug
 /// information identifies the file.
@@ -62,8 +70,27 @@ const DEBUG: [&[u8]; 12] = [
     ALT_LINK,
 ];
 const ALT_LINK: &[u8] = b".gnu_debugaltlink";
-
-const ET_DYN: u16 = 3;
+/// Debug information in a package (`.dwp`): of units whose addresses are in another file. An index
+/// says where in each section a unit is, so there are also those that the reader does not use.
+const PACKAGE: [&[u8]; 13] = [
+    b".debug_abbrev.dwo",
+    b".debug_cu_index",
+    b".debug_info.dwo",
+    b".debug_line.dwo",
+    b".debug_loc.dwo",
+    b".debug_loclists.dwo",
+    b".debug_macinfo.dwo",
+    b".debug_macro.dwo",
+    b".debug_rnglists.dwo",
+    b".debug_str.dwo",
+    b".debug_str_offsets.dwo",
+    b".debug_tu_index",
+    b".debug_types.dwo",
+];
+/// Links to files with more. The reader would follow them by their names.
+const LINKS: [&[u8]; 3] = [ALT_LINK, b".gnu_debuglink", b".debug_sup"];
+/// A table of symbols in a file of its own, compressed by xz ("MiniDebugInfo").
+const PACKED_SYMBOLS: &[u8] = b".gnu_debugdata";
 
 /// A copy, and the facts about the file that was copied.
 #[derive(Debug)]
@@ -72,8 +99,10 @@ pub(super) struct Copied {
     pub(super) build_id: Option<Vec<u8>>,
     pub(super) link: Option<Link>,
     pub(super) has_debug: bool,
-    /// The reason why it has no debug information, if it has none.
-    pub(super) lack: Option<&'static str>,
+    /// It has all functions, not only those that other objects may use.
+    pub(super) has_functions: bool,
+    /// Debug information that is there and not read: why.
+    pub(super) unread: Option<&'static str>,
     /// How much memory it takes.
     pub(super) bytes: u64,
     loads: Vec<Load>,
@@ -86,7 +115,28 @@ impl Copied {
     /// that several files share is looked for in `debug_dirs`.
     pub(super) fn of(file: &File, debug_dirs: &[PathBuf]) -> io::Result<Self> {
         let elf = Elf::read(file)?;
-        copy(&elf, Some(debug_dirs)).or_else(|_| copy(&elf, None))
+        if cut::is_survived() && is_harmless(&elf) {
+            let has_debug = elf.find(b".debug_info").is_some();
+            return Ok(copied(&elf, file.try_clone()?, has_debug, elf.length, None));
+        }
+        let all = [&SYMBOLS[..], &DEBUG].concat();
+        copy(&elf, &all, debug_dirs).or_else(|_| copy(&elf, &SYMBOLS, &[]))
+    }
+
+    /// Copies a package of debug information.
+    pub(super) fn package(file: &File) -> io::Result<Self> {
+        let elf = Elf::read(file)?;
+        if elf.is_others {
+            // Its entries are found through an index, by which `entries.rs` does not go.
+            return Err(broken("it belongs to another user"));
+        }
+        copy(&elf, &PACKAGE, &[])
+    }
+
+    /// The offset in the file of code to which the linker gave that address.
+    pub(super) fn offset_of_code(&self, addr: u64) -> Option<u64> {
+        let load = self.loads.iter().find(|load| load.is_code && addr.wrapping_sub(load.addr) < load.size)?;
+        Some(load.offset + (addr - load.addr))
     }
 
     /// The address that the linker gave to the byte at `offset` of the file.
@@ -96,8 +146,21 @@ impl Copied {
     }
 }
 
-/// Copies symbols, and debug information if there are directories for it.
-fn copy(elf: &Elf<'_>, debug_dirs: Option<&[PathBuf]>) -> io::Result<Copied> {
+/// Whether the reader may have the file itself: nobody else wrote it, and the copy would leave
+/// nothing out and inflate nothing.
+fn is_harmless(elf: &Elf<'_>) -> bool {
+    let wanted = SYMBOLS.iter().chain(&DEBUG).filter_map(|name| elf.find(name));
+    let is_whole = elf.find(b".symtab").is_some() || elf.find(PACKED_SYMBOLS).is_none();
+    !elf.is_others
+        && elf.is_linked()
+        && elf.length <= MOST_BYTES
+        && is_whole
+        && LINKS.iter().all(|name| elf.find(name).is_none())
+        && wanted.into_iter().all(|section| section.flags & SHF_COMPRESSED == 0)
+}
+
+/// Copies the sections with these names.
+fn copy(elf: &Elf<'_>, names: &[&'static [u8]], debug_dirs: &[PathBuf]) -> io::Result<Copied> {
     let width = elf.width;
     let mut out = Out { file: memory()?, at: 0, width, sections: Vec::new(), names: vec![0] };
     out.write(&elf.head)?;
@@ -108,23 +171,29 @@ fn copy(elf: &Elf<'_>, debug_dirs: Option<&[PathBuf]>) -> io::Result<Copied> {
 
     let (mut has_debug, mut abbreviations) = (false, Vec::new());
     let mut common: Option<Box<Copied>> = None;
-    for name in SYMBOLS.iter().chain(if debug_dirs.is_some() { &DEBUG[..] } else { &[] }) {
-        let Some(section) = elf.find(name) else { continue };
+    let unpacked = if elf.find(b".symtab").is_none() { unpacked(elf).ok() } else { None };
+    let inner = unpacked.as_ref().and_then(|file| Elf::read(file).ok());
+    for name in names {
+        let from = match &inner {
+            Some(inner) if matches!(*name, b".symtab" | b".strtab") => inner,
+            _ => elf,
+        };
+        let Some(section) = from.find(name) else { continue };
         let offset = out.align()?;
         if *name == ALT_LINK {
             // Another file that this one shares strings and units with: found by its id, never by
             // its name.
             let Some(bytes) = elf.small(section) else { continue };
             let id = bytes.iter().position(|byte| *byte == 0).map_or(&[][..], |end| &bytes[end + 1..]);
-            let Some(found) = debug_dirs.and_then(|dirs| shared(dirs, id)) else { continue };
+            let Some(found) = shared(debug_dirs, id) else { continue };
             out.write(path_of(&found.file).as_os_str().as_bytes())?;
             out.write(&[0])?;
             out.write(id)?;
             common = Some(Box::new(found));
         } else if section.flags & SHF_COMPRESSED != 0 {
-            out.inflate(elf, section)?;
+            out.inflate(from, section)?;
         } else {
-            out.copy(&mut elf.part(section.offset, section.size)?, section.size)?;
+            out.copy(&mut from.part(section.offset, section.size)?, section.size)?;
         }
         match *name {
             b".debug_abbrev" if elf.is_others => abbreviations = out.read(offset)?,
@@ -140,7 +209,7 @@ fn copy(elf: &Elf<'_>, debug_dirs: Option<&[PathBuf]>) -> io::Result<Copied> {
     }
     let mut head = elf.head.clone();
     // Nothing in it is to be relocated any more.
-    head[16..18].copy_from_slice(&ET_DYN.to_le_bytes());
+    head[16..18].copy_from_slice(&(ET_DYN as u16).to_le_bytes());
     let (at_sections, count) = out.add_names()?;
     for (at, value) in width.tables().into_iter().zip([at_programs, at_sections]) {
         width.put(&mut head, at, value);
@@ -150,30 +219,44 @@ fn copy(elf: &Elf<'_>, debug_dirs: Option<&[PathBuf]>) -> io::Result<Copied> {
     }
     out.file.write_all_at(&head, 0)?;
     let bytes = out.at + common.as_ref().map_or(0, |common| common.bytes);
-    let file = out.seal()?;
-    Ok(Copied {
+    let mut copied = copied(elf, out.seal()?, has_debug, bytes, common);
+    copied.has_functions |= inner.is_some();
+    Ok(copied)
+}
+
+/// A file that the reader gets, and what was found about the one that it stands for.
+fn copied(elf: &Elf<'_>, file: File, has_debug: bool, bytes: u64, common: Option<Box<Copied>>) -> Copied {
+    Copied {
         file,
         build_id: elf.build_id(),
         link: elf.link(),
         has_debug,
-        lack: if has_debug { None } else { Some(lack(elf)) },
+        has_functions: elf.find(b".symtab").is_some(),
+        unread: if has_debug { None } else { unread(elf) },
         bytes,
         loads: elf.loads(),
         _common: common,
-    })
+    }
 }
 
-/// Why a file has no debug information that is read.
-fn lack(elf: &Elf<'_>) -> &'static str {
-    let has = |name: &[u8]| elf.find(name).is_some();
+/// Why the debug information of a file is not read, if it has some.
+fn unread(elf: &Elf<'_>) -> Option<&'static str> {
     match elf.find(b".debug_info") {
-        Some(info) if elf.is_inflatable(info) => "its debug information cannot be read",
-        Some(_) => "its debug information is compressed by zstd, which is not read",
-        None if has(b".zdebug_info") => "its debug information is in .zdebug sections, which are not read",
-        None if has(b".symtab") => "no debug information",
-        None if has(b".gnu_debugdata") => "its symbols are in .gnu_debugdata, which is not read",
-        None => "no symbols but the exported ones, and no debug information",
+        Some(info) if elf.is_inflatable(info) => Some("its debug information cannot be read"),
+        Some(_) => Some("its debug information is compressed by zstd, which is not read"),
+        None if elf.find(b".zdebug_info").is_some() => {
+            Some("its debug information is in .zdebug sections, which are not read")
+        }
+        None => None,
     }
+}
+
+/// The file in the section for packed symbols, in memory.
+fn unpacked(elf: &Elf<'_>) -> io::Result<File> {
+    let section = elf.find(PACKED_SYMBOLS).ok_or_else(|| broken("it has no packed symbols"))?;
+    let (mut content, mut file) = (packed::xz(elf.part(section.offset, section.size)?)?, memory()?);
+    let copied = io::copy(&mut content.by_ref().take(MOST_UNPACKED), &mut file)?;
+    if copied < MOST_UNPACKED { Ok(file) } else { Err(broken("its packed symbols are too long")) }
 }
 
 /// Debug information that several files share. It leads to no other file.

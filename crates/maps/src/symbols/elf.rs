@@ -10,11 +10,13 @@
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom, Take};
+use std::io::{self, Read, Seek as _, SeekFrom, Take};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use flate2::read::ZlibDecoder;
+
+use super::packed;
 
 /// Sections of a file; those that name them are far below.
 const MOST_SECTIONS: u64 = 1 << 16;
@@ -22,6 +24,8 @@ const MOST_NAMES: u64 = 16 << 20;
 /// Bytes of sections that are not for the reader of symbols: notes and links.
 const MOST_SMALL: u64 = 1 << 16;
 
+const ET_EXEC: u64 = 2;
+pub(super) const ET_DYN: u64 = 3;
 const SHT_NULL: u32 = 0;
 const SHT_NOBITS: u32 = 8;
 const PT_LOAD: u32 = 1;
@@ -29,12 +33,14 @@ pub(super) const SHT_PROGBITS: u32 = 1;
 const SHT_NOTE: u32 = 7;
 pub(super) const SHF_COMPRESSED: u64 = 0x800;
 const ELFCOMPRESS_ZLIB: u32 = 1;
+const ELFCOMPRESS_ZSTD: u32 = 2;
+const PF_X: u32 = 1;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// The headers of a file.
 pub(super) struct Elf<'a> {
     pub(super) file: &'a File,
-    length: u64,
+    pub(super) length: u64,
     /// Neither root nor this user owns it: then its debug information is gone through before the
     /// reader does so.
     pub(super) is_others: bool,
@@ -72,6 +78,7 @@ pub(super) struct Load {
     pub(super) size: u64,
     /// How long it is in memory, zeros behind it included.
     pub(super) in_memory: u64,
+    pub(super) is_code: bool,
 }
 
 /// Bytes of an address: 8, or 4. Both kinds of files have the same fields, so the place of each
@@ -223,29 +230,36 @@ impl<'a> Elf<'a> {
     /// Whether a section is not compressed, or in the way that [`Elf::inflated`] reads.
     pub(super) fn is_inflatable(&self, section: &Section) -> bool {
         section.flags & SHF_COMPRESSED == 0 || {
-            let kind = self.bytes(section.offset, 4);
-            kind.is_ok_and(|kind| number::<4>(&kind, 0) as u32 == ELFCOMPRESS_ZLIB)
+            let kind = self.bytes(section.offset, 4).map_or(0, |kind| number::<4>(&kind, 0) as u32);
+            kind == ELFCOMPRESS_ZLIB || kind == ELFCOMPRESS_ZSTD && packed::IS_READ
         }
     }
 
     /// The decompressed content of a compressed section, and its declared length. The caller may
     /// read less but must not read more.
-    pub(super) fn inflated(&self, section: &Section) -> io::Result<(ZlibDecoder<Take<&'a File>>, u64)> {
+    pub(super) fn inflated(&self, section: &Section) -> io::Result<(Box<dyn Read + 'a>, u64)> {
         let head = self.width.compressed() as u64;
         let size =
             section.size.checked_sub(head).ok_or_else(|| broken("a compressed section is too short"))?;
         let bytes = self.bytes(section.offset, head)?;
-        if number::<4>(&bytes, 0) as u32 != ELFCOMPRESS_ZLIB {
-            return Err(broken("a section is compressed in an unknown way"));
-        }
-        let length = self.width.long(&bytes, 0, 1);
-        Ok((ZlibDecoder::new(self.part(section.offset + head, size)?), length))
+        let packed = self.part(section.offset + head, size)?;
+        let content: Box<dyn Read> = match number::<4>(&bytes, 0) as u32 {
+            ELFCOMPRESS_ZLIB => Box::new(ZlibDecoder::new(packed)),
+            ELFCOMPRESS_ZSTD => packed::zstd(packed)?,
+            _ => return Err(broken("a section is compressed in an unknown way")),
+        };
+        Ok((content, self.width.long(&bytes, 0, 1)))
     }
 
     /// The bytes of a section that is small and not compressed.
     pub(super) fn small(&self, section: &Section) -> Option<Vec<u8>> {
         let is_small = section.flags & SHF_COMPRESSED == 0 && section.size <= MOST_SMALL;
         is_small.then(|| self.bytes(section.offset, section.size).ok()).flatten()
+    }
+
+    /// Whether it is a program or a library, in which nothing is to be relocated before it is read.
+    pub(super) fn is_linked(&self) -> bool {
+        matches!(number::<2>(&self.head, 16), ET_EXEC | ET_DYN)
     }
 
     pub(super) fn build_id(&self) -> Option<Vec<u8>> {
@@ -267,7 +281,8 @@ impl<'a> Elf<'a> {
         loads
             .map(|program| {
                 let [offset, addr, size, in_memory] = [1, 2, 4, 5].map(|n| self.width.long(program, 0, n));
-                Load { offset, addr, size, in_memory }
+                let flags = number::<4>(program, if self.width.is_wide() { 4 } else { 24 }) as u32;
+                Load { offset, addr, size, in_memory, is_code: flags & PF_X != 0 }
             })
             .collect()
     }

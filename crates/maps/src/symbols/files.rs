@@ -12,7 +12,6 @@
 //! process sees them. The file must belong to root or to the object's owner, and have the object's
 //! build id or the check sum that the object contains.
 
-use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -95,21 +94,35 @@ pub(super) fn separate<T>(
 /// information or beside the object.
 fn linked(leads: &Leads<'_>, pid: u32, object: &MappedObject, debug_dirs: &[PathBuf]) -> Option<File> {
     let link = leads.link.filter(|link| object.file().is_some() && is_bare(&link.name))?;
-    let dir = object.name().parent()?;
-    if dir.components().any(|part| part == Component::ParentDir) {
-        return None;
-    }
-    let below = |dir: &Path, name: &OsStr| dir.strip_prefix("/").unwrap_or(dir).join(name);
-    let ours = debug_dirs.iter().filter_map(|debug| regular(&debug.join(below(dir, &link.name))).ok());
-    let (owner, root) = (leads.file.metadata().ok()?.uid(), PathBuf::from(format!("/proc/{pid}/root")));
-    let theirs = [below(dir, &link.name), below(&dir.join(".debug"), &link.name)];
-    let theirs = theirs.iter().filter_map(|name| regular_below(&root, name).ok());
-    let theirs =
-        theirs.filter(|file| file.metadata().is_ok_and(|data| data.uid() == 0 || data.uid() == owner));
+    let dir = directory(object)?;
+    let ours = debug_dirs.iter().filter_map(|debug| regular(&debug.join(dir).join(&link.name)).ok());
+    let theirs = [dir.join(&link.name), dir.join(".debug").join(&link.name)];
+    let theirs = theirs.iter().filter_map(|name| of_process(leads.file, pid, name));
     ours.chain(theirs).find(|file| match (leads.build_id, build_id(file)) {
         (Some(wanted), Some(id)) => *wanted == id,
         _ => crc(file).is_ok_and(|crc| crc == link.crc),
     })
+}
+
+/// The package with the debug information that is not in the object: `OBJECT.dwp` beside it.
+pub(super) fn package(file: &File, pid: u32, object: &MappedObject) -> Option<File> {
+    let mut name = object.file().and(object.name().file_name())?.to_owned();
+    name.push(".dwp");
+    of_process(file, pid, &directory(object)?.join(name))
+}
+
+/// The directory of an object, below its process's root.
+fn directory(object: &MappedObject) -> Option<&Path> {
+    let dir = object.name().parent()?;
+    let leads_up = dir.components().any(|part| part == Component::ParentDir);
+    (!leads_up).then(|| dir.strip_prefix("/").unwrap_or(dir))
+}
+
+/// A file that a process sees, if it belongs to root or to the owner of `like`.
+fn of_process(like: &File, pid: u32, name: &Path) -> Option<File> {
+    let owner = like.metadata().ok()?.uid();
+    let file = regular_below(&PathBuf::from(format!("/proc/{pid}/root")), name).ok()?;
+    file.metadata().is_ok_and(|data| data.uid() == 0 || data.uid() == owner).then_some(file)
 }
 
 /// The check sum of a whole file as links have it.

@@ -17,12 +17,16 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer as Reader
 
 use super::copy::{Copied, memory};
 use super::crates::Crates;
-use super::files::{Leads, mapped, separate};
+use super::files::{Leads, mapped, package, separate};
+use super::functions::Functions;
 use super::lambdas::{self, Lambdas};
-use super::open::path_of;
-use super::symbol::{Frame, Names, Source};
+use super::open::{name_by_id, path_of};
+use super::package::Package;
+use super::symbol::{Frame, Lack, Names, Source};
 use crate::{AddressSpace, MappedObject, Mapping, MappingKind, Region};
 
+/// Bytes at the beginning of a mapping by which its text is told from other code.
+const COMPARED: u64 = 4096;
 /// The kernel's code for user space is a few pages.
 const MOST_VDSO: u64 = 1 << 20;
 
@@ -32,6 +36,7 @@ pub(super) struct Image {
     object: Readable,
     debug: Option<Readable>,
     crates: OnceCell<Crates>,
+    advice: String,
 }
 
 /// A copy of a file, and its reader.
@@ -41,6 +46,10 @@ struct Readable {
     /// A path to the copy.
     path: PathBuf,
     reader: Reader,
+    /// The package with the debug information that the copy lacks.
+    package: Option<Package>,
+    /// `None` where they cannot be read.
+    functions: OnceCell<Option<Functions>>,
     /// `None` where they cannot be read.
     lambdas: OnceCell<Option<Lambdas>>,
 }
@@ -73,8 +82,15 @@ impl Image {
                 Leads { file: &file, build_id: copied.build_id.as_deref(), link: copied.link.as_ref() };
             separate(&leads, space.pid(), object, debug_dirs, |file| Copied::of(&file, debug_dirs).ok())
         });
-        let (object, debug) = (Readable::new(copied), debug.flatten().map(Readable::new));
-        Some(Self { object, debug, crates: OnceCell::new() })
+        let (mut own, mut debug) = (Readable::new(copied), debug.flatten().map(Readable::new));
+        let teller = debug.as_mut().unwrap_or(&mut own);
+        if teller.copied.has_debug
+            && let Some(package) = package(&file, space.pid(), object)
+        {
+            teller.add_package(&package);
+        }
+        let advice = advice(object.name(), own.copied.build_id.as_deref());
+        Some(Self { object: own, debug, crates: OnceCell::new(), advice })
     }
 
     /// The crates that have code in it.
@@ -82,10 +98,29 @@ impl Image {
         self.crates.get_or_init(|| Crates::of(&self.teller().copied))
     }
 
-    /// The reason why it has less than functions and lines, if it has less.
-    pub(super) fn lack(&self) -> Option<&'static str> {
-        const SPLIT: &str = "its inlined functions are in .dwo files or a .dwp file, which are not read";
-        self.teller().copied.lack.or_else(|| self.crates().is_split.then_some(SPLIT))
+    /// Its lack, if it has less than functions, inlined ones and lines.
+    pub(super) fn lack(&self) -> Option<Lack> {
+        let teller = self.teller();
+        let Copied { has_debug, has_functions, unread, .. } = teller.copied;
+        if has_debug {
+            let is_split = || self.crates().is_split && teller.package.is_none();
+            return is_split().then(|| Lack { has: NO_INLINED.into(), change: PACK.to_owned() });
+        }
+        let has = if has_functions || self.object.copied.has_functions {
+            "functions only, no lines and no inlined functions"
+        } else {
+            "exported functions only"
+        };
+        let has = unread.map_or_else(|| has.to_owned(), |why| format!("{has}: {why}"));
+        Some(Lack { has, change: self.advice.clone() })
+    }
+
+    /// The offset in the file of the text that a process has at `addr` of an anonymous mapping,
+    /// where that is a copy of this file's text: `anchor` is a mapping of the file.
+    pub(super) fn offset_of_copy(&self, anchor: &Mapping<Region>, addr: u64) -> Option<u64> {
+        let copied = &self.object.copied;
+        let distance = anchor.start.wrapping_sub(copied.addr_of(anchor.value.offset)?);
+        copied.offset_of_code(addr.wrapping_sub(distance))
     }
 
     /// The copy that has the debug information.
@@ -111,7 +146,17 @@ impl Readable {
     fn new(copied: Copied) -> Self {
         let no_dirs: [&Path; 0] = [];
         let reader = Reader::builder().enable_auto_reload(false).set_debug_dirs(Some(no_dirs)).build();
-        Self { path: path_of(&copied.file), copied, reader, lambdas: OnceCell::new() }
+        let path = path_of(&copied.file);
+        Self { path, copied, reader, package: None, functions: OnceCell::new(), lambdas: OnceCell::new() }
+    }
+
+    /// Lets the reader find a package, if it can be read.
+    fn add_package(&mut self, file: &File) {
+        if let Ok(copied) = Copied::package(file)
+            && let Ok((package, path)) = Package::new(copied, &self.path)
+        {
+            (self.package, self.path) = (Some(package), path);
+        }
     }
 
     fn frames(&self, addr: u64, names: &mut Names) -> Result<Vec<Frame>, Unread> {
@@ -128,13 +173,13 @@ impl Readable {
         // part.
         if let Some(outer) =
             frames.last_mut().filter(|outer| is_in_parts(outer) || is_partial(&outer.function))
-            && let Ok(symbols) = self.read(addr, false, names)
-            && let Some(symbol) = symbols.last()
+            && let Some(functions) = self.functions.get_or_init(|| Functions::of(&self.copied).ok())
+            && let Some(symbol) = functions.at(addr, &self.copied, names)
         {
             if is_in_parts(outer) {
                 outer.offset = symbol.offset;
             }
-            if outer.function.is_empty() || is_path_of(symbol, outer) {
+            if outer.function.is_empty() || is_path_of(&symbol, outer) {
                 outer.function = Arc::clone(&symbol.function);
             }
         }
@@ -149,7 +194,12 @@ impl Readable {
 
     fn bytes(&self) -> u64 {
         let lambdas = self.lambdas.get().and_then(Option::as_ref);
-        self.copied.bytes + lambdas.map_or(0, Lambdas::bytes)
+        let functions = self.functions.get().and_then(Option::as_ref);
+        let package = self.package.as_ref().map_or(0, |package| package.copied.bytes);
+        self.copied.bytes
+            + package
+            + lambdas.map_or(0, Lambdas::bytes)
+            + functions.map_or(0, Functions::bytes)
     }
 
     /// Gives the inlined lambdas of C++ their paths, if all that is inlined here is known.
@@ -176,8 +226,42 @@ impl Readable {
                 Err(_) => Err(Unread::Broken),
             }
         }));
+        // The reader has opened the package, or has found that it cannot be read.
+        self.package.iter().for_each(Package::hide);
         read.unwrap_or(Err(Unread::Panicked))
     }
+}
+
+/// An object whose debug information is in files that were not found.
+const NO_INLINED: &str = "functions and lines, no inlined functions: they are in .dwo files";
+const PACK: &str = "make a package of these beside it (dwp -e OBJECT -o OBJECT.dwp)";
+
+/// The way to give an object debug information.
+fn advice(name: &Path, build_id: Option<&[u8]>) -> String {
+    let is_systems = ["/usr", "/lib", "/lib64", "/opt"].iter().any(|dir| name.starts_with(dir));
+    let make = if is_systems {
+        "install its debug package (-dbgsym, -dbg or -debuginfo)"
+    } else {
+        "build it with debug information (-g; Cargo: debug = \"line-tables-only\")"
+    };
+    match build_id.and_then(name_by_id) {
+        Some(file) => format!("{make}, or put its debug file under /usr/lib/debug/{file}"),
+        None => make.to_owned(),
+    }
+}
+
+/// Whether a process has at the beginning of `mapping` the text of `file` that is at `offset`, but
+/// for instructions that were patched.
+pub(super) fn is_text_of(file: &File, offset: u64, pid: u32, mapping: &Mapping<Region>) -> bool {
+    let length = (mapping.last - mapping.start + 1).min(COMPARED) as usize;
+    let (mut there, mut here) = (vec![0; length], vec![0; length]);
+    let memory = File::open(format!("/proc/{pid}/mem"));
+    let is_read = memory.and_then(|memory| memory.read_exact_at(&mut there, mapping.start));
+    if is_read.is_err() || file.read_exact_at(&mut here, offset).is_err() {
+        return false;
+    }
+    let same = there.iter().zip(&here).filter(|(there, here)| there == here).count();
+    same > length - length / 8 && there.iter().any(|&byte| byte != 0)
 }
 
 /// Whether `symbol` is the name, with its path, of the function that debug information calls

@@ -34,17 +34,26 @@ pub(super) fn regular_below(root: &Path, name: &Path) -> io::Result<File> {
     reopen(&found.into())
 }
 
+/// The name of a file with debug information below a directory for it.
+pub(super) fn name_by_id(id: &[u8]) -> Option<String> {
+    // A shorter one is no sum of anything.
+    let (first, rest) = id.split_first().filter(|_| id.len() >= 8)?;
+    Some(format!(".build-id/{first:02x}/{}.debug", hex(rest)))
+}
+
 /// The debug information of the object with that build id, from directories that are not the
 /// object's to choose.
 pub(super) fn by_id(debug_dirs: &[PathBuf], id: &[u8]) -> Option<File> {
-    // A shorter one is no sum of anything.
-    let (first, rest) = id.split_first().filter(|_| id.len() >= 8)?;
-    let mut name = format!(".build-id/{first:02x}/");
-    for byte in rest {
-        let _ = write!(name, "{byte:02x}");
-    }
-    name.push_str(".debug");
-    debug_dirs.iter().find_map(|dir| regular(&dir.join(&name)).ok())
+    let names = [name_by_id(id)?, format!("{}/debuginfo", hex(id))];
+    let paths = debug_dirs.iter().flat_map(|dir| names.iter().map(move |name| dir.join(name)));
+    paths.into_iter().find_map(|path| regular(&path).ok())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// A path that leads to an open file, and to no other as long as it is open. The first thread may

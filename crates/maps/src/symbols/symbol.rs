@@ -45,6 +45,22 @@ impl Symbol {
     }
 }
 
+/// An object for which less than functions, inlined ones and lines is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// The things that are found: `functions only, no lines and no inlined functions`.
+    pub has: String,
+    /// The way to the rest.
+    pub change: String,
+}
+
+/// `functions only …; install …`.
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.has, self.change)
+    }
+}
+
 /// `function+0x12`, else `object+0x1234`.
 impl fmt::Display for Symbol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,11 @@
 
 #[cfg(feature = "symbols")]
 mod code;
+#[cfg(feature = "symbols")]
+mod cut;
 mod fork;
+#[cfg(feature = "forms")]
+mod forms;
 #[cfg(feature = "symbols")]
 mod hostile_files;
 #[cfg(feature = "symbols")]
@@ -13,6 +17,8 @@ mod oracle;
 mod parts;
 #[cfg(feature = "symbols")]
 mod program;
+#[cfg(feature = "forms")]
+mod run_time;
 mod space;
 #[cfg(feature = "symbols")]
 mod statics;
