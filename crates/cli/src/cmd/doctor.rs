@@ -82,6 +82,7 @@ impl Asked for Request {
             None => Doctor { checks: vec![no_agent(&process), outside(process.pid)] },
         };
         doctor.checks.extend(frame_pointers(process.pid));
+        doctor.checks.extend(crate::debug_files::checks(process.pid));
         print(&describe(&process), Some(process.pid), &doctor, context)
     }
 }
