@@ -21,7 +21,8 @@ start serve "$dormouse" serve "$service" --listen 127.0.0.1:0 --token-file "$wor
 
 # The points of one metric of the last push: the group, and its value.
 ask() {
-  awk '/-> Name: /{on = $3 == "dormouse.requests"} !on {next} /-> group: /{group = $0} /^Value: /{value[group] = $2}
+  awk '/-> Name: /{on = $3 == "dormouse.requests"} !on {next} /-> group: /{group = $0} /-> outcome: /{outcome = $0}
+    /^Value: / && outcome ~ /completed/{value[group] = $2}
     END {for (group in value) print group, value[group]}' "$work/collector.log" |
     sed 's/.*Str(\(.*\)) /\1 /' | sort
 }

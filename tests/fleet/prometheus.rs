@@ -126,13 +126,14 @@ fn a_query_gives_cpu_per_request() {
     let service = Service::visited();
     let serving = Serving::of(&service);
     let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
-    let scrapes = format!(r#"count_over_time(dormouse_requests_total{{group="{HOT}"}}[1m])"#);
+    let scrapes =
+        format!(r#"count_over_time(dormouse_requests_total{{group="{HOT}",outcome="completed"}}[1m])"#);
     prometheus.value(&scrapes, |scrapes| scrapes >= 2.0);
     // Both look at the same service at the same time, through agents' conversations of their own.
     let own = run(["--json", "stat", &service.target(), "--for", "5s"]).json();
     let per_request = format!(
         r#"rate(dormouse_cpu_time_seconds_total{{group="{HOT}"}}[5s])
-           / on(group, process, pid) rate(dormouse_requests_total{{group="{HOT}"}}[5s])"#
+           / on(group, process, pid) sum without (outcome) (rate(dormouse_requests_total{{group="{HOT}"}}[5s]))"#
     );
     let found = prometheus.value(&per_request, |value| value > 0.0);
     let groups = own["groups"].as_array().expect("groups");

@@ -62,7 +62,7 @@ fn victoria_scrapes_what_is_served() {
     let serving = Serving::of(&service);
     let mut victoria = start(&program, Some(&serving));
     let per_request = "rate(dormouse_cpu_time_seconds_total{group='GET /blend'}[10s])
-                       / rate(dormouse_requests_total{group='GET /blend'}[10s])";
+                       / ignoring(outcome) rate(dormouse_requests_total{group='GET /blend',outcome='completed'}[10s])";
     let series = await_series(&mut victoria, per_request);
     assert!(value(&series[0]) > 0.0, "{series:?}");
     let polls = await_series(&mut victoria, "dormouse_polls_total{group='GET /blend'}");

@@ -6,7 +6,7 @@ use dormouse_sys::{Capability, State, records, thread};
 
 use crate::agent::{Answered, Asked};
 use crate::core::asleep::asleep;
-use crate::core::{panics, ungrouped};
+use crate::core::{ends, panics, ungrouped};
 use crate::environment;
 use crate::features::cost::cost_check;
 use crate::features::{publish, stat, watch};
@@ -56,6 +56,16 @@ fn proc_check() -> Option<Capability> {
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
 }
 
+fn outcomes_check() -> Option<Capability> {
+    let refused = ends::refused_words();
+    let detail = format!("{refused} calls of dormouse::outcome had no place for their words");
+    (refused > 0).then(|| {
+        Capability::limited("requests.outcomes", detail).with_fix(
+            "name kinds of outcomes: a process has room for 8 words, in some thousand tasks at once",
+        )
+    })
+}
+
 fn asleep_check() -> Option<Capability> {
     let detail = format!("dormouse is {}", asleep()?);
     Some(Capability::limited("agent.asleep", detail).with_fix("run dormouse wake on it"))
@@ -98,6 +108,7 @@ impl Answered for DoctorRequest {
             .chain(dormouse_waits::capability())
             .chain([publish::capability()])
             .chain(panics::capability())
+            .chain(outcomes_check())
             .chain(ungrouped::capability())
             .chain([cost_check()])
             .chain(stat::outliving_check())

@@ -76,9 +76,11 @@ mod init;
 mod lookout;
 mod web;
 
+pub use self::core::ends::{MAX_OUTCOMES, outcome};
 pub use self::core::group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use self::core::probe::Probe;
 pub use self::core::registry::MAX_GROUPS;
+pub use self::core::results::InstrumentedResult;
 pub use self::core::task::{Entered, Instrumented, Task, idle};
 pub use self::core::trace::{Trace, TraceError, trace};
 pub use self::core::trace_context::{TraceContext, set_trace_context};
@@ -106,6 +108,7 @@ pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSit
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
+pub use dormouse_protocol::OutcomesRow;
 pub use features::budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
 pub use features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use features::profile::{ProfileError, ProfileRun, ProfileSpec};

@@ -10,6 +10,7 @@
 //! | `share` | who uses a slot, and the runtime's waker in it |
 //! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
 //! | [`Arrival`] | what a request waits for before its task begins |
+//! | [`Unanswered`] | requests that ended without an answer |
 //! | [`take_slow`] | the requests that took long |
 //! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
@@ -67,6 +68,7 @@ mod task;
 mod trace_context;
 mod traced;
 mod traces;
+mod unanswered;
 mod waiting;
 mod waker;
 
@@ -87,8 +89,9 @@ pub use rows::{capability, groups};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
 pub use stretch::{Around, Stretch, around, set_aside};
-pub use task::{TaskWaits, Who};
+pub use task::{TaskEnd, TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;
 pub use traces::{Nesting, SpanSwitch, observe, set_trace_context};
+pub use unanswered::Unanswered;
 pub use waiting::{Waiting, are_times_taken, forget_gap, is_on, taken_for};

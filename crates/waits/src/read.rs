@@ -13,6 +13,7 @@ use crate::returned::never_less;
 use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
 use crate::slot::Slot;
+use crate::unanswered::Unanswered;
 use crate::waiting::run;
 
 /// The times of a group since the first [`crate::Waiting`], in nanoseconds. The sums include the
@@ -35,8 +36,10 @@ pub struct GroupWaits {
     pub delays: Histogram,
     /// The times from the end of a poll to a wake.
     pub awaits: Histogram,
-    /// The latencies of requests that have ended.
+    /// The latencies of requests that were answered.
     pub requests: Histogram,
+    /// The requests that ended without an answer.
+    pub unanswered: Unanswered,
 }
 
 impl GroupWaits {
@@ -57,6 +60,7 @@ impl GroupWaits {
             delays: self.delays.since(&before.delays),
             awaits: self.awaits.since(&before.awaits),
             requests: self.requests.since(&before.requests),
+            unanswered: self.unanswered.since(&before.unanswered),
         }
     }
 }
@@ -176,8 +180,11 @@ fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] 
 fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut GroupWaits) {
     of.group = number as u32;
     of.queue = QueueTimes::default();
-    let used = shelves.iter().filter(|shelf| shelf.peek(number).is_some());
-    used.for_each(|shelf| shelf.queue(of.group).add_to(&mut of.queue));
+    of.unanswered = Unanswered::default();
+    for shelf in shelves.iter().filter(|shelf| shelf.peek(number).is_some()) {
+        shelf.queue(of.group).add_to(&mut of.queue);
+        shelf.unanswered(of.group).add_to(&mut of.unanswered);
+    }
     for &time in wanted.times() {
         let histogram = match time {
             Time::Poll => &mut of.polls,

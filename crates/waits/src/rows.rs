@@ -14,7 +14,7 @@
 //!
 //! # Memory
 //!
-//! A shelf has room for all rows: 107 KB, of which only the written pages take memory. The
+//! A shelf has room for all rows: 123 KB, of which only the written pages take memory. The
 //! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
 //!
 //! # Invariants
@@ -46,6 +46,7 @@ use crate::arrival::QueueSums;
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::slot::{CpuTime, Slot, at};
+use crate::unanswered::UnansweredSums;
 
 /// The groups that have rows of their own, by number. Further ones share the first row.
 pub(crate) const GROUPS: usize = 1025;
@@ -139,6 +140,7 @@ pub(crate) struct Shelf {
     counts: [AtomicPtr<Counts>; GROUPS],
     rows: [Row; GROUPS],
     queues: [QueueSums; GROUPS],
+    unanswered: [UnansweredSums; GROUPS],
 }
 
 /// A row, and where its histograms are.
@@ -279,6 +281,11 @@ impl Shelf {
     #[inline]
     pub(crate) fn queue(&self, group: u32) -> &QueueSums {
         &self.queues[row_of(group)]
+    }
+
+    /// The requests of a group that ended without an answer.
+    pub(crate) fn unanswered(&self, group: u32) -> &UnansweredSums {
+        &self.unanswered[row_of(group)]
     }
 
     /// A row's first use.

@@ -44,6 +44,17 @@ pub struct Who {
     pub group: u32,
 }
 
+/// How a task ends, for the account of latencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskEnd {
+    /// The task was no request: its age is no latency.
+    NoRequest,
+    /// The request was answered: its age is its latency.
+    Answered,
+    /// The request ended without an answer.
+    Unanswered,
+}
+
 /// The times of one task; empty if it began while times were not taken.
 #[derive(Debug, Default)]
 pub struct TaskWaits(Option<NonNull<Slot>>);
@@ -203,12 +214,12 @@ impl TaskWaits {
         }
     }
 
-    /// Ends the task. `is_request`: its age is counted as that of a request.
+    /// Ends the task.
     #[inline]
-    pub fn end(&mut self, is_request: bool) {
+    pub fn end(&mut self, as_what: TaskEnd) {
         if let Some(slot) = self.0.take() {
             // SAFETY: a slot stays.
-            end(unsafe { slot.as_ref() }, Some(is_request));
+            end(unsafe { slot.as_ref() }, Some(as_what));
         }
     }
 
@@ -294,7 +305,7 @@ impl TaskWaits {
 
 impl Drop for TaskWaits {
     fn drop(&mut self) {
-        self.end(false);
+        self.end(TaskEnd::NoRequest);
     }
 }
 
@@ -320,13 +331,13 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     account.row.task_begins(run, now);
 }
 
-/// The task leaves its slot. `None` instead of whether it was a request: it has had no times.
+/// The task leaves its slot. `None` instead of how it ends: it has had no times.
 #[cold]
-fn end(slot: &'static Slot, is_request: Option<bool>) {
+fn end(slot: &'static Slot, as_what: Option<TaskEnd>) {
     if let Some(shelf) = rows::own()
         && let Some(account) = shelf.account(slot.group.load(Ordering::Relaxed))
     {
-        end_times(slot, shelf, account, is_request);
+        end_times(slot, shelf, account, as_what);
     }
     // Release: who finds it even may find another task's.
     slot.life.fetch_add(1, Ordering::Release);
@@ -344,7 +355,7 @@ fn end_forgotten(going: Going, shelf: &'static Shelf) {
     }
 }
 
-fn end_times(slot: &'static Slot, shelf: &'static Shelf, account: Account, is_request: Option<bool>) {
+fn end_times(slot: &'static Slot, shelf: &'static Shelf, account: Account, as_what: Option<TaskEnd>) {
     let begins = slot.polling.load(Ordering::Relaxed);
     if begins != 0 {
         return end_forgotten(Going { slot, begins }, shelf);
@@ -354,17 +365,21 @@ fn end_times(slot: &'static Slot, shelf: &'static Shelf, account: Account, is_re
         return;
     }
     let since = slot.since.load(Ordering::Relaxed);
-    let Some(is_request) = is_request else {
+    let Some(as_what) = as_what else {
         return account.row.task_ends(run, Wait::new(since, 0, since));
     };
     let wait = Wait::new(since, slot.woken.load(Ordering::Relaxed), stamp());
     account.row.task_ends(run, wait);
     let begun = slot.begun.load(Ordering::Relaxed);
-    if begun != 0 && is_request {
+    if begun != 0 && as_what != TaskEnd::NoRequest {
         let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
         let (lasted, ends, trace) = (wait.ends - begun, wait.ends, slot.traced.get());
-        let is_longest = account.counts.count(Time::Request, lasted, task);
-        exemplars::ended(Ended { task, group, lasted, ends, trace, is_longest });
+        if as_what == TaskEnd::Answered {
+            let is_longest = account.counts.count(Time::Request, lasted, task);
+            exemplars::ended(Ended { task, group, lasted, ends, trace, is_longest });
+        } else {
+            shelf.unanswered(group).count(lasted);
+        }
         slow::ends(task, group, lasted, trace);
     }
 }

@@ -60,13 +60,13 @@ fn the_example_says_what_it_does() {
     for link in [Link::Shared, Link::Static] {
         let all = run(&build.link("tea", std::slice::from_ref(&object), link, &[]));
         let metrics = all.strip_prefix(said).unwrap_or_else(|| panic!("{all}"));
-        let of_orders = |name: &str| {
-            let line = format!("\n{name}{{group=\"POST /orders\"}} ");
+        let of_orders = |name: &str, labels: &str| {
+            let line = format!("\n{name}{{group=\"POST /orders\"{labels}}} ");
             let (_, rest) = metrics.split_once(&line)?;
             rest.lines().next()?.parse::<f64>().ok()
         };
-        assert_eq!(of_orders("dormouse_requests_total"), Some(3.0), "{metrics}");
-        assert!(of_orders("dormouse_cpu_time_seconds_total") > Some(0.0), "{metrics}");
+        assert_eq!(of_orders("dormouse_requests_total", ",outcome=\"completed\""), Some(3.0), "{metrics}");
+        assert!(of_orders("dormouse_cpu_time_seconds_total", "") > Some(0.0), "{metrics}");
     }
 }
 

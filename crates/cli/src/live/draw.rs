@@ -225,13 +225,13 @@ mod tests {
             "\
 tea (process 7): 100.0 % CPU over 500 ms, 3 keys on, 4 records dropped
 ────────────────────────────────────────────────────────────────────────────────
-GROUP                                   ▼CPU % CPU s REQ/s CPU/REQ POLLS/s ALIVE
-POST /brew                                80.2 0.401   4.0   200ms     100     1
-GET /menu                                 20.0 0.100   0.0            2000     1
-idle                                       0.0 0.000   0.0             0.0     1
-(unattributed)                             0.0 0.000
-(process)                                100.0 0.500
-(before)                                       0.100
+GROUP                      ▼CPU % CPU s REQ/s ERR % CANC/s CPU/REQ POLLS/s ALIVE
+POST /brew                   80.2 0.401   4.0                200ms     100     1
+GET /menu                    20.0 0.100   0.0                         2000     1
+idle                          0.0 0.000   0.0                          0.0     1
+(unattributed)                0.0 0.000
+(process)                   100.0 0.500
+(before)                          0.100
 ────────────────────────────────────────────────────────────────────────────────
 THREAD                                               TID ▼CPU % RUNNABLE % CPU s
 main                                                  10   82.0        8.2 0.410
@@ -244,7 +244,7 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
 
     /// A view with numbers as large as they come, and the true ones by the titles of their columns.
     fn large(scale: u64) -> (View, Vec<Vec<(String, f64)>>) {
-        use dormouse_protocol::CountRow;
+        use dormouse_protocol::{CountRow, OutcomesRow};
         let (mut before, mut after) = pair();
         let events = ["alloc-count", "alloc-bytes", "page-faults", "context-switches"].map(str::to_owned);
         for (sample, times) in [(&mut before, 0), (&mut after, scale)] {
@@ -255,6 +255,8 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
             let group = &mut inside.groups[0];
             group.name = "route".into();
             (group.cpu_ns, group.requests) = (411_111_111 * times, 97 * times);
+            let (completed, error, cancelled) = (77 * times, 13 * times, 7 * times);
+            group.outcomes = Some(OutcomesRow { completed, error, cancelled, ..OutcomesRow::default() });
             (group.polls, group.alive) = (3_217 * times, 1_234 * times);
             group.counts = (1..)
                 .zip(&events)
@@ -273,6 +275,8 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
             ("CPU %".to_owned(), of("cpu_percent")),
             ("CPU s".into(), of("cpu_ns") / 1e9),
             ("REQ/s".into(), of("requests_per_s")),
+            ("ERR %".into(), of("error_percent")),
+            ("CANC/s".into(), of("cancelled_per_s")),
             ("CPU/REQ".into(), of("cpu_ns_per_request") / 1e9),
             ("POLLS/s".into(), of("polls_per_s")),
             ("ALIVE".into(), of("alive")),
@@ -306,17 +310,17 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
             let mut screen = Screen::new("tea (process 7)".into());
             screen.update(view);
             let mut most = 0;
-            for (width, least) in [(20, 1), (40, 3), (60, 5), (80, 7), (120, 10), (200, 10)] {
+            for (width, least) in [(20, 1), (40, 3), (60, 5), (80, 7), (120, 10), (200, 12)] {
                 let text = drawn(&screen, width, 14);
                 let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap();
-                let titles = line("GROUP").replace("CPU ", "CPU_").replace('▼', "");
+                let titles = line("GROUP").replace("CPU ", "CPU_").replace("ERR ", "ERR_").replace('▼', "");
                 let titles: Vec<String> =
                     titles.split_whitespace().skip(1).map(|title| title.replace('_', " ")).collect();
                 let cells: Vec<&str> = line("route").split_whitespace().skip(1).collect();
                 assert_eq!(titles.len(), cells.len(), "{text}");
                 assert!(titles.len() >= least && titles.len() >= most, "{width}: {text}");
                 most = titles.len();
-                assert_eq!(most < 10, text.contains("no room for "), "{text}");
+                assert_eq!(most < 12, text.contains("no room for "), "{text}");
                 for (title, cell) in titles.iter().zip(cells) {
                     let start = title.trim_end_matches('…');
                     let (_, right) = rows[0].iter().find(|(name, _)| name.starts_with(start)).unwrap();

@@ -292,11 +292,11 @@ mod tests {
     fn the_busiest_stands_on_top_at_first() {
         let mut screen = screen();
         assert_eq!(names(&screen, Pane::Groups), ["POST /brew", "GET /menu", "idle"]);
-        press(&mut screen, "ssss");
+        press(&mut screen, "ssssss");
         assert_eq!(names(&screen, Pane::Groups), ["GET /menu", "POST /brew", "idle"], "by polls per second");
         press(&mut screen, "i");
         assert_eq!(names(&screen, Pane::Groups), ["idle", "POST /brew", "GET /menu"]);
-        press(&mut screen, "ihhhhh");
+        press(&mut screen, "ihhhhhhh");
         assert_eq!(names(&screen, Pane::Groups), ["GET /menu", "POST /brew", "idle"], "by name");
         press(&mut screen, "hl");
         assert_eq!(screen.place(Pane::Groups).column, 0, "columns wrap around");

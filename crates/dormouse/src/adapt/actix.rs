@@ -36,9 +36,11 @@ use std::task::{Context, Poll};
 
 use ::actix_web::body::{BodySize, MessageBody};
 use ::actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
+use ::actix_web::error::Error;
+use ::actix_web::http::Method;
 use ::actix_web::web::Bytes;
 
-use super::body::ServerResponse;
+use super::body::{NO_BODY, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body};
 use super::groups::Groups;
 use crate::core::task::Task;
 
@@ -86,7 +88,7 @@ impl<N> fmt::Debug for GroupMiddleware<N> {
 
 impl<S, N, B> Transform<S, ServiceRequest> for GroupMiddleware<N>
 where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>>,
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
     N: Fn(&ServiceRequest) -> Cow<'_, str> + Clone,
     B: MessageBody,
 {
@@ -110,7 +112,7 @@ pub struct MiddlewareService<S, N> {
 
 impl<S, N, B> Service<ServiceRequest> for MiddlewareService<S, N>
 where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>>,
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
     N: Fn(&ServiceRequest) -> Cow<'_, str>,
     B: MessageBody,
 {
@@ -126,16 +128,39 @@ where
         let GroupMiddleware { name, groups } = &self.middleware;
         let mut task = groups.named(&name(&request)).task();
         task.call(|| None);
+        let is_head = request.method() == Method::HEAD;
         let future = task.run(|| self.inner.call(request));
-        GroupResponse::new(task, future)
+        GroupResponse::new(task, future, is_head)
     }
 }
 
-impl<B> ServerResponse for ServiceResponse<B> {
+impl<B: MessageBody> ServerResponse<Error> for ServiceResponse<B> {
     type Grouped = ServiceResponse<GroupBody<B>>;
 
-    fn with_charged_body(self, task: Option<Task>) -> Self::Grouped {
-        self.map_body(|_, body| GroupBody::new(body, task))
+    fn charged(
+        answer: Result<Self, Error>,
+        mut task: Option<Task>,
+        is_head: bool,
+    ) -> Result<Self::Grouped, Error> {
+        let status = match &answer {
+            Ok(response) => response.status(),
+            Err(error) => error.as_response_error().status_code(),
+        };
+        let status = status.as_u16();
+        if let Some(task) = &mut task {
+            task.ends(ending_of(status));
+        }
+        answer.map(|response| {
+            response.map_body(|_, body| {
+                let left = match body.size() {
+                    _ if is_head || has_no_body(status) => NO_BODY,
+                    BodySize::None => NO_BODY,
+                    BodySize::Sized(length) => length,
+                    BodySize::Stream => UNKNOWN_LENGTH,
+                };
+                GroupBody::new(body, task, left)
+            })
+        })
     }
 }
 
@@ -147,7 +172,7 @@ impl<B: MessageBody> MessageBody for GroupBody<B> {
     }
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, B::Error>>> {
-        self.poll_charged(cx, B::poll_next, |_| false)
+        self.poll_charged(cx, B::poll_next, |_| false, |bytes| Sent::Bytes(bytes.len()))
     }
 
     fn try_into_bytes(self) -> Result<Bytes, Self> {

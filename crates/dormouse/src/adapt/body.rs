@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use super::responded::responded;
+use crate::core::ends::Ending;
 use crate::core::task::Task;
 
 pin_project! {
@@ -19,6 +20,7 @@ pin_project! {
         future: Option<F>,
         // `None` once the body has it.
         task: Option<Task>,
+        is_head: bool,
     }
 
     impl<F> PinnedDrop for GroupResponse<F> {
@@ -31,26 +33,57 @@ pin_project! {
     }
 }
 
-/// A response of whichever server. Only this library implements it.
+/// A response of whichever server, or its error. Only this library implements it.
 #[doc(hidden)]
-pub trait ServerResponse {
+pub trait ServerResponse<E>: Sized {
     /// The response with a body that is charged.
     type Grouped;
 
-    /// Lets the task pay for the body.
-    fn with_charged_body(self, task: Option<Task>) -> Self::Grouped;
+    /// Lets the task pay for the body, and end as the answer says. `is_head`: the server sends no
+    /// body.
+    fn charged(answer: Result<Self, E>, task: Option<Task>, is_head: bool) -> Result<Self::Grouped, E>;
 }
 
 impl<F> GroupResponse<F> {
-    pub(super) fn new(task: Task, future: F) -> Self {
-        Self { future: Some(future), task: Some(task) }
+    /// `is_head`: the request's method is HEAD.
+    pub(super) fn new(task: Task, future: F, is_head: bool) -> Self {
+        Self { future: Some(future), task: Some(task), is_head }
     }
+}
+
+/// How a request ends that is answered with this status.
+#[inline]
+pub(super) fn ending_of(status: u16) -> Ending {
+    match status {
+        // Of nginx: the client has closed the connection.
+        499 => Ending::Cancelled,
+        400..=498 => Ending::ClientError,
+        500.. => Ending::Error,
+        _ => Ending::Completed,
+    }
+}
+
+/// The bytes of a body that is not to be sent, or of one of which nobody says how long it is.
+pub(super) const NO_BODY: u64 = 0;
+pub(super) const UNKNOWN_LENGTH: u64 = u64::MAX;
+
+/// Whether the server sends no body with this status.
+pub(super) fn has_no_body(status: u16) -> bool {
+    matches!(status, 100..=199 | 204 | 304)
+}
+
+/// What a frame of a body is to the request.
+pub(super) enum Sent {
+    Bytes(usize),
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "of HTTP's frames"))]
+    /// The last frame, which may say how the request ends.
+    Trailers(Option<Ending>),
 }
 
 impl<F, A, E> Future for GroupResponse<F>
 where
     F: Future<Output = Result<A, E>>,
-    A: ServerResponse,
+    A: ServerResponse<E>,
 {
     type Output = Result<A::Grouped, E>;
 
@@ -62,25 +95,33 @@ where
         let answer = ready!(task.poll(this.future, cx));
         responded(task.group());
         let task = this.task.take();
-        Poll::Ready(answer.map(|answer| answer.with_charged_body(task)))
+        Poll::Ready(A::charged(answer, task, *this.is_head))
     }
 }
 
 pin_project! {
     /// A response's body whose frames are charged to the group of the request. The request ends
-    /// with it: after the last frame, after an error, or when it is dropped.
+    /// with it: after the last frame, after an error, or when it is dropped. If frames are left
+    /// then, it is cancelled.
     #[derive(Debug)]
     pub struct GroupBody<B> {
         // `None` after its end. It is dropped inside the group.
         #[pin]
         body: Option<B>,
         task: Option<Task>,
+        // The bytes that are still to come.
+        left: u64,
     }
 
     impl<B> PinnedDrop for GroupBody<B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            if let Some(task) = this.task {
+            let Some(task) = this.task else { return };
+            if *this.left == NO_BODY {
+                // Some servers ask no further for a body whose length they have sent.
+                let mut body = this.body;
+                task.run_drop(|| body.set(None));
+            } else {
                 task.drop_future(this.body);
             }
         }
@@ -88,8 +129,9 @@ pin_project! {
 }
 
 impl<B> GroupBody<B> {
-    pub(super) fn new(body: B, task: Option<Task>) -> Self {
-        Self { body: Some(body), task }
+    /// A body of `left` bytes.
+    pub(super) fn new(body: B, task: Option<Task>, left: u64) -> Self {
+        Self { body: Some(body), task, left }
     }
 
     /// The body, until its end.
@@ -114,6 +156,7 @@ impl<B> GroupBody<B> {
         cx: &mut Context<'_>,
         poll: impl FnOnce(Pin<&mut B>, &mut Context<'_>) -> Poll<Option<Result<T, E>>>,
         is_end: impl FnOnce(&B) -> bool,
+        sent: impl FnOnce(&T) -> Sent,
     ) -> Poll<Option<Result<T, E>>> {
         let mut this = self.project();
         let Some(task) = this.task else { return Poll::Ready(None) };
@@ -127,6 +170,22 @@ impl<B> GroupBody<B> {
         });
         if frame.is_ready() {
             responded(task.group());
+        }
+        match &frame {
+            Poll::Ready(Some(Ok(frame))) => match sent(frame) {
+                Sent::Bytes(n) if *this.left != UNKNOWN_LENGTH => {
+                    *this.left = this.left.saturating_sub(n as u64);
+                }
+                Sent::Bytes(_) => {}
+                Sent::Trailers(ending) => {
+                    *this.left = NO_BODY;
+                    if let Some(ending) = ending {
+                        task.ends(ending);
+                    }
+                }
+            },
+            Poll::Ready(Some(Err(_))) => task.ends(Ending::Error),
+            Poll::Ready(None) | Poll::Pending => {}
         }
         if this.body.is_none() {
             *this.task = None;

@@ -4,8 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
-use dormouse_protocol::GroupRow;
+use dormouse_protocol::{GroupRow, OutcomesRow};
 
+use crate::core::ends::{Ending, OUTCOMES, TaskOutcome, outcome_of, own_words};
 use crate::core::own_probes;
 use crate::core::record::floor_char_boundary;
 use crate::core::registry::{self, Inner, Registry};
@@ -18,7 +19,7 @@ pub const MAX_NAME: usize = 128;
 /// are charged to it.
 ///
 /// A handle is one word and freely copied. A group lives as long as the process, so that its totals
-/// never decrease. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes three
+/// never decrease. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes four
 /// kilobytes, or more once the process counts its fifteenth different event: name groups by kind of
 /// work, never by request. A name is cut to [`MAX_NAME`](crate::MAX_NAME) bytes, at the end of a
 /// character. Names that differ only after that are one group.
@@ -56,6 +57,8 @@ pub struct GroupStat {
     /// [`carry`](crate::carry)) is a part of that request. A [connection](Group::connection) is no
     /// request.
     pub requests: u64,
+    /// How these requests ended.
+    pub outcomes: OutcomesRow,
     /// The number of tasks alive now.
     pub alive: u64,
     /// The number of tasks that have begun.
@@ -152,6 +155,7 @@ impl Group {
             entries: row.entries,
             polls: row.polls,
             requests: row.requests,
+            outcomes: row.outcomes.unwrap_or_default(),
             alive: row.alive,
             started: row.started,
             finished: row.finished,
@@ -209,6 +213,7 @@ impl Group {
             entries: totals.entries,
             polls: totals.polls,
             requests: tasks.requests(),
+            outcomes: Some(outcomes_row(tasks.outcomes())),
             alive: tasks.alive(),
             started: tasks.started(),
             finished: tasks.finished(),
@@ -248,9 +253,20 @@ impl Group {
         if cfg!(dormouse_off) {
             return;
         }
-        own_probes::task_ends(number, self.id());
-        self.0.tasks.finish(number);
+        self.end_as(number, outcome_of(number, Ending::Completed));
     }
+
+    pub(crate) fn end_as(self, number: u64, outcome: TaskOutcome) {
+        own_probes::task_ends(number, self.id());
+        self.0.tasks.finish(number, outcome);
+    }
+}
+
+fn outcomes_row(of: [u64; OUTCOMES]) -> OutcomesRow {
+    let [completed, client_error, error, cancelled, panicked, own @ ..] = of;
+    let own = own_words().zip(own).filter(|(_, n)| *n > 0);
+    let own = own.map(|(word, n)| (word.into(), n)).collect();
+    OutcomesRow { completed, client_error, error, cancelled, panicked, own }
 }
 
 /// The part of a name that counts.

@@ -4,6 +4,7 @@
 pub(crate) mod arrival;
 pub(crate) mod asleep;
 pub(crate) mod clock_fault;
+pub(crate) mod ends;
 pub(crate) mod group;
 pub(crate) mod library;
 pub(crate) mod memory;
@@ -13,6 +14,7 @@ pub(crate) mod price;
 pub(crate) mod probe;
 pub mod record;
 pub(crate) mod registry;
+pub(crate) mod results;
 pub(crate) mod rows;
 pub(crate) mod task;
 pub(crate) mod tasks;

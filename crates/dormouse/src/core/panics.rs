@@ -1,4 +1,4 @@
-//! Panics of the host, for a trigger that waits for one.
+//! Panics of the host: for the outcomes of tasks, and for a trigger that waits for one.
 //!
 //! There are two ways to see them. A **hook** in front of the host's is called as each panic
 //! begins. If the host has replaced it, the **guards** of tasks see a panic that unwinds them, so
@@ -50,6 +50,8 @@ use dormouse_sys::loader::PinError;
 use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Sequence};
 use rustix::thread::futex;
+
+use crate::core::ends;
 
 /// How long a thread that panics waits for its file.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -246,6 +248,7 @@ impl Hook {
         if HOOK.load(Ordering::Relaxed) == 0 {
             HOOK.store(self.0, Ordering::Relaxed);
         }
+        ends::panic_seen(dormouse_events::current_task());
         if is_awaited() {
             NEXT.set(dormouse_events::nesting().task);
             note(info.location().map_or(0, Location::line));
@@ -318,12 +321,15 @@ fn passes() {
     if !std::thread::panicking() {
         return;
     }
-    if WAITING.load(Ordering::Relaxed) == 0 {
-        return;
-    }
     let nesting = dormouse_events::nesting();
     // Where tasks nest too deep, this may be any of those beyond the last that has a place.
     if nesting.is_full || nesting.task == 0 {
+        return;
+    }
+    ends::panic_unwinds(nesting.task);
+    // It may be caught there, and answered for.
+    ends::panic_seen(nesting.around);
+    if WAITING.load(Ordering::Relaxed) == 0 {
         return;
     }
     let is_noted = NEXT.replace(nesting.around) == nesting.task;

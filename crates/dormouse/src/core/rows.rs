@@ -4,10 +4,10 @@ use dormouse_events::{Availability, Count, Unit};
 use dormouse_keys::{BatchReport, KeyUse};
 use dormouse_protocol::{
     BatchStat, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow, ProbeInfo,
-    QueueRow, TaskRow, WaitsRow, WireId, WireTaskState, bucket_index,
+    QueueRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
 };
 use dormouse_waits::places::Place;
-use dormouse_waits::{Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext};
+use dormouse_waits::{Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext, Unanswered};
 
 use crate::core::group::Group;
 use crate::core::probe::Probe;
@@ -94,12 +94,17 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
         delays: (&of.delays).into(),
         awaits: (&of.awaits).into(),
         requests: (&of.requests).into(),
+        unanswered: Some(unanswered_row(of.unanswered)),
     }
 }
 
 fn queue_row(of: QueueTimes) -> QueueRow {
     let QueueTimes { requests, received, unseen_ns, behind_ns } = of;
     QueueRow { requests, received, unseen_ns, behind_ns }
+}
+
+fn unanswered_row(Unanswered { requests, age_ns }: Unanswered) -> UnansweredRow {
+    UnansweredRow { requests, age_ns }
 }
 
 /// A row whose only histogram is that of requests. The histogram names no tasks.
@@ -110,6 +115,7 @@ pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
         await_ns: of.await_ns,
         queue: Some(queue_row(of.queue)),
         requests: HistogramRow::without_tasks(&of.requests),
+        unanswered: Some(unanswered_row(of.unanswered)),
         ..WaitsRow::default()
     }
 }

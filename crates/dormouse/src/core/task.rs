@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
-use dormouse_waits::{Around, Arrival, Stretch, TaskWaits, TraceContext, Who};
+use dormouse_waits::{Around, Arrival, Stretch, TaskEnd, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
 use crate::core::arrival::arrival;
+use crate::core::ends::{Ending, outcome_of};
 use crate::core::group::Group;
 use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
 use crate::core::panics::{Unwound, UnwoundGuard};
@@ -155,6 +156,7 @@ pub struct Task {
     group: Group,
     inner: dormouse_events::Task,
     waits: TaskWaits,
+    ending: Ending,
 }
 
 impl Task {
@@ -177,7 +179,8 @@ impl Task {
         let waits = TaskWaits::begun_after(Who { task: number, group: group.id() }, arrival);
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
-        Self { group, inner: dormouse_events::Task::new(group.0.context, number), waits }
+        let inner = dormouse_events::Task::new(group.0.context, number);
+        Self { group, inner, waits, ending: Ending::Completed }
     }
 
     /// The task's number in records; never reused in a process.
@@ -266,9 +269,16 @@ impl Task {
         Unwound::unless(f);
     }
 
-    /// Drops a future, unless it ran to its end.
+    /// The task ends so, unless more is known then.
+    #[inline]
+    pub(crate) fn ends(&mut self, ending: Ending) {
+        self.ending = ending;
+    }
+
+    /// Drops a future, unless it ran to its end. Then the task is cancelled.
     pub(crate) fn drop_future<F>(&mut self, mut future: Pin<&mut Option<F>>) {
         if future.is_some() {
+            self.ending = Ending::Cancelled;
             self.run_drop(|| future.set(None));
         }
     }
@@ -326,8 +336,16 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.waits.end(is_request(self.id()));
-        self.group.end_task(self.id());
+        if cfg!(dormouse_off) {
+            return;
+        }
+        let outcome = outcome_of(self.id(), self.ending);
+        self.waits.end(match is_request(self.id()) {
+            false => TaskEnd::NoRequest,
+            true if outcome.is_unanswered() => TaskEnd::Unanswered,
+            true => TaskEnd::Answered,
+        });
+        self.group.end_as(self.id(), outcome);
     }
 }
 
@@ -407,6 +425,10 @@ pin_project! {
 }
 
 impl<F> Instrumented<F> {
+    pub(crate) fn task_mut(self: Pin<&mut Self>) -> &mut Task {
+        self.project().task
+    }
+
     /// The group that is charged.
     pub fn group(&self) -> Group {
         self.task.group

@@ -12,6 +12,7 @@
 //!    part may have the number with which its thread's next block would begin: no other task has
 //!    that.
 //! 3. A task is counted as finished in the shard where it was counted as started, and after that.
+//!    A request is counted by its outcome alone: the sum is how many finished.
 //!
 //! # Async-signal-safety
 //!
@@ -21,6 +22,8 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use crate::core::ends::{Ending, OUTCOMES, PANICKED, TaskOutcome};
 
 /// How many numbers a thread takes at once.
 const BLOCK: u64 = 1024;
@@ -111,6 +114,8 @@ const ORIGINS: usize = 3;
 pub(crate) struct TaskTotals {
     started: [u64; ORIGINS],
     finished: [u64; ORIGINS],
+    /// How the requests among them ended.
+    outcomes: [u64; OUTCOMES],
 }
 
 impl TaskTotals {
@@ -125,6 +130,16 @@ impl TaskTotals {
     /// Tasks that have ended and were not part of another task.
     pub(crate) fn requests(self) -> u64 {
         self.finished[Origin::Request as usize]
+    }
+
+    /// How they ended, by the numbers of outcomes.
+    pub(crate) fn outcomes(self) -> [u64; OUTCOMES] {
+        self.outcomes
+    }
+
+    /// Those that failed, by an error or by a panic.
+    pub(crate) fn failed(self) -> u64 {
+        self.outcomes[Ending::Error as usize] + self.outcomes[PANICKED as usize]
     }
 
     pub(crate) fn alive(self) -> u64 {
@@ -154,10 +169,14 @@ impl TaskTotals {
 
     /// The difference to `before`, an earlier reading.
     pub(crate) fn since(self, before: Self) -> Self {
-        let since = |now: [u64; ORIGINS], before: [u64; ORIGINS]| {
-            std::array::from_fn(|origin| now[origin].saturating_sub(before[origin]))
-        };
-        Self { started: since(self.started, before.started), finished: since(self.finished, before.finished) }
+        fn since<const N: usize>(now: [u64; N], before: [u64; N]) -> [u64; N] {
+            std::array::from_fn(|n| now[n].saturating_sub(before[n]))
+        }
+        Self {
+            started: since(self.started, before.started),
+            finished: since(self.finished, before.finished),
+            outcomes: since(self.outcomes, before.outcomes),
+        }
     }
 }
 
@@ -173,7 +192,10 @@ pub(crate) struct Tasks {
 struct Shard {
     /// By [`Origin`], which the number encodes: one addition for each task, and one for its end.
     started: [AtomicU64; ORIGINS],
+    /// Parts and connections.
     finished: [AtomicU64; ORIGINS],
+    /// Requests, by how they ended.
+    outcomes: [AtomicU64; OUTCOMES],
 }
 
 impl Tasks {
@@ -183,6 +205,7 @@ impl Tasks {
                 Shard {
                     started: [const { AtomicU64::new(0) }; ORIGINS],
                     finished: [const { AtomicU64::new(0) }; ORIGINS],
+                    outcomes: [const { AtomicU64::new(0) }; OUTCOMES],
                 }
             }; SHARDS],
         }
@@ -200,25 +223,36 @@ impl Tasks {
     }
 
     #[inline]
-    pub(crate) fn finish(&self, task: u64) {
+    pub(crate) fn finish(&self, task: u64, outcome: TaskOutcome) {
+        let (shard, origin) = (self.shard(task), Origin::of(task));
+        let counted = match origin {
+            Origin::Request => &shard.outcomes[outcome.index()],
+            Origin::Part | Origin::Connection => &shard.finished[origin as usize],
+        };
         // Pairs with the load in `read`: a reader that sees the end sees the start.
-        self.shard(task).finished[Origin::of(task) as usize].fetch_add(1, Ordering::Release);
+        counted.fetch_add(1, Ordering::Release);
     }
 
     /// How many have started, and of those, how many have finished.
     pub(crate) fn read(&self) -> TaskTotals {
-        let sum = |of: fn(&Shard) -> &[AtomicU64; ORIGINS], origin: Origin| {
-            self.shards.iter().map(|shard| of(shard)[origin as usize].load(Ordering::Acquire)).sum()
+        let sum = |of: fn(&Shard) -> &[AtomicU64], n: usize| -> u64 {
+            self.shards.iter().map(|shard| of(shard)[n].load(Ordering::Acquire)).sum()
         };
         let mut totals = TaskTotals::default();
         // Finished first: of a task that starts and ends in between neither is seen, or the start
         // alone. Parts before those that began them: a part is not seen without a request that is
         // alive.
         for origin in Origin::ALL {
-            totals.finished[origin as usize] = sum(|shard| &shard.finished, origin);
+            totals.finished[origin as usize] = match origin {
+                Origin::Request => {
+                    totals.outcomes = std::array::from_fn(|n| sum(|shard| &shard.outcomes, n));
+                    totals.outcomes.iter().sum()
+                }
+                Origin::Part | Origin::Connection => sum(|shard| &shard.finished, origin as usize),
+            };
         }
         for origin in Origin::ALL {
-            totals.started[origin as usize] = sum(|shard| &shard.started, origin);
+            totals.started[origin as usize] = sum(|shard| &shard.started, origin as usize);
         }
         totals
     }
@@ -230,6 +264,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+    use crate::core::ends::outcome_of;
 
     #[test]
     fn threads_have_numbers_of_their_own() {
@@ -267,7 +302,9 @@ mod tests {
             });
             // Started on one thread, finished on the other.
             let (hand, taken) = std::sync::mpsc::sync_channel(16);
-            let other = scope.spawn(move || taken.into_iter().for_each(|task| tasks.finish(task)));
+            let other = scope.spawn(move || {
+                taken.into_iter().for_each(|task| tasks.finish(task, outcome_of(task, Ending::Completed)))
+            });
             for _ in 0..TASKS {
                 let task = number(Origin::Part);
                 tasks.start(task);

@@ -25,7 +25,8 @@ fn numbers(output: &str, line: &str) -> Vec<u64> {
 
 /// The value of a metric of a group.
 fn metric(output: &str, name: &str, group: &str) -> f64 {
-    let line = format!("{name}{{group=\"{group}\"}} ");
+    let outcome = if name == "dormouse_requests_total" { ",outcome=\"completed\"" } else { "" };
+    let line = format!("{name}{{group=\"{group}\"{outcome}}} ");
     let found = output.lines().find_map(|it| it.strip_prefix(&line)?.parse().ok());
     found.unwrap_or_else(|| panic!("no {line:?} in {output}"))
 }

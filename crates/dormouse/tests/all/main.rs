@@ -20,6 +20,7 @@ mod many_tasks;
 mod metrics;
 mod model;
 mod opentelemetry;
+mod outcomes;
 mod outliving;
 mod own_probes;
 mod panics;

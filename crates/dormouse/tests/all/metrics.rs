@@ -15,7 +15,9 @@ use dormouse::tower::MetricsService;
 use dormouse::{Event, Group};
 use dormouse_metrics::{MetricFamily, MetricKind};
 use dormouse_protocol::figures::{EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES};
-use dormouse_protocol::{CountRow, GroupRow, HistogramRow, QueueRow, Stat, TaskPolls, WaitsRow};
+use dormouse_protocol::{
+    CountRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, TaskPolls, UnansweredRow, WaitsRow,
+};
 use dormouse_testkit::spin_for;
 use tower::ServiceExt;
 
@@ -49,7 +51,12 @@ fn a_scrape_has_each_groups_figures() {
     let text = text(&metrics.exposition());
     let of = |name: &str| value(&text, &format!("dormouse_{name}{{group=\"GET /scraped\"}}"));
     assert!(of("cpu_time_seconds_total") >= 2.0 * WORK.as_secs_f64() * 0.9);
-    assert_eq!([of("requests_total"), of("polls_total"), of("tasks_started_total")], [2.0, 4.0, 2.0]);
+    assert_eq!([of("polls_total"), of("tasks_started_total")], [4.0, 2.0]);
+    let ended = ["completed"].map(|outcome| {
+        let labels = format!("{{group=\"GET /scraped\",outcome=\"{outcome}\"}}");
+        value(&text, &format!("dormouse_requests_total{labels}"))
+    });
+    assert_eq!(ended, [2.0]);
     assert_eq!([of("tasks_finished_total"), of("tasks_alive")], [2.0, 0.0]);
     assert!(of("page_faults_total") >= 0.0);
     assert_eq!(of("request_duration_seconds_count"), 2.0);
@@ -139,6 +146,7 @@ fn group(id: u32, name: &str) -> GroupRow {
         started: 123_456,
         finished: 123_453,
         requests: 120_000,
+        outcomes: Some(OutcomesRow { completed: 118_000, error: 2_000, ..OutcomesRow::default() }),
         polls: 987_654,
         counts: Vec::new(),
         waits: None,
@@ -309,6 +317,7 @@ fn many() -> Vec<GroupRow> {
         delays: row(),
         awaits: row(),
         requests: row(),
+        unanswered: Some(UnansweredRow::default()),
         on_cpu_ns: None,
     };
     let name = |id: u32| format!("GET /orders/{id}");

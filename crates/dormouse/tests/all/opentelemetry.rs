@@ -260,7 +260,8 @@ fn a_meter_sees_the_numbers_of_groups() {
             let value = |name: &str, of: &str| points[&(name.to_owned(), of.to_owned())];
             for group in [tea, menu] {
                 let (read, of) = (group.read(), format!("group={}", group.name()));
-                assert_eq!(value("dormouse.requests", &of), read.requests as f64);
+                let completed = value("dormouse.requests", &format!("{of},outcome=completed"));
+                assert_eq!(completed, read.requests as f64);
                 assert_eq!(value("dormouse.polls", &of), read.polls as f64);
                 assert_eq!(value("dormouse.tasks.started", &of), read.started as f64);
                 assert_eq!(value("dormouse.tasks.finished", &of), read.finished as f64);

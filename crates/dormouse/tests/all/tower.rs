@@ -315,13 +315,13 @@ fn reel(
     counting();
     let log = Arc::new(Mutex::new(Vec::new()));
     let (own, mut frames) = (Arc::clone(&log), Some(frames));
-    let mut service = GroupLayer::new(|name: &&'static str| (*name).into()).layer(service_fn(move |_| {
+    let mut service = GroupLayer::new(move |_: &Request<()>| name.into()).layer(service_fn(move |_| {
         ready(Ok::<_, Infallible>(Response::new(Reel {
             frames: frames.take().unwrap(),
             log: Arc::clone(&own),
         })))
     }));
-    let response = block_on(service.call(name)).unwrap();
+    let response = block_on(service.call(Request::new(()))).unwrap();
     (response.into_body(), log)
 }
 

@@ -19,7 +19,7 @@ fn read(metrics: &Metrics, line: &str) -> f64 {
 }
 
 const CPU: &str = "dormouse_cpu_time_seconds_total{group=\"forked\"}";
-const REQUESTS: &str = "dormouse_requests_total{group=\"forked\"}";
+const REQUESTS: &str = "dormouse_requests_total{group=\"forked\",outcome=\"completed\"}";
 const WAITED: &str = "dormouse_task_time_seconds_total{group=\"forked\",state=\"poll\"}";
 const ATTRIBUTED: &str = "dormouse_process_cpu_attributed_seconds_total";
 const PROCESS: &str = "dormouse_process_cpu_time_seconds_total";

@@ -1,15 +1,19 @@
 //! The figures of a group.
 
+mod values;
+
 use dormouse_metrics::MetricFamily;
 use dormouse_metrics::MetricKind::{Counter, Gauge, Histogram};
 use dormouse_metrics::MetricUnit::{Seconds, Things};
-use dormouse_statistics::buckets::{Histogram as HistogramOf, place};
 
 use super::{
-    Durations, EVENTS_LEAVE, Figure, FigureColumn, FigureJson as Json, FigureMetric, FigurePart as Part,
-    FigureSums as Sums, FigureUnit as Unit, FigureValue, FigureView as View, percent, ratio, slowest_trace,
+    EVENTS_LEAVE, Figure, FigureColumn, FigureJson as Json, FigureMetric, FigurePart as Part,
+    FigureSums as Sums, FigureUnit as Unit, FigureValue, FigureView as View, percent, slowest_trace,
 };
-use crate::verbs::{GroupRow, HistogramRow, Outliving, WaitsRow};
+use crate::verbs::{GroupRow, HistogramRow, WaitsRow};
+use values::{TASK_TIME, outcome, outliving};
+
+pub use values::REQUESTS;
 
 /// A group's rows over three spans of time, from which figures are computed. A reader that only has
 /// totals, such as metrics, passes one row three times.
@@ -48,18 +52,6 @@ pub enum GroupFigure {
 /// In texts, buckets of requests end at 2 to the power of these, in seconds: from 244 µs to 16 s,
 /// each four times as long as the one before.
 const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
-
-/// A poll of this length or less is not slow: 2^-10 s, the end of a bucket.
-const SLOW_NS: u64 = 976_562;
-
-/// The time of tasks, by state.
-static TASK_TIME: MetricFamily = MetricFamily {
-    name: "dormouse.task.time",
-    unit: Seconds,
-    kind: Counter,
-    help: "Time of the group's tasks by state: queued before they began (in a socket that no worker had looked \
-           at, or behind other tasks), in a poll, runnable (woken and not polled), or in an await.",
-};
 
 /// The figures of a group. Metrics are exported in this order.
 pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
@@ -118,6 +110,28 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         ..value("requests_per_s", |group| group.per_s(group.recent.requests))
     },
     Figure {
+        help: "Share of the requests that failed, by an error or by a panic.",
+        json: Json::Top,
+        columns: &[
+            column(View::Top, 32, "ERR %", Unit::Percent).leaves(3),
+            column(View::TopWaits, 22, "ERR %", Unit::Percent).leaves(2),
+            column(View::Page, 32, "Err %", Unit::Percent),
+        ],
+        ..value("error_percent", |group| {
+            let requests = Some(group.recent.requests).filter(|requests| *requests > 0);
+            outcome(group.recent, |of| requests.map(|all| percent(of.failed(), all)).into())
+        })
+    },
+    Figure {
+        help: "Requests that were dropped before their end.",
+        json: Json::Top,
+        columns: &[
+            column(View::Top, 34, "CANC/s", Unit::Rate).leaves(1),
+            column(View::Page, 34, "Canc/s", Unit::Rate).leaves(1),
+        ],
+        ..value("cancelled_per_s", |group| outcome(group.recent, |of| group.per_s(of.cancelled)))
+    },
+    Figure {
         help: "CPU time used, by requests ended.",
         json: Json::Everywhere,
         columns: &[
@@ -137,15 +151,54 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         ..value("polls_per_s", |group| group.per_s(group.recent.polls))
     },
     Figure {
+        help: "Requests that have ended: tasks that are not part of another.",
         json: Json::Everywhere,
         columns: &[column(View::Stat, 30, "REQUESTS", Unit::Whole)],
-        metric: Some(metric(&MetricFamily {
-            name: "dormouse.requests",
-            unit: Things("{request}"),
-            kind: Counter,
-            help: "Requests that have ended: tasks that are not part of another.",
-        })),
         ..value("requests", |group| group.now.requests.into())
+    },
+    // Points with outcomes are added by whoever exports them: services name some.
+    Figure {
+        metric: Some(metric(&REQUESTS)),
+        ..value("requests_of_any_outcome", |group| match group.now.outcomes {
+            None => group.now.requests.into(),
+            Some(_) => FigureValue::Absent,
+        })
+    },
+    Figure {
+        json: Json::Everywhere,
+        help: "Requests that were answered without an error.",
+        ..value("completed", |group| outcome(group.now, |of| of.completed.into()))
+    },
+    Figure {
+        json: Json::Everywhere,
+        help: "Requests whose answer blames the request.",
+        ..value("client_errors", |group| outcome(group.now, |of| of.client_error.into()))
+    },
+    Figure {
+        json: Json::Everywhere,
+        columns: &[column(View::Stat, 32, "ERRORS", Unit::Whole)],
+        help: "Requests that failed, by an error.",
+        ..value("errors", |group| outcome(group.now, |of| of.error.into()))
+    },
+    Figure {
+        json: Json::Everywhere,
+        columns: &[column(View::Stat, 34, "CANCELLED", Unit::Whole)],
+        help: "Requests that were dropped before their end.",
+        ..value("cancelled", |group| outcome(group.now, |of| of.cancelled.into()))
+    },
+    Figure {
+        json: Json::Everywhere,
+        columns: &[column(View::Stat, 36, "PANICKED", Unit::Whole)],
+        help: "Requests that panicked.",
+        ..value("panicked", |group| outcome(group.now, |of| of.panicked.into()))
+    },
+    Figure {
+        help: "Requests by the outcomes that the service has named.",
+        json: Json::Everywhere,
+        ..value("own_outcomes", |group| match &group.now.outcomes {
+            Some(of) if !of.own.is_empty() => FigureValue::Counts(of.own.clone()),
+            _ => FigureValue::Absent,
+        })
     },
     Figure {
         json: Json::Everywhere,
@@ -327,9 +380,30 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
             name: "dormouse.request.duration",
             unit: Seconds,
             kind: Histogram(REQUEST_BUCKETS),
-            help: "Latency of requests that have ended.",
+            help: "Latency of requests that were answered.",
         })),
         ..histogram("latency", |waits| &waits.requests, |waits| &mut waits.requests)
+    },
+    Figure {
+        help: "Requests that ended without an answer: cancelled or panicked.",
+        columns: &[column(View::StatWaits, 62, "UNANSWERED", Unit::Whole)],
+        ..time("unanswered", |waits| waits.unanswered.map(|of| of.requests).into())
+    },
+    Figure {
+        help: "The mean age of these requests when they ended.",
+        columns: &[column(View::StatWaits, 63, "AGE", Unit::Time)],
+        ..time("unanswered_age_ns", |waits| {
+            waits.unanswered.and_then(|of| of.age_ns.checked_div(of.requests)).into()
+        })
+    },
+    Figure {
+        metric: Some(metric(&MetricFamily {
+            name: "dormouse.request.unanswered.time",
+            unit: Seconds,
+            kind: Counter,
+            help: "Ages of the requests that ended without an answer, cancelled or panicked, added up.",
+        })),
+        ..time("unanswered_ns", |waits| waits.unanswered.map(|of| of.age_ns).into())
     },
     Figure {
         metric: Some(metric(&MetricFamily {
@@ -385,10 +459,6 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
     },
 ];
 
-fn outliving(group: &GroupSpan<'_>, of: fn(&Outliving) -> u64) -> FigureValue {
-    group.now.outliving.as_ref().map_or(FigureValue::Absent, |outliving| of(outliving).into())
-}
-
 const fn column(view: View, place: u8, title: &'static str, unit: Unit) -> FigureColumn {
     FigureColumn::new(view, place, title, unit)
 }
@@ -420,70 +490,6 @@ const fn histogram(
 ) -> Figure<GroupFigure> {
     let of = GroupFigure::Histogram { of, of_mut };
     Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, of) }
-}
-
-impl Figure<GroupFigure> {
-    /// The figure's value for a group.
-    pub fn value(&self, group: &GroupSpan<'_>) -> FigureValue {
-        let waits = group.recent.waits.as_deref();
-        match self.of {
-            GroupFigure::Cpu(_) if group.is_refused => FigureValue::Absent,
-            GroupFigure::Value(of) | GroupFigure::Cpu(of) => of(group),
-            GroupFigure::Time(of) => waits.map_or(FigureValue::Absent, of),
-            GroupFigure::Histogram { of, .. } => waits.map_or(FigureValue::Absent, |waits| {
-                FigureValue::Durations(Box::new(Durations::of(of(waits))))
-            }),
-        }
-    }
-}
-
-impl<'a> GroupSpan<'a> {
-    /// The totals of a row, or the difference of two, for figures that are not of an interval.
-    pub fn of(row: &'a GroupRow, is_refused: bool) -> Self {
-        Self { now: row, counted: row, recent: row, interval_ns: 0, is_refused }
-    }
-
-    fn per_s(&self, n: u64) -> FigureValue {
-        (ratio(n, self.interval_ns) * 1e9).into()
-    }
-
-    fn slowest(&self, of: impl Fn(&HistogramRow) -> FigureValue) -> FigureValue {
-        let requests = self.counted.waits.as_ref().map(|waits| &waits.requests);
-        requests.filter(|requests| requests.max_ns > 0).map_or(FigureValue::Absent, of)
-    }
-}
-
-impl WaitsRow {
-    /// The time in polls, on a CPU or not. Work without polls, as C enters it, is on a CPU, too,
-    /// and waits unseen.
-    fn polls_ns(&self) -> u64 {
-        self.poll_ns.max(self.on_cpu_ns.unwrap_or(0))
-    }
-
-    fn stalled_ns(&self) -> Option<u64> {
-        self.on_cpu_ns.map(|on_cpu_ns| self.polls_ns() - on_cpu_ns)
-    }
-
-    /// The share of polls longer than [`SLOW_NS`], in percent; unknown if there are none.
-    fn slow_polls(&self) -> FigureValue {
-        let polls = HistogramOf::from(&self.polls);
-        let slow: u64 = polls.buckets[place(SLOW_NS) + 1..].iter().fold(0, |sum, n| sum.saturating_add(*n));
-        let count = polls.count();
-        (count > 0).then(|| percent(slow, count)).into()
-    }
-
-    /// Unknown where no arrival of a request is known.
-    fn queued_ns(&self) -> Option<u64> {
-        let queue = self.queue.filter(|queue| queue.requests > 0)?;
-        Some(queue.unseen_ns.saturating_add(queue.behind_ns))
-    }
-
-    /// A part of the tasks' time, in percent; unknown if there is no time.
-    fn share(&self, part_ns: Option<u64>) -> FigureValue {
-        let times = [self.polls_ns(), self.runnable_ns, self.await_ns, self.queued_ns().unwrap_or(0)];
-        let all = times.into_iter().fold(0, u64::saturating_add);
-        part_ns.filter(|_| all > 0).map(|ns| percent(ns, all)).into()
-    }
 }
 
 #[cfg(test)]

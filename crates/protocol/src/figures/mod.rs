@@ -14,12 +14,14 @@ mod events;
 mod groups;
 mod process;
 
+use std::borrow::Cow;
+
 use dormouse_metrics::MetricFamily;
 use serde::{Serialize, Serializer};
 
 pub use durations::{Durations, slowest_trace};
 pub use events::{EVENT_FAMILIES, OTHER_EVENTS};
-pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan};
+pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan, REQUESTS};
 pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};
 
 /// One figure. `Of` computes it: a function, or for groups a [`GroupFigure`].
@@ -179,6 +181,8 @@ pub enum FigureValue {
     Text(String),
     /// A histogram.
     Durations(Box<Durations>),
+    /// Numbers by names that the service has given.
+    Counts(Vec<(Cow<'static, str>, u64)>),
 }
 
 impl<Of> Figure<Of> {
@@ -260,6 +264,7 @@ impl Serialize for FigureValue {
             Self::Flag(is) => serializer.serialize_bool(*is),
             Self::Text(text) => serializer.serialize_str(text),
             Self::Durations(of) => of.serialize(serializer),
+            Self::Counts(of) => serializer.collect_map(of.iter().map(|(name, n)| (name, n))),
         }
     }
 }

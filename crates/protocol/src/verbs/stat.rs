@@ -2,6 +2,7 @@
 
 mod columns;
 mod expand;
+mod outcomes;
 mod own;
 mod shorten;
 
@@ -16,6 +17,7 @@ use crate::verb::{Each, Memory, Verb};
 pub use columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
+pub use outcomes::OutcomesRow;
 pub use own::OwnCost;
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
@@ -149,6 +151,9 @@ pub struct GroupRow {
     /// the group is a route.
     #[serde(default)]
     pub requests: u64,
+    /// How these requests ended; absent from agents that do not count it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcomes: Option<OutcomesRow>,
     /// Polls of the group's futures, without entries of its scopes, while anything was counted.
     #[serde(default)]
     pub polls: u64,
@@ -283,6 +288,7 @@ impl GroupRow {
             started: self.started.saturating_sub(before.started),
             finished: self.finished.saturating_sub(before.finished),
             requests: self.requests.saturating_sub(before.requests),
+            outcomes: self.outcomes.as_ref().zip(before.outcomes.as_ref()).map(|(now, it)| now.since(it)),
             polls: self.polls.saturating_sub(before.polls),
             counts: self.counts.iter().filter_map(count).collect(),
             // Times that were not taken before have no difference.

@@ -71,8 +71,31 @@ pub struct WaitsRow {
     pub delays: HistogramRow,
     /// The times from the end of a poll to a wake.
     pub awaits: HistogramRow,
-    /// The latencies of requests that have ended.
+    /// The latencies of requests that were answered; from agents without `unanswered`, those of all
+    /// requests.
     pub requests: HistogramRow,
+    /// The requests that ended without an answer; absent from agents that do not count them apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<UnansweredRow>,
+}
+
+/// The requests of one group that ended without an answer: they were cancelled, or they panicked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UnansweredRow {
+    /// The number of requests.
+    pub requests: u64,
+    /// The sum of their ages when they ended, in nanoseconds.
+    pub age_ns: u64,
+}
+
+impl UnansweredRow {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(before.requests),
+            age_ns: self.age_ns.saturating_sub(before.age_ns),
+        }
+    }
 }
 
 /// The time that the requests of one group waited before their tasks began. Requests of which no
@@ -296,6 +319,7 @@ impl WaitsRow {
             delays: times(|row| &row.delays),
             awaits: times(|row| &row.awaits),
             requests: times(|row| &row.requests),
+            unanswered: self.unanswered.map(|of| of.since(&before.unanswered.unwrap_or_default())),
         };
         let is_new = |of: &&ExemplarRow| !before.requests.exemplars.contains(of);
         since.requests.exemplars = self.requests.exemplars.iter().filter(is_new).cloned().collect();

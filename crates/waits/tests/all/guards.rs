@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_testkit::in_child;
-use dormouse_waits::{TaskWaits, Waiting, Who, living, polled, read_group};
+use dormouse_waits::{TaskEnd, TaskWaits, Waiting, Who, living, polled, read_group};
 use support::number;
 
 const PART: Duration = Duration::from_millis(20);
@@ -63,7 +63,7 @@ fn a_forgotten_guard_ends_with_the_next_poll() {
         drop((first, second));
         assert_eq!(polled().count(), 0);
         assert_nobody_is_charged(52);
-        waits.end(false);
+        waits.end(TaskEnd::NoRequest);
         let of = read_group(52).unwrap();
         assert_eq!(of, read_group(52).unwrap(), "no wait goes on");
     });
@@ -78,7 +78,7 @@ fn another_task_in_the_slot_is_not_outside() {
         let around = outer.run(one);
         let mut inside = TaskWaits::begun(inner);
         let stretch = inside.run(inner);
-        outer.end(false);
+        outer.end(TaskEnd::NoRequest);
         // The slot is free, and the next task has it.
         let mut waits = TaskWaits::begun(other);
         let (polls, is_polled) = mpsc::channel();

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_testkit::{fork, in_child};
-use dormouse_waits::{GroupWaits, TaskState, TaskWaits, Waiting, Who, living, polled, read};
+use dormouse_waits::{GroupWaits, TaskEnd, TaskState, TaskWaits, Waiting, Who, living, polled, read};
 use support::{Counting, Timed, living_task as task, number};
 
 const PART: Duration = Duration::from_millis(30);
@@ -87,7 +87,7 @@ fn columns(number_of_group: u32) -> [Bounds; 3] {
         let entered = Instant::now();
         (task(who.task), entered)
     });
-    waits.end(true);
+    waits.end(TaskEnd::Answered);
     let after = group(number_of_group);
     let bounds = [
         Bounds(left - entered, (has_polled - polls) + polls_again.elapsed()),
@@ -218,7 +218,7 @@ fn work_by_hand_is_in_a_poll() {
     thread::sleep(PART);
     assert_eq!(task(who.task).state, TaskState::Polled);
     drop(stretch);
-    waits.end(false);
+    waits.end(TaskEnd::NoRequest);
     let of = group(12);
     assert!(of.poll_ns >= 29_000_000 && of.polls.count() == 0, "{of:?}");
     let mut waits = TaskWaits::begun(who);
@@ -240,7 +240,7 @@ fn guards_may_go_in_any_order() {
     let [mut one, _, _] = waits;
     // A task that ends inside of its stretch.
     let stretch = one.run(who[0]);
-    one.end(false);
+    one.end(TaskEnd::NoRequest);
     drop(stretch);
     assert!(polled().all(|of| of.task != who[0].task));
     let before = group(13).poll_ns;

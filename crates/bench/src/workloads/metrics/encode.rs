@@ -8,7 +8,9 @@ use std::hint::black_box;
 
 use dormouse::Event;
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
-use dormouse_protocol::{ExemplarRow, GroupRow, HistogramRow, QueueRow, Stat, WaitsRow, WireId};
+use dormouse_protocol::{
+    ExemplarRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, UnansweredRow, WaitsRow, WireId,
+};
 
 use super::served::{ROUTE, have_requests};
 use crate::bench::Bench;
@@ -112,6 +114,7 @@ fn group(id: u32) -> GroupRow {
         delays: row(),
         awaits: row(),
         requests: HistogramRow { exemplars: POWERS.map(exemplar).collect(), ..row() },
+        unanswered: Some(UnansweredRow::default()),
     };
     GroupRow {
         id,
@@ -122,6 +125,7 @@ fn group(id: u32) -> GroupRow {
         started: 123_456,
         finished: 123_453,
         requests: 120_000,
+        outcomes: Some(OutcomesRow { completed: 120_000, ..OutcomesRow::default() }),
         polls: 987_654,
         counts: Vec::new(),
         waits: Some(Box::new(waits)),

@@ -123,8 +123,8 @@ fn begin(processes: usize, groups: usize) -> Result<(Services, Server), Failure>
 /// this process.
 fn routes(text: &str) -> usize {
     let route = format!("group=\"{ROUTE}");
-    let requests = text.lines().filter(|line| line.starts_with("dormouse_requests_total{"));
-    requests.filter(|line| line.contains(&route)).count()
+    let alive = text.lines().filter(|line| line.starts_with("dormouse_tasks_alive{"));
+    alive.filter(|line| line.contains(&route)).count()
 }
 
 /// The shares of a processor that dormouse's threads and the whole service take, with the tea house

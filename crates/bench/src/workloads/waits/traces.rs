@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use dormouse_waits::{TaskWaits, TraceContext, Waiting, Who, set_trace_context};
+use dormouse_waits::{TaskEnd, TaskWaits, TraceContext, Waiting, Who, set_trace_context};
 
 use crate::bench::Bench;
 use crate::clocks::thread_cpu_ns;
@@ -16,9 +16,12 @@ const GROUP: u32 = 1_000;
 
 /// Adds the rows.
 pub(crate) fn rows(bench: &mut Bench) {
-    row(bench, "part", Waiting::start, |who| once(who, false, || ()));
-    row(bench, "request", Waiting::start, |who| once(who, true, || ()));
-    row(bench, "traced", Waiting::start, |who| once(who, true, || _ = set_trace_context(trace(who.task))));
+    row(bench, "part", Waiting::start, |who| once(who, TaskEnd::NoRequest, || ()));
+    row(bench, "request", Waiting::start, |who| once(who, TaskEnd::Answered, || ()));
+    row(bench, "unanswered", Waiting::start, |who| once(who, TaskEnd::Unanswered, || ()));
+    row(bench, "traced", Waiting::start, |who| {
+        once(who, TaskEnd::Answered, || _ = set_trace_context(trace(who.task)));
+    });
     let spec = Spec::new("trace/asleep", "ns").per("call").cpu();
     bench.per_iteration(spec, |calls| {
         let began = thread_cpu_ns();
@@ -42,12 +45,12 @@ fn row<H, E: Into<Failure>>(
     });
 }
 
-fn once(who: Who, is_request: bool, inside: impl FnOnce()) {
+fn once(who: Who, end: TaskEnd, inside: impl FnOnce()) {
     let mut waits = TaskWaits::begun(who);
     let stretch = waits.run(who);
     inside();
     drop(stretch);
-    waits.end(is_request);
+    waits.end(end);
 }
 
 /// A trace of its own for each.

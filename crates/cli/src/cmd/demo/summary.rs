@@ -201,6 +201,7 @@ mod tests {
             started: finished,
             finished,
             requests: finished,
+            outcomes: None,
             polls: 0,
             counts: Vec::new(),
             waits: None,

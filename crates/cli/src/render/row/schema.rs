@@ -1,9 +1,12 @@
 //! The schema of a row: its figures are those of the table, so a made-up row shows their types.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use dormouse_protocol::figures::{Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
-use dormouse_protocol::{ExemplarRow, GroupRow, HistogramRow, Outliving, QueueRow, WaitsRow, WireId};
+use dormouse_protocol::{
+    ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Outliving, QueueRow, UnansweredRow, WaitsRow, WireId,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
@@ -28,6 +31,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
         let waits = WaitsRow {
             on_cpu_ns: Some(1),
             poll_ns: 1,
+            unanswered: Some(UnansweredRow { requests: 1, age_ns: 1 }),
             queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1, behind_ns: 1 }),
             polls: durations.clone(),
             requests: durations,
@@ -35,6 +39,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
         };
         let used = GroupRow {
             requests: 1,
+            outcomes: Some(OutcomesRow { own: vec![("".into(), 1)], ..OutcomesRow::default() }),
             polls: 1,
             cpu_ns: 1,
             outliving: Some(Outliving::default()),
@@ -75,6 +80,7 @@ fn schema<Of>(
     for (place, figure) in figures.iter().enumerate().filter(|(_, figure)| figure.json != FigureJson::Nowhere)
     {
         let mut schema = match &used.values[place] {
+            FigureValue::Counts(_) => generator.subschema_for::<BTreeMap<String, u64>>(),
             FigureValue::Durations(_) => generator.subschema_for::<Durations>(),
             FigureValue::Absent | FigureValue::Unknown => Schema::default(),
             value => typed(value, matches!(idle.values[place], FigureValue::Unknown)),

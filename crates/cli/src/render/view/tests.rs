@@ -6,7 +6,7 @@ use super::*;
 
 fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
     let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
-    let (requests, polls, waits) = (finished, entries, None);
+    let (requests, polls, outcomes, waits) = (finished, entries, None, None);
     let name = name.to_owned().into();
     let outliving = None;
     GroupRow {
@@ -18,6 +18,7 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
         started,
         finished,
         requests,
+        outcomes,
         polls,
         counts,
         waits,
@@ -149,10 +150,10 @@ fn rows_of_groups_sum_up_to_the_process() {
         text,
         "\
 tea (process 7): 100.0 % CPU over 500 ms, 3 keys on, 4 records dropped, 100.0 % in groups
-GROUP           CPU %  CPU s  REQ/s  CPU/REQ  POLLS/s  ALIVE
-POST /brew       80.2  0.401    4.0    200ms      100      1
-GET /menu        20.0  0.100    0.0              2000      1
-idle              0.0  0.000    0.0               0.0      1
+GROUP           CPU %  CPU s  REQ/s  ERR %  CANC/s  CPU/REQ  POLLS/s  ALIVE
+POST /brew       80.2  0.401    4.0                   200ms      100      1
+GET /menu        20.0  0.100    0.0                             2000      1
+idle              0.0  0.000    0.0                              0.0      1
 (unattributed)    0.0  0.000
 (process)       100.0  0.500
 (before)               0.100

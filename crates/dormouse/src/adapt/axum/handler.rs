@@ -1,5 +1,6 @@
 //! A handler whose requests are charged to a group.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -8,11 +9,13 @@ use std::task::{Context, Poll, ready};
 use ::axum::body::Body;
 use ::axum::extract::Request;
 use ::axum::handler::Handler;
+use ::axum::http::Method;
 use ::axum::response::Response;
 use pin_project_lite::pin_project;
 
-use crate::adapt::body::GroupBody;
+use crate::adapt::body::ServerResponse;
 use crate::adapt::responded::responded;
+use crate::core::ends::Ending;
 use crate::core::group::Group;
 use crate::core::task::{Task, poll_to_its_end};
 
@@ -56,8 +59,9 @@ where
     type Future = GroupHandlerFuture<H, T, S>;
 
     fn call(self, request: Request, state: S) -> Self::Future {
+        let (is_head, task) = (request.method() == Method::HEAD, Some(self.group.request()));
         let call = Some((self.handler, request, state));
-        GroupHandlerFuture { call, future: None, task: Some(self.group.request()), arguments: PhantomData }
+        GroupHandlerFuture { call, future: None, task, is_head, arguments: PhantomData }
     }
 }
 
@@ -72,6 +76,7 @@ pin_project! {
         future: Option<H::Future>,
         // `None` once the body has it.
         task: Option<Task>,
+        is_head: bool,
         arguments: PhantomData<fn() -> T>,
     }
 
@@ -80,6 +85,7 @@ pin_project! {
             let mut this = this.project();
             if let Some(task) = this.task {
                 if this.call.is_some() {
+                    task.ends(Ending::Cancelled);
                     task.run_drop(|| *this.call = None);
                 }
                 task.drop_future(this.future.as_mut());
@@ -111,6 +117,7 @@ impl<H: Handler<T, S>, T, S> Future for GroupHandlerFuture<H, T, S> {
         }));
         responded(task.group());
         let task = this.task.take();
-        Poll::Ready(response.map(|body| Body::new(GroupBody::new(body, task))))
+        let Ok(response) = Response::charged(Ok::<_, Infallible>(response), task, *this.is_head);
+        Poll::Ready(response.map(Body::new))
     }
 }

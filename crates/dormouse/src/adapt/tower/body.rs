@@ -1,20 +1,78 @@
-//! A response whose body is charged to the group of its request.
+//! A response whose body is charged to the group of its request, and how that request ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use http::Response;
+use bytes::Buf;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 
-use super::super::body::{GroupBody, ServerResponse};
+use super::super::body::{GroupBody, NO_BODY, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body};
+use crate::core::ends::Ending;
 use crate::core::task::Task;
 
-impl<B> ServerResponse for Response<B> {
+/// The header, or the trailer, with gRPC's status.
+const GRPC_STATUS: &str = "grpc-status";
+
+impl<B: Body, E> ServerResponse<E> for Response<B> {
     type Grouped = Response<GroupBody<B>>;
 
-    fn with_charged_body(self, task: Option<Task>) -> Self::Grouped {
-        self.map(|body| GroupBody::new(body, task))
+    #[inline]
+    fn charged(answer: Result<Self, E>, mut task: Option<Task>, is_head: bool) -> Result<Self::Grouped, E> {
+        match answer {
+            Ok(response) => {
+                let left = if is_head { NO_BODY } else { length(&response) };
+                if let Some(task) = &mut task {
+                    task.ends(ending(&response, left));
+                }
+                Ok(response.map(|body| GroupBody::new(body, task, left)))
+            }
+            Err(error) => {
+                if let Some(task) = &mut task {
+                    task.ends(Ending::Error);
+                }
+                Err(error)
+            }
+        }
     }
+}
+
+/// How long the body is.
+#[inline]
+fn length<B: Body>(response: &Response<B>) -> u64 {
+    if response.body().is_end_stream() || has_no_body(response.status().as_u16()) {
+        return NO_BODY;
+    }
+    response.body().size_hint().exact().unwrap_or_else(|| {
+        let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        length.and_then(|length| length.parse().ok()).unwrap_or(UNKNOWN_LENGTH)
+    })
+}
+
+/// How the request ends if its body does not say otherwise. gRPC answers some errors by headers
+/// alone; only such answers are searched for its status.
+#[inline]
+fn ending<B>(response: &Response<B>, left: u64) -> Ending {
+    let by_status = ending_of(response.status().as_u16());
+    if by_status == Ending::Completed && left == NO_BODY {
+        return grpc_ending(response.headers()).unwrap_or(by_status);
+    }
+    by_status
+}
+
+/// How a request of gRPC ends. Which codes are errors of the server is as in OpenTelemetry's
+/// conventions.
+fn grpc_ending(headers: &HeaderMap) -> Option<Ending> {
+    Some(match headers.get(GRPC_STATUS)?.as_bytes() {
+        b"0" => Ending::Completed,
+        // CANCELLED.
+        b"1" => Ending::Cancelled,
+        // INVALID_ARGUMENT, NOT_FOUND to RESOURCE_EXHAUSTED, FAILED_PRECONDITION to OUT_OF_RANGE,
+        // UNAUTHENTICATED.
+        b"3" | b"5" | b"6" | b"7" | b"8" | b"9" | b"10" | b"11" | b"16" => Ending::ClientError,
+        _ => Ending::Error,
+    })
 }
 
 impl<B: Body> Body for GroupBody<B> {
@@ -26,7 +84,12 @@ impl<B: Body> Body for GroupBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.poll_charged(cx, B::poll_frame, B::is_end_stream)
+        let sent = |frame: &Frame<B::Data>| match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(data), _) => Sent::Bytes(data.remaining()),
+            (_, Some(trailers)) => Sent::Trailers(grpc_ending(trailers)),
+            _ => Sent::Bytes(0),
+        };
+        self.poll_charged(cx, B::poll_frame, B::is_end_stream, sent)
     }
 
     fn is_end_stream(&self) -> bool {

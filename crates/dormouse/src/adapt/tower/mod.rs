@@ -5,6 +5,8 @@
 //! task, on whichever threads they run. It begins when the request came, as far as that is known
 //! ([`Group::request`](crate::Group::request)), and ends when the body does, or when the server
 //! drops it.
+//! Its outcome is that of the response's status, of gRPC's status in headers or trailers, or of the
+//! body: `cancelled` if that is dropped before its end (`docs/design/outcomes.md`).
 //! `poll_ready` is passed through uncharged, because it belongs to no request. Writing the response
 //! to the socket is charged to the group, too, if the stream of the connection is dormouse's
 //! (`dormouse::tokio::ServedStream`) and the protocol is HTTP/1: where several
@@ -40,14 +42,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::Response;
+use http::{Method, Request, Response};
+use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use self::caller::Caller;
 use super::arrived::ClonedFor;
 use super::groups::Groups;
-use crate::core::task::{Instrumented, Task};
+use crate::core::results::InstrumentedResult;
+use crate::core::task::Task;
 
 pub use self::answered::Answered;
 pub use self::caller::{Traceparent, Untraced};
@@ -182,11 +186,12 @@ pub struct GroupService<S, N, C = Untraced> {
     cloned_for: ClonedFor,
 }
 
-impl<S, N, C, R, B> Service<R> for GroupService<S, N, C>
+impl<S, N, C, R, B> Service<Request<R>> for GroupService<S, N, C>
 where
-    S: Service<R, Response = Response<B>>,
-    N: Fn(&R) -> Cow<'_, str>,
-    C: Caller<R>,
+    S: Service<Request<R>, Response = Response<B>>,
+    N: Fn(&Request<R>) -> Cow<'_, str>,
+    C: Caller<Request<R>>,
+    B: Body,
 {
     type Response = Response<GroupBody<B>>;
     type Error = S::Error;
@@ -196,10 +201,11 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
+    fn call(&mut self, request: Request<R>) -> Self::Future {
         let mut task = self.layer.task(&request, &mut self.cloned_for);
+        let is_head = request.method() == Method::HEAD;
         let response = task.run(|| self.inner.call(request));
-        GroupResponse::new(task, response)
+        GroupResponse::new(task, response, is_head)
     }
 }
 
@@ -228,7 +234,7 @@ where
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = Instrumented<S::Future>;
+    type Future = InstrumentedResult<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.0.inner.poll_ready(cx)
@@ -237,6 +243,6 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let mut task = self.0.layer.task(&request, &mut self.0.cloned_for);
         let response = task.run(|| self.0.inner.call(request));
-        task.instrument(response)
+        task.instrument_result(response)
     }
 }

@@ -9,13 +9,14 @@ use dormouse_metrics::{
 };
 use dormouse_protocol::figures::{
     EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan, OTHER_EVENTS,
-    PROCESS_FIGURES, ProcessSpan,
+    PROCESS_FIGURES, ProcessSpan, REQUESTS,
 };
-use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, HistogramRow, Stat};
+use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Stat};
 use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
 use dormouse_waits::{Histogram, Histograms};
 
 use super::origin::{Origin, unix_ns};
+use crate::core::ends::OUTCOMES;
 use crate::core::group::cut;
 use crate::core::registry::MAX_GROUPS;
 use crate::features::waits::taking::Telling;
@@ -103,6 +104,17 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
                 }
             }
             _ => add_values(&mut part, figures, &stat.groups, &labels, is_refused),
+        }
+    }
+    let mut outcomes = HashSet::new();
+    for (group, own) in stat.groups.iter().zip(&labels) {
+        outcomes.clear();
+        let all = group.outcomes.iter().flat_map(OutcomesRow::all).take(OUTCOMES);
+        // Of a thousand groups, most have none of most outcomes.
+        let there = all.enumerate().filter(|(at, (_, n))| *at == 0 || *n > 0).map(|(_, there)| there);
+        for (outcome, n) in there.filter(|(outcome, _)| outcomes.insert(cut(outcome))) {
+            let outcome = part.labels(&[("outcome", cut(outcome))]);
+            part.add(&REQUESTS, [*own, outcome], MetricValue::Count(n));
         }
     }
     let mut events = HashSet::new();

@@ -81,7 +81,12 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ends::{Ending, outcome_of};
     use crate::core::tasks::{Tasks, is_request};
+
+    fn finish(tasks: &Tasks, task: u64) {
+        tasks.finish(task, outcome_of(task, Ending::Completed));
+    }
 
     const REQUESTS: [u64; 2] = [1, 3];
     const PARTS: [u64; 3] = [4, 8, 12];
@@ -95,18 +100,18 @@ mod tests {
         tasks.start(PARTS[0]);
         tasks.start(PARTS[1]);
         assert_eq!(look(0), None, "their request is there");
-        tasks.finish(REQUESTS[0]);
+        finish(&tasks, REQUESTS[0]);
         assert_eq!(look(10), Some((2, 0)));
         tasks.start(REQUESTS[1]);
         tasks.start(PARTS[2]);
         assert_eq!(look(30), Some((2, 20)), "a later request has not begun them");
-        tasks.finish(PARTS[2]);
+        finish(&tasks, PARTS[2]);
         assert_eq!(look(40), Some((1, 30)), "it may be one of them that has ended");
-        tasks.finish(PARTS[0]);
+        finish(&tasks, PARTS[0]);
         assert_eq!(look(50), None, "the other one, too");
-        tasks.finish(REQUESTS[1]);
+        finish(&tasks, REQUESTS[1]);
         assert_eq!(look(60), Some((1, 0)), "it is alone now");
-        tasks.finish(PARTS[1]);
+        finish(&tasks, PARTS[1]);
         assert_eq!(look(70), None);
     }
 
@@ -118,7 +123,7 @@ mod tests {
         assert_eq!(group.look(0, tasks.read()), None);
         tasks.start(REQUESTS[0]);
         tasks.start(PARTS[1]);
-        tasks.finish(REQUESTS[0]);
+        finish(&tasks, REQUESTS[0]);
         assert_eq!(group.look(10, tasks.read()), Some(Outliving { tasks: 1, ns: 0 }));
     }
 

@@ -61,6 +61,12 @@ pub struct GroupColumns {
     pub finished: Vec<u64>,
     /// The `requests` of each group.
     pub requests: Vec<u64>,
+    /// The `outcomes` of each group: `completed`, `client_error`, `error`, `cancelled`, `panicked`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<Option<(u64, u64, u64, u64, u64)>>,
+    /// The `own` outcomes of each group.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub own_outcomes: Vec<Vec<(Cow<'static, str>, u64)>>,
     /// The `polls` of each group.
     pub polls: Vec<u64>,
     /// The `counts` of groups, event by event.
@@ -106,6 +112,9 @@ pub struct WaitsColumns {
     /// The `queue` of each group: `requests`, `received`, `unseen_ns`, `behind_ns`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<Option<(u64, u64, u64, u64)>>,
+    /// The `unanswered` of each group: `requests`, `age_ns`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<Option<(u64, u64)>>,
     /// The `scale` of all histograms.
     pub scale: i32,
     /// The `unit_ns` of all histograms.
@@ -114,7 +123,7 @@ pub struct WaitsColumns {
     pub zero_threshold_ns: u64,
     /// The index of the first bucket of all histograms.
     pub first_bucket: i32,
-    /// The latencies of requests that have ended.
+    /// The latencies of requests that were answered.
     pub requests: HistogramColumns,
     /// The lengths of polls.
     #[serde(skip_serializing_if = "Option::is_none")]

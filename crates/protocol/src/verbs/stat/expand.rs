@@ -4,8 +4,9 @@
 use dormouse_statistics::buckets::{SCALE, place};
 
 use super::columns::{CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, WaitsColumns};
+use super::outcomes::OutcomesRow;
 use super::{CountRow, GroupRow, Stat};
-use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, WaitsRow, bucket_index};
+use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, UnansweredRow, WaitsRow, bucket_index};
 
 /// The most bytes of all names of events, with [`EACH_EVENT`] for each: every group gets a copy of
 /// them. A service counts 32 events for a client.
@@ -40,6 +41,7 @@ impl GroupColumns {
         let mut counts: Vec<_> =
             self.counts.into_iter().take_while(is_room).map(CountColumns::rows).collect();
         let (mut outliving, mut waits) = (Column::of(self.outliving), self.waits.map(|waits| waits.rows()));
+        let (mut outcomes, mut own) = (Column::of(self.outcomes), Column::of(self.own_outcomes));
         self.id.into_iter().map(move |id| GroupRow {
             id,
             name: name.next(),
@@ -49,6 +51,17 @@ impl GroupColumns {
             started: started.next(),
             finished: finished.next(),
             requests: requests.next(),
+            outcomes: {
+                let own = own.next();
+                outcomes.next().map(|(completed, client_error, error, cancelled, panicked)| OutcomesRow {
+                    completed,
+                    client_error,
+                    error,
+                    cancelled,
+                    panicked,
+                    own,
+                })
+            },
             polls: polls.next(),
             counts: counts.iter_mut().filter_map(|rows| rows.next()?).collect(),
             waits: waits.as_mut().and_then(|waits| waits.next()?).map(Box::new),
@@ -85,6 +98,7 @@ impl WaitsColumns {
         let mut exemplars = self.exemplars.map(|exemplars| exemplars.lists(scale));
         let (mut on_cpu_ns, mut runnable_ns) = (Column::of(self.on_cpu_ns), Column::of(self.runnable_ns));
         let (mut await_ns, mut queue) = (Column::of(self.await_ns), Column::of(self.queue));
+        let mut unanswered = Column::of(self.unanswered);
         self.poll_ns.into_iter().map(move |poll_ns| {
             let next =
                 |of: &mut Option<_>| of.as_mut().map_or_else(HistogramRow::default, HistogramRows::next);
@@ -102,6 +116,7 @@ impl WaitsColumns {
                 runnable_ns: runnable_ns.next(),
                 await_ns: await_ns.next(),
                 queue: queue.next().map(row),
+                unanswered: unanswered.next().map(|(requests, age_ns)| UnansweredRow { requests, age_ns }),
                 polls: next(&mut polls),
                 delays: next(&mut delays),
                 awaits: next(&mut awaits),

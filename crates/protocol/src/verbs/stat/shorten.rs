@@ -32,6 +32,9 @@ impl GroupColumns {
             all.started.push(group.started);
             all.finished.push(group.finished);
             all.requests.push(group.requests);
+            let (outcomes, own) = group.outcomes.map(|of| (of.known(), of.own)).unzip();
+            all.outcomes.push(outcomes);
+            all.own_outcomes.push(own.unwrap_or_default());
             all.polls.push(group.polls);
             group.counts.into_iter().for_each(|count| all.count(at, count));
             all.outliving.push(group.outliving.filter(|_| part >= StatPart::Groups));
@@ -40,6 +43,8 @@ impl GroupColumns {
             }
         }
         leave_out(&mut all.outliving);
+        leave_out(&mut all.outcomes);
+        leave_out(&mut all.own_outcomes);
         all.waits = waits.map(|mut waits| {
             waits.leave_out();
             Box::new(waits)
@@ -101,6 +106,7 @@ impl WaitsColumns {
         self.runnable_ns.push(row.runnable_ns);
         self.await_ns.push(row.await_ns);
         self.queue.push(row.queue.map(queue));
+        self.unanswered.push(row.unanswered.map(|of| (of.requests, of.age_ns)));
         if let Some(exemplars) = &mut self.exemplars {
             exemplars.push(&row.requests.exemplars);
         }
@@ -118,6 +124,7 @@ impl WaitsColumns {
     fn leave_out(&mut self) {
         leave_out(&mut self.on_cpu_ns);
         leave_out(&mut self.queue);
+        leave_out(&mut self.unanswered);
         let all = [self.polls.as_mut(), self.delays.as_mut(), self.awaits.as_mut(), Some(&mut self.requests)];
         for columns in all.into_iter().flatten() {
             leave_out(&mut columns.max_task);

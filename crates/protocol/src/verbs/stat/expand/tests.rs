@@ -42,11 +42,15 @@ fn groups() -> Vec<GroupRow> {
         ..UNITS
     };
     let polls = HistogramRow { buckets: vec![(-20, 3)], ..UNITS };
+    let unanswered = Some(UnansweredRow { requests: 3, age_ns: 4 });
+    let own = vec![("sold_out".into(), 5)];
+    let outcomes = OutcomesRow { completed: 1, client_error: 2, error: 3, cancelled: 4, panicked: 5, own };
     let queue = Some(QueueRow { requests: 9, received: 8, unseen_ns: 7, behind_ns: 6 });
     let waits = WaitsRow {
         on_cpu_ns: Some(2),
         poll_ns: 5,
         queue,
+        unanswered,
         requests,
         polls,
         delays: UNITS,
@@ -65,6 +69,7 @@ fn groups() -> Vec<GroupRow> {
         started: 5,
         finished: 6,
         requests: 7,
+        outcomes: Some(outcomes),
         polls: 8,
         counts: vec![count],
         waits: Some(Box::new(waits)),
@@ -163,6 +168,7 @@ fn a_thousand_busy_groups_are_a_short_answer() {
             unseen_ns: 345_678_912,
             behind_ns: 5_678_912,
         }),
+        unanswered: Some(UnansweredRow { requests: 123_456, age_ns: 12_345_678_912 }),
         polls: row(-260),
         delays: row(-280),
         awaits: row(-200),
@@ -175,6 +181,7 @@ fn a_thousand_busy_groups_are_a_short_answer() {
         started: 123_456,
         finished: 123_450,
         requests: 123_450,
+        outcomes: Some(OutcomesRow { completed: 123_456, error: 12_345, ..OutcomesRow::default() }),
         polls: 1_234_567,
         waits: Some(Box::new(waits.clone())),
         ..GroupRow::default()
