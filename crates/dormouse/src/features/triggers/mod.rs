@@ -35,8 +35,8 @@ use dormouse_sys::keeper::KeeperError;
 use dormouse_waits::{Placing, Waiting};
 
 use self::engine::{
-    CpuSight, FieldSight, Groups, Leases, LongPollSight, Polls, RequestSight, Sight, StoreSettings, Triggers,
-    requests,
+    CpuSight, FieldSight, Groups, Leases, LongPollSight, OutcomeSight, Polls, RequestSight, Sight,
+    StoreSettings, Triggers, requests,
 };
 use self::rules::{Rule, Wanted};
 use crate::core::panics::{self, PanicWait};
@@ -294,6 +294,9 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
                 highest: 0,
                 refused: None,
             })
+        }
+        Wanted::Outcome { of, level, length } => {
+            Sight::Outcome(OutcomeSight::new(*of, *level, *length, groups))
         }
         Wanted::Field { path, comparison, value } => {
             let (keys, places) = probes(path)?;

@@ -4,6 +4,7 @@
 //! list  := rule (';' rule)*
 //! rule  := what ['in' globs] ['every' time]
 //! what  := 'request>' time | 'long-poll>' time | 'cpu>' number '%' 'for' time | 'panic'
+//!        | 'error>' number '%' 'over' time | 'cancelled>' number '/s' ['over' time]
 //!        | probe '.' field ('>' | '>=' | '<' | '<=' | '==') value
 //! value := a number | '"' text '"'
 //! time  := a whole number and 'us' | 'ms' | 's' | 'm' | 'h'
@@ -33,7 +34,8 @@ const MOST: usize = 64;
 const LONGEST_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The whats there are, for messages.
-const WHATS: &str = "`request>500ms`, `long-poll>20ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
+const WHATS: &str = "`request>500ms`, `error>5% over 10s`, `cancelled>10/s`, `long-poll>20ms`, \
+                     `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
 
 /// A thing that has to be seen.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,10 +46,21 @@ pub(crate) enum Wanted {
     LongPoll(Duration),
     /// More CPU use than this percentage of one CPU, for this long.
     Cpu { percent: u64, length: Duration },
+    /// More requests of a group that ended so than this level, over this length.
+    Outcome { of: Counted, level: u64, length: Duration },
     /// A field of a probe, by both names with a dot in between.
     Field { path: String, comparison: Comparison, value: Limit },
     /// A panic.
     Panic,
+}
+
+/// The requests that a rule counts, and its level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Those that failed, in percent of all.
+    Failed,
+    /// Those that were cancelled, in each second.
+    Cancelled,
 }
 
 /// How a field's value is compared.
@@ -151,7 +164,7 @@ fn rule(text: &str) -> Result<Rule, Fault> {
     let (what, groups) = cut(rest, " in ", false);
     let every = every.map(|every| time(every, "every 10m")).transpose()?.unwrap_or(EVERY);
     let wanted = wanted(what.trim())?;
-    let has_groups = matches!(wanted, Wanted::Request(_) | Wanted::LongPoll(_) | Wanted::Cpu { .. });
+    let has_groups = !matches!(wanted, Wanted::Field { .. } | Wanted::Panic);
     let groups = groups.map(str::trim).map(str::to_owned);
     if let Some(globs) = &groups {
         if !has_groups {
@@ -201,6 +214,14 @@ fn wanted(text: &str) -> Result<Wanted, Fault> {
             }
             Ok(Wanted::LongPoll(length))
         }
+        "error" => {
+            greater("error>5% over 10s")?;
+            failed(value)
+        }
+        "cancelled" => {
+            greater("cancelled>10/s")?;
+            cancelled(value)
+        }
         "cpu" => {
             greater("cpu>90% for 10s")?;
             cpu(value)
@@ -245,6 +266,43 @@ fn cpu(value: &str) -> Result<Wanted, Fault> {
         return Err(("CPU is looked at once a second".into(), "write `for 1s` or longer".into()));
     }
     Ok(Wanted::Cpu { percent, length })
+}
+
+/// The length over which requests are counted if a rule does not set it.
+const OVER: Duration = Duration::from_secs(1);
+
+fn failed(value: &str) -> Result<Wanted, Fault> {
+    const EXAMPLE: &str = "error>5% over 10s";
+    let Some((level, length)) = value.split_once(" over ") else {
+        return Err(("it does not say over how long".into(), format!("write `{EXAMPLE}`")));
+    };
+    let number = level.trim().strip_suffix('%').map(str::trim);
+    let level = number.and_then(|number| number.parse().ok()).filter(|level| (0..100).contains(level));
+    let Some(level) = level else {
+        return Err(("its level is no percentage below 100".into(), format!("write `{EXAMPLE}`")));
+    };
+    Ok(Wanted::Outcome { of: Counted::Failed, level, length: over(length, EXAMPLE)? })
+}
+
+fn cancelled(value: &str) -> Result<Wanted, Fault> {
+    const EXAMPLE: &str = "cancelled>10/s";
+    let (level, length) = cut(value, " over ", false);
+    let number = level.trim().strip_suffix("/s").map(str::trim);
+    let level = number.and_then(|number| number.parse().ok()).filter(|level| *level <= 1_000_000);
+    let Some(level) = level else {
+        return Err(("its level is no rate".into(), format!("write `{EXAMPLE}`")));
+    };
+    let length = length.map_or(Ok(OVER), |length| over(length, "cancelled>10/s over 10s"))?;
+    Ok(Wanted::Outcome { of: Counted::Cancelled, level, length })
+}
+
+fn over(length: &str, example: &str) -> Result<Duration, Fault> {
+    let length = time(length, example)?;
+    if !(OVER..=Duration::from_secs(3600)).contains(&length) {
+        let what = "requests are counted once a second, over at most an hour";
+        return Err((what.into(), format!("write `{example}`")));
+    }
+    Ok(length)
 }
 
 fn limit(value: &str, comparison: Comparison) -> Result<Limit, Fault> {
@@ -331,6 +389,15 @@ impl fmt::Display for Rule {
             Wanted::Request(time) => write!(f, "request>{}", Shown(*time))?,
             Wanted::LongPoll(time) => write!(f, "long-poll>{}", Shown(*time))?,
             Wanted::Cpu { percent, length } => write!(f, "cpu>{percent}% for {}", Shown(*length))?,
+            Wanted::Outcome { of: Counted::Failed, level, length } => {
+                write!(f, "error>{level}% over {}", Shown(*length))?;
+            }
+            Wanted::Outcome { of: Counted::Cancelled, level, length } => {
+                write!(f, "cancelled>{level}/s")?;
+                if *length != OVER {
+                    write!(f, " over {}", Shown(*length))?;
+                }
+            }
             Wanted::Field { path, comparison, value } => write!(f, "{path}{comparison}{value}")?,
             Wanted::Panic => f.write_str("panic")?,
         }
@@ -377,100 +444,4 @@ pub(crate) fn number(value: &Field<'_>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn one(text: &str) -> Rule {
-        text.parse().unwrap_or_else(|why| panic!("{why}"))
-    }
-
-    #[test]
-    fn rules_are_read_and_written() {
-        for (text, again) in [
-            ("request>500ms", "request>500ms"),
-            (" request > 1000ms in POST *,!POST /in the box ", "request>1s in POST *,!POST /in the box"),
-            ("long-poll>20ms every 10m", "long-poll>20ms every 10m"),
-            ("cpu>90% for 10s in batch every 60s", "cpu>90% for 10s in batch"),
-            ("cpu > 250 % for 60s", "cpu>250% for 1m"),
-            ("brew.step.cups>100", "brew.step.cups>100"),
-            ("brew.step.cups >= -1.50", "brew.step.cups>=-1.5"),
-            ("db.query.sql==\"a in b; every 5m\"", "db.query.sql==\"a in b; every 5m\""),
-            ("panic every 1h", "panic every 1h"),
-        ] {
-            let rule = one(text);
-            assert_eq!(rule.to_string(), again);
-            assert_eq!(one(again), rule);
-        }
-        let list = rules("request>500ms; panic;;a.b==\"x;y\" ;").unwrap();
-        assert_eq!(list.len(), 3);
-    }
-
-    #[test]
-    fn faults_say_what_to_write() {
-        for (text, parts) in [
-            ("", &["there is none", "request>500ms"][..]),
-            ("requests>5s", &["`requests` is nothing that can be seen", "brew.step.cups>100"]),
-            ("request", &["`request` compares nothing"]),
-            ("request>500", &["the time `500` has no unit", "us, ms, s, m or h"]),
-            ("request>5days", &["an unknown unit, `days`"]),
-            ("request>0s", &["is 0"]),
-            ("request<5s", &["compared by `>` alone", "`request>500ms`"]),
-            ("request>5s in a,,b", &["empty glob"]),
-            ("request=5s", &["a single `=`", "`==`"]),
-            ("long-poll>10us", &["is not seen", "1ms or more"]),
-            ("cpu>90%", &["does not say for how long", "for 10s"]),
-            ("cpu>90 for 10s", &["no percentage"]),
-            ("cpu>90% for 10ms", &["once a second"]),
-            ("a.b>tea", &["`tea` is no number", "text in quotes"]),
-            ("a.b>\"tea\"", &["text is compared by `==` alone"]),
-            ("a.b==\"tea", &["does not end"]),
-            ("panic in POST *", &["`panic` looks at no groups", "leave out"]),
-            ("panic every tea", &["`tea` is no time"]),
-            ("panic\u{1b}", &["control character"]),
-        ] {
-            let why = rules(text).unwrap_err().to_string();
-            assert!(parts.iter().all(|part| why.contains(part)), "{text}: {why}");
-        }
-        assert!(rules(&"panic;".repeat(65)).unwrap_err().to_string().contains("65 rules"));
-        assert!(rules(&format!("a.b==\"{}\"", "x".repeat(2000))).unwrap_err().to_string().len() < 300);
-    }
-
-    #[test]
-    fn values_are_compared_exactly() {
-        let most = u64::MAX;
-        let holds = |comparison: Comparison, value: Field<'_>, limit: &str| {
-            let limit = limit_of(limit);
-            comparison.holds(&value, &limit)
-        };
-        assert_eq!(holds(Comparison::Greater, Field::Unsigned(most), "18446744073709551614"), Some(true));
-        assert_eq!(holds(Comparison::Greater, Field::Unsigned(most), "18446744073709551615"), Some(false));
-        assert_eq!(holds(Comparison::Less, Field::Signed(-5), "-4.5"), Some(true));
-        assert_eq!(holds(Comparison::GreaterOrEqual, Field::Float(4.0), "4"), Some(true));
-        assert_eq!(holds(Comparison::Equal, Field::Text("tea"), "\"tea\""), Some(true));
-        assert_eq!(holds(Comparison::Equal, Field::Boolean(true), "\"true\""), Some(true));
-        assert_eq!(holds(Comparison::Greater, Field::Text("tea"), "1"), None);
-        assert_eq!(holds(Comparison::Greater, Field::Float(f64::NAN), "1"), None);
-    }
-
-    fn limit_of(text: &str) -> Limit {
-        limit(text, Comparison::Equal).unwrap()
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_a_rule_or_told(text in "(request|cpu|a\\.b|panic|[a-z.]{0,9})[ >=<]{0,3}[0-9a-z%\". ;]{0,24}") {
-            if let Ok(list) = rules(&text) {
-                for rule in list {
-                    prop_assert_eq!(one(&rule.to_string()), rule);
-                }
-            }
-        }
-
-        #[test]
-        fn any_characters_do_not_panic(text: String) {
-            let _ = rules(&text);
-        }
-    }
-}
+mod tests;

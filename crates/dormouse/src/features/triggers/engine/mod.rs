@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `store` | the directory of files, and the room that they may take |
 //! | `scene` | things that triggers look at together, and that a look finds |
+//! | `outcomes` | how requests ended over a while |
 //! | `sight` | what a trigger looks at, and how near that has come |
 //! | `firing` | a file that is being written |
 //!
@@ -25,6 +26,7 @@
 //! below the threshold there are few scans.
 
 mod firing;
+mod outcomes;
 mod scene;
 mod sight;
 mod store;
@@ -48,9 +50,9 @@ use scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span};
 use sight::thresholds_ns;
 use store::{Store, file_name};
 
-pub(crate) use sight::{
-    CpuSight, FieldSight, Groups, Leases, LongPollSight, Polls, RequestSight, Sight, requests,
-};
+pub(crate) use outcomes::OutcomeSight;
+pub(crate) use scene::Groups;
+pub(crate) use sight::{CpuSight, FieldSight, Leases, LongPollSight, Polls, RequestSight, Sight, requests};
 pub(crate) use store::StoreSettings;
 
 /// The least time between the beginnings of two files, whatever their rules; a panic's file does

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use dormouse_keys::Selector;
 use dormouse_protocol::Stat;
 use dormouse_waits::{SlowRequest, TraceContext, living};
 
@@ -29,6 +30,36 @@ impl Sighting {
         if let Some(trace) = self.trace {
             self.words = format!("{}, trace {}", self.words, trace.trace_digits());
         }
+    }
+}
+
+/// How many names of groups a sentence has.
+const NAMED: usize = 5;
+
+/// The groups that a rule watches.
+#[derive(Debug)]
+pub(crate) struct Groups(pub(crate) Option<Selector>);
+
+impl Groups {
+    pub(super) fn has(&self, group: u32) -> bool {
+        let Some(globs) = &self.0 else { return true };
+        Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
+    }
+
+    /// An error if no group matches.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let globs = self.0.as_ref()?;
+        let all = Group::all();
+        if all.iter().any(|group| self.has(group.id())) {
+            return None;
+        }
+        let names: Vec<_> = all.iter().take(NAMED).map(|group| group.name()).collect();
+        let there = match all.len() {
+            0 => "there is none yet".to_owned(),
+            n if n > NAMED => format!("there are {} and {} more", names.join(", "), n - NAMED),
+            _ => format!("there are {}", names.join(", ")),
+        };
+        Some(format!("no group matches `{}`: {there}", globs.as_str()))
     }
 }
 

@@ -5,10 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::Counting;
-use dormouse_keys::Selector;
 use dormouse_waits::{Histogram, Histograms, Placing, SlowRequest, Waiting, living, read_each};
 
-use super::scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span, of};
+use super::outcomes::OutcomeSight;
+use super::scene::{CpuLook, Groups, LOOK, SECOND, Scene, Sighting, Span, of};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::panics::{self, PanicWait};
@@ -24,36 +24,6 @@ const READING: usize = 128 * 1024;
 /// Reports of long polls that are taken at once.
 const REPORTS: usize = 64;
 
-/// How many names of groups a sentence has.
-const NAMED: usize = 5;
-
-/// The groups that a rule watches.
-#[derive(Debug)]
-pub(crate) struct Groups(pub(crate) Option<Selector>);
-
-impl Groups {
-    pub(super) fn has(&self, group: u32) -> bool {
-        let Some(globs) = &self.0 else { return true };
-        Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
-    }
-
-    /// An error if no group matches.
-    fn complaint(&self) -> Option<String> {
-        let globs = self.0.as_ref()?;
-        let all = Group::all();
-        if all.iter().any(|group| self.has(group.id())) {
-            return None;
-        }
-        let names: Vec<_> = all.iter().take(NAMED).map(|group| group.name()).collect();
-        let there = match all.len() {
-            0 => "there is none yet".to_owned(),
-            n if n > NAMED => format!("there are {} and {} more", names.join(", "), n - NAMED),
-            _ => format!("there are {}", names.join(", ")),
-        };
-        Some(format!("no group matches `{}`: {there}", globs.as_str()))
-    }
-}
-
 /// The takings and counts that a trigger has as long as it lives.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
@@ -68,6 +38,7 @@ pub(crate) enum Sight {
     Request(RequestSight),
     LongPoll(LongPollSight),
     Cpu(CpuSight),
+    Outcome(OutcomeSight),
     Field(FieldSight),
     Panic {
         _wait: PanicWait,
@@ -141,6 +112,7 @@ impl Sight {
             Self::Request(sight) => sight.look(scene, armed),
             Self::LongPoll(sight) => sight.look(),
             Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
+            Self::Outcome(sight) => sight.look(armed),
             Self::Field(sight) => sight.look(),
             Self::Panic { count, .. } => {
                 let (now, seen) = PanicWait::seen()?;
@@ -175,6 +147,7 @@ impl Sight {
                 (!highest.is_zero()).then(|| format!("{} of {}", Span(*highest), Span(*threshold)))
             }
             Self::Cpu(sight) => Some(format!("{} % of {} %", sight.highest, sight.percent)),
+            Self::Outcome(sight) => sight.highest(),
             Self::Field(sight) => Some(format!("{} of {}", sight.nearest?, sight.limit)),
             Self::Panic { .. } | Self::Command => None,
         }
@@ -205,6 +178,7 @@ impl Sight {
                 .or_else(|| sight.lasting())
                 .or_else(highest)
                 .unwrap_or_default(),
+            Self::Outcome(sight) => sight.why_not(),
             Self::Field(sight) => sight.why_not(),
             Self::Panic { .. } => self.complaint().unwrap_or_else(|| "no panic was seen".to_owned()),
             Self::Command => "it fires once".to_owned(),
@@ -423,7 +397,7 @@ impl Sight {
     pub(crate) fn every(&self) -> Option<Duration> {
         match self {
             Self::Request(_) | Self::Field(_) => Some(LOOK),
-            Self::Cpu(_) => Some(SECOND),
+            Self::Cpu(_) | Self::Outcome(_) => Some(SECOND),
             Self::LongPoll(_) | Self::Panic { .. } | Self::Command => None,
         }
     }

@@ -1,0 +1,171 @@
+//! The outcomes of requests, over a while.
+//!
+//! The counts of the last while are kept in at most eleven readings: the difference of the newest
+//! one and the oldest one is the while, and a tenth of it at most.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::scene::{Groups, SECOND, Sighting, Span, of};
+use crate::core::ends::Ending;
+use crate::core::group::Group;
+use crate::core::memory;
+use crate::core::tasks::TaskTotals;
+use crate::features::triggers::rules::Counted;
+
+/// A share of fewer requests than this says nothing.
+const LEAST: u64 = 20;
+
+/// The readings of a while, beside the newest.
+const READINGS: u32 = 10;
+
+/// Requests that have ended so far, and those that count, by the numbers of groups.
+type Ended = Vec<(u32, [u64; 2])>;
+
+#[derive(Debug)]
+pub(crate) struct OutcomeSight {
+    counted: Counted,
+    level: u64,
+    length: Duration,
+    groups: Groups,
+    /// When they were taken, for how long the trigger had been armed; the oldest first.
+    readings: VecDeque<(Duration, Ended)>,
+    /// The highest value of a group, if one had enough requests.
+    highest: Option<u64>,
+}
+
+impl OutcomeSight {
+    pub(crate) fn new(counted: Counted, level: u64, length: Duration, groups: Groups) -> Self {
+        Self { counted, level, length, groups, readings: VecDeque::new(), highest: None }
+    }
+
+    pub(super) fn look(&mut self, armed: Duration) -> Option<Sighting> {
+        let apart = (self.length / READINGS).max(SECOND);
+        let is_due = self.readings.back().is_none_or(|(last, _)| armed.saturating_sub(*last) >= apart);
+        if !is_due || !memory::is_there(memory::SOME) {
+            return None;
+        }
+        let groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
+        let now = groups.map(|group| (group.id(), self.ended(group.tasks()))).collect();
+        self.judge(armed, now)
+    }
+
+    fn ended(&self, tasks: TaskTotals) -> [u64; 2] {
+        let counted = match self.counted {
+            Counted::Failed => tasks.failed(),
+            Counted::Cancelled => tasks.outcomes()[Ending::Cancelled as usize],
+        };
+        [tasks.requests(), counted]
+    }
+
+    /// Compares a reading with the oldest one of the while.
+    fn judge(&mut self, armed: Duration, now: Ended) -> Option<Sighting> {
+        let is_old = |at: Duration| armed.saturating_sub(at) >= self.length;
+        while self.readings.get(1).is_some_and(|(at, _)| is_old(*at)) {
+            self.readings.pop_front();
+        }
+        let mut worst: Option<(u64, u32, u64)> = None;
+        let (mut times, mut while_of) = (0, Duration::ZERO);
+        if let Some((at, before)) = self.readings.front().filter(|(at, _)| is_old(*at)) {
+            while_of = armed - *at;
+            for &(group, now) in &now {
+                let before = before.iter().find(|(id, _)| *id == group).map_or([0; 2], |(_, before)| *before);
+                let [all, counted] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
+                let Some((value, is_over)) = self.value(all, counted, while_of) else { continue };
+                self.highest = self.highest.max(Some(value));
+                if is_over {
+                    times += 1;
+                    worst = worst.max(Some((value, group, all)));
+                }
+            }
+        }
+        if worst.is_some() {
+            // It begins anew.
+            self.readings.clear();
+        }
+        self.readings.push_back((armed, now));
+        let (value, group, all) = worst?;
+        let words = match self.counted {
+            Counted::Failed => {
+                format!("{value} % of {all} requests failed in {}{}", Span(while_of), of(group))
+            }
+            Counted::Cancelled => {
+                format!("{value} requests cancelled each second, for {}{}", Span(while_of), of(group))
+            }
+        };
+        Some(Sighting { words, task: None, group: Some(group), trace: None, times })
+    }
+
+    /// The value that is compared with the level, rounded down, and whether it is over it. `None`
+    /// for a share of too few.
+    fn value(&self, all: u64, counted: u64, length: Duration) -> Option<(u64, bool)> {
+        let (value, one) = match self.counted {
+            Counted::Failed if all < LEAST => return None,
+            Counted::Failed => (u128::from(counted) * 100, u128::from(all)),
+            Counted::Cancelled => (u128::from(counted) * 1000, length.as_millis().max(1)),
+        };
+        let rounded = u64::try_from(value / one).unwrap_or(u64::MAX);
+        Some((rounded, value > u128::from(self.level) * one))
+    }
+
+    /// How close it has come, in words.
+    pub(super) fn highest(&self) -> Option<String> {
+        let unit = match self.counted {
+            Counted::Failed => " %",
+            Counted::Cancelled => "/s",
+        };
+        Some(format!("{}{unit} of {}{unit}", self.highest?, self.level))
+    }
+
+    pub(super) fn why_not(&self) -> String {
+        let seen = || self.highest().map(|highest| format!("highest seen {highest}"));
+        let none = match self.counted {
+            Counted::Failed => format!("no group has ended {LEAST} requests in {}", Span(self.length)),
+            Counted::Cancelled => format!("not armed for {} yet", Span(self.length)),
+        };
+        self.groups.complaint().or_else(seen).unwrap_or(none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sight(counted: Counted, level: u64, seconds: u64) -> OutcomeSight {
+        OutcomeSight::new(counted, level, Duration::from_secs(seconds), Groups(None))
+    }
+
+    /// When a trigger fires, second by second, whose group 7 ends so many in each.
+    fn fires(sight: &mut OutcomeSight, each: impl Fn(u64) -> [u64; 2]) -> Vec<u64> {
+        let mut sum = [0; 2];
+        let mut all = Vec::new();
+        for second in 0..30 {
+            let now = vec![(3, [1000, 0]), (7, sum)];
+            if let Some(seen) = sight.judge(Duration::from_secs(second), now) {
+                assert_eq!((seen.group, seen.times), (Some(7), 1), "{}", seen.words);
+                all.push(second);
+            }
+            assert!(sight.readings.len() <= 11, "{}", sight.readings.len());
+            let [more, counted] = each(second);
+            sum = [sum[0] + more, sum[1] + counted];
+        }
+        all
+    }
+
+    #[test]
+    fn a_share_of_errors_fires_over_its_length() {
+        let of = |level, each| fires(&mut sight(Counted::Failed, level, 10), each);
+        assert_eq!(of(5, |_| [100, 6]), [10, 20], "and begins anew");
+        assert_eq!(of(5, |_| [100, 5]), [0; 0], "not over it");
+        assert_eq!(of(5, |second| [100, if second == 14 { 51 } else { 0 }]), [15]);
+        assert_eq!(of(5, |second| [1, u64::from(second < 20)]), [20], "of twenty at least");
+        assert_eq!(of(0, |_| [1, 1]), [0; 0], "of ten nothing");
+    }
+
+    #[test]
+    fn a_rate_of_cancelled_requests_fires() {
+        let of = |level, each| fires(&mut sight(Counted::Cancelled, level, 1), each);
+        assert_eq!(of(10, |second| [11, if second == 5 { 11 } else { 10 }]), [6]);
+        assert_eq!(of(0, |second| [1, u64::from(second == 5)]), [6]);
+    }
+}
