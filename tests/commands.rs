@@ -216,6 +216,8 @@ fn doctor_examines_machine_and_process() {
         assert_eq!(frames.is_some(), json["pid"].is_u64(), "of a process alone: {json}");
         let has_names = checks.iter().any(|check| check["name"] == "profile.names");
         assert_eq!(has_names, json["pid"].is_u64(), "of a process alone: {json}");
+        let stacks = checks.iter().any(|check| check["name"] == "profile.stacks");
+        assert_eq!(stacks, json["pid"].is_u64(), "of a process alone: {json}");
         // The service is built as this test is, one way or the other.
         if let Some(check) = frames {
             assert!(

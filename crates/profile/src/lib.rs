@@ -14,7 +14,12 @@
 //! | [`StackReader`] | the stack of one thread, for another one that asks |
 //! | [`OutsideProfiling`] | one of a process that dormouse is not in |
 
-#![cfg_attr(feature = "files", doc = "| [`decode`] | a profile of an earlier day, from its file |")]
+#![cfg_attr(
+    feature = "files",
+    doc = "| [`decode`] | a profile of an earlier day, from its file |
+| [`Tasks`] | the task of each sample, by the names in its stack |
+| [`StackEnds`] | where stacks end that are not whole |"
+)]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -27,6 +32,8 @@ mod aggregate;
 pub mod decode;
 mod diff;
 pub mod encode;
+#[cfg(feature = "files")]
+mod ends;
 mod error;
 mod mappings;
 #[cfg(feature = "names")]
@@ -41,6 +48,8 @@ mod profiling;
 pub mod sets;
 mod stack_reader;
 pub mod symbols;
+#[cfg(feature = "files")]
+mod tasks;
 mod thread_stack;
 mod yields;
 
@@ -55,6 +64,8 @@ pub use dormouse_protocol::profile::{
     Column, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind, Sample,
     Thread, Values, WallState,
 };
+#[cfg(feature = "files")]
+pub use ends::{StackEnd, StackEnds};
 pub use error::Error;
 pub use mappings::own_mappings;
 #[cfg(feature = "names")]
@@ -66,5 +77,7 @@ pub use profiling::{Profiling, capability, spent_ns};
 pub use sets::settle_waits;
 pub use stack_reader::StackReader;
 pub use symbols::{Named, SourceFrame, Symbols};
+#[cfg(feature = "files")]
+pub use tasks::Tasks;
 pub use thread_stack::{NoStack, StackWay, ThreadStack};
 pub use yields::is_yield;

@@ -20,10 +20,31 @@ const OF_OTHERS: [&str; 9] = [
 ];
 
 /// Library crates, for functions whose file is unknown.
-const CRATES_OF_OTHERS: [&str; 14] = [
+const CRATES_OF_OTHERS: [&str; 35] = [
     "core",
     "std",
     "alloc",
+    "actix_http",
+    "actix_rt",
+    "actix_server",
+    "actix_service",
+    "actix_web",
+    "axum",
+    "axum_core",
+    "bytes",
+    "crossbeam_deque",
+    "crossbeam_epoch",
+    "h2",
+    "http_body",
+    "http_body_util",
+    "mio",
+    "parking_lot",
+    "rayon",
+    "rayon_core",
+    "rustls",
+    "serde_json",
+    "tonic",
+    "tower_http",
     "tokio",
     "tokio_util",
     "tokio_stream",
@@ -91,7 +112,9 @@ impl OwnCode {
         }
         let Some(file) = file.filter(|file| !file.is_empty()) else {
             // A name without a path is one of C, or stands for an address.
-            return function.contains("::") && !CRATES_OF_OTHERS.contains(&krate);
+            // One that begins with a type parameter (`<F as axum::Handler>::call`) has no crate.
+            let is_crate = !krate.starts_with(char::is_uppercase);
+            return is_crate && function.contains("::") && !CRATES_OF_OTHERS.contains(&krate);
         };
         if self.dormouse.iter().any(|folder| file.starts_with(&**folder)) {
             return false;

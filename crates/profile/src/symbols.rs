@@ -26,6 +26,12 @@ pub(crate) const IN_KERNEL: u64 = DEEPER - 1;
 const DEEPER: u64 = u64::MAX - 16 - MOST_FRAMES;
 const MOST_FRAMES: u64 = 0xffff;
 
+/// Whether the address stands for functions that are missing from a stack.
+#[cfg(feature = "files")]
+pub(crate) fn is_deeper(address: u64) -> bool {
+    (DEEPER..=DEEPER + MOST_FRAMES).contains(&address)
+}
+
 /// The name of an address that stands for frames.
 pub(crate) fn stand_in(address: u64) -> Option<String> {
     match address.checked_sub(IN_KERNEL)? {

@@ -7,9 +7,11 @@
 
 use std::error::Error as _;
 use std::fs::File;
+use std::time::Duration;
 
 use dormouse_breakpoints::free_registers;
-use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest};
+use dormouse_profile::StackEnds;
+use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest, ProfileRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::advice;
@@ -19,6 +21,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{BAD, Context, FAIR, GOOD, HEAD};
 use crate::prologues::Prologues;
 use crate::render::table::Table;
+use crate::sample::profiling::Profiled;
 use crate::target::{OFF_HINT, Process, Target, describe};
 use crate::text::clean;
 #[cfg(feature = "serve")]
@@ -29,6 +32,12 @@ use crate::verb::{Asked, Subcommand};
 const FIRST: u32 = 1;
 /// A program that is larger is not read: a target may have made it so.
 const LARGEST: u64 = 1 << 30;
+
+/// For how long a process is profiled to see whether its stacks are whole, and how often a thread.
+const STACKS: Duration = Duration::from_secs(1);
+const STACKS_HZ: u32 = 250;
+/// If fewer stacks are whole, something can be changed.
+const WHOLE_PERCENT: u64 = 99;
 
 dormouse::static_key! {
     /// Gives this process a site to try patching on.
@@ -81,6 +90,7 @@ impl Asked for Request {
             Some(mut session) => session.call(DoctorRequest {})?,
             None => Doctor { checks: vec![no_agent(&process), outside(process.pid)] },
         };
+        doctor.checks.push(stacks(&subject.target, context));
         doctor.checks.extend(frame_pointers(process.pid));
         doctor.checks.extend(crate::debug_files::checks(process.pid));
         print(&describe(&process), Some(process.pid), &doctor, context)
@@ -116,7 +126,7 @@ fn examine_here(context: &Context) -> Doctor {
                     checks.push(check("agent.reach", CheckState::Ok, "found through /proc and answered"));
                     checks.extend(doctor.checks);
                 }
-                Err(failure) => checks.push(reach(failure)),
+                Err(failure) => checks.push(failed("agent.reach", CheckState::Unavailable, failure)),
             }
         }
         Err(error) => {
@@ -135,8 +145,9 @@ fn ask_own_agent(context: &Context) -> Outcome<Doctor> {
     client.call(DoctorRequest {})
 }
 
-fn reach(failure: Failure) -> Check {
-    let mut reach = check("agent.reach", CheckState::Unavailable, failure.to_string());
+/// A check that failed, with the advice of its failure.
+fn failed(name: &str, state: CheckState, failure: Failure) -> Check {
+    let mut reach = check(name, state, failure.to_string());
     if let Failure::Said(report) = failure {
         reach.fix = report.hint;
     }
@@ -178,6 +189,32 @@ fn outside(pid: u32) -> Check {
             Check { fix, ..check(NAME, CheckState::Limited, detail) }
         }
     }
+}
+
+/// Whether stacks are whole: by a profile of what runs now.
+fn stacks(target: &Target, context: &Context) -> Check {
+    const NAME: &str = "profile.stacks";
+    let request = ProfileRequest { hz: Some(STACKS_HZ), ..ProfileRequest::default() };
+    let taken = Profiled::open(target, &request, context.patience).and_then(|mut profiled| {
+        profiled.take(STACKS)?;
+        Ok(profiled)
+    });
+    let mut profiled = match taken {
+        Ok(profiled) => profiled,
+        Err(failure) => return failed(NAME, CheckState::Limited, failure),
+    };
+    let Some((profile, _)) = profiled.named() else {
+        return check(NAME, CheckState::Limited, "it has ended before a profile was read");
+    };
+    let ends = StackEnds::of(profile);
+    if ends.stacks == 0 {
+        let detail = format!("not measured: it used no CPU time in {} s", STACKS.as_secs());
+        return check(NAME, CheckState::Ok, detail);
+    }
+    let is_well = ends.whole.saturating_mul(100) >= ends.stacks.saturating_mul(WHOLE_PERCENT);
+    let fix = ends.others.first().filter(|_| !is_well).map(|(.., why, _)| why.fix().to_owned());
+    let state = if is_well { CheckState::Ok } else { CheckState::Limited };
+    Check { fix, ..check(NAME, state, ends.to_string()) }
 }
 
 /// Whether places of waits and stacks of allocations show callers. `None`: its file cannot be

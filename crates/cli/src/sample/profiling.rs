@@ -7,7 +7,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use dormouse_maps::SpaceError;
-use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Symbols};
+use dormouse_profile::{
+    NameFinder, Options, OutsideProfiling, Profile, ProfileCoverage, ProfileKind, Symbols,
+};
 use dormouse_protocol::ProfileRequest;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -19,6 +21,9 @@ use crate::target::{Finder, Found, Process, Target, describe, near};
 
 /// How long a process whose agent has hung up may take to be gone.
 const ENDING: Duration = Duration::from_millis(500);
+
+/// With fewer samples no share of them is a reason for advice.
+const FEW: u64 = 20;
 
 /// How often samples that the kernel records are taken out.
 const PASS: Duration = Duration::from_millis(50);
@@ -171,12 +176,26 @@ impl Profiled {
         }
     }
 
+    /// Takes the profile for this long, or until the process ends, and reads it.
+    pub(crate) fn take(&mut self, length: Duration) -> Outcome<()> {
+        let end = Instant::now() + length;
+        while Instant::now() < end && self.pass() && !self.has_ended() {
+            let due = self.due().map_or(end, |due| due.min(end));
+            match self.end() {
+                Some(process) => wait([process], Some(due)).map(|_| ())?,
+                None => wait([], Some(due)).map(|_| ())?,
+            }
+        }
+        self.look().map(|_| ())
+    }
+
     /// The profile that was read last, if any, with its names. Its notes list names that are
     /// missing.
-    pub(crate) fn named(&mut self) -> Option<(&Profile, Symbols)> {
+    pub(crate) fn named(&mut self) -> Option<(&mut Profile, Symbols)> {
         let profile = self.last.as_mut()?;
         let symbols = self.names.as_mut().map(|names| names.symbols(profile)).unwrap_or_default();
         symbols.note_lacks(profile);
+        note_ends(profile);
         dormouse_profile::settle_waits(profile, &symbols);
         Some((profile, symbols))
     }
@@ -188,6 +207,17 @@ impl Profiled {
 
     fn ends_before(&self, due: Instant) -> bool {
         self.end().is_some_and(|end| matches!(wait([end], Some(due)), Ok([true])))
+    }
+}
+
+/// Adds a note with what to do if many stacks are not whole.
+fn note_ends(profile: &mut Profile) {
+    let ProfileCoverage { samples, ended, ref mut notes, .. } = profile.coverage;
+    // A few may be by chance.
+    let is_short = profile.kind == ProfileKind::Cpu && samples >= FEW && ended < samples / 10 * 9;
+    let note = format!("dormouse doctor {} shows where stacks end, and what makes them whole", profile.pid);
+    if is_short && !notes.contains(&note) {
+        notes.push(note);
     }
 }
 

@@ -25,3 +25,5 @@ pub use folded::{folded, folded_diff};
 #[cfg(feature = "files")]
 pub use html::{FLAME_SCRIPTS, HtmlOptions, html, html_data};
 pub use pprof::pprof;
+#[cfg(feature = "files")]
+pub use pprof::pprof_with_tasks;

@@ -19,6 +19,8 @@ use dormouse_protocol::profile::{Column, MappedRange, Profile, Sample, Thread, W
 use crate::pprof::{comments, label, mapping, profile as field, sample, value_type};
 use crate::pprof::{function, line, location};
 use crate::symbols::{SourceFrame, Symbols, missing};
+#[cfg(feature = "files")]
+use crate::tasks::Tasks;
 
 /// A profile as a `.pb.gz` file.
 ///
@@ -26,10 +28,25 @@ use crate::symbols::{SourceFrame, Symbols, missing};
 /// wall time, `state`. Without symbols there are only addresses and mappings. An unknown stack is
 /// one function with the name [`crate::symbols::STACK_UNKNOWN`]. The comments list what is missing.
 pub fn pprof(profile: &Profile, symbols: &Symbols) -> Vec<u8> {
+    labelled(profile, symbols, |_| None)
+}
+
+/// [`pprof`], whose samples have the label `task` as well.
+#[cfg(feature = "files")]
+pub fn pprof_with_tasks(profile: &Profile, symbols: &Symbols, tasks: &Tasks) -> Vec<u8> {
+    labelled(profile, symbols, |sample| tasks.name(sample))
+}
+
+/// The file, with the task of each sample, by its index.
+fn labelled<'t>(profile: &Profile, symbols: &Symbols, task: impl Fn(usize) -> Option<&'t str>) -> Vec<u8> {
     let mut writer = Writer::new(profile, symbols);
     let mut samples = Message::default();
-    for it in &profile.samples {
-        samples.message(field::SAMPLE, &writer.sample(it));
+    for (index, it) in profile.samples.iter().enumerate() {
+        let mut message = writer.sample(it);
+        if let Some(task) = task(index) {
+            message.message(sample::LABEL, &writer.text_label("task", task));
+        }
+        samples.message(field::SAMPLE, &message);
     }
     let body = writer.finish(&samples);
     // Nothing that is written to memory fails.

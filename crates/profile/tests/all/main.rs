@@ -5,6 +5,7 @@ mod formats;
 mod outside;
 mod page;
 mod shares;
+mod tasks;
 mod thread_stack;
 
 dormouse_testkit::isolate_modules!();

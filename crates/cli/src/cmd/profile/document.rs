@@ -18,6 +18,9 @@ pub(crate) struct ProfileDocument<'a> {
     /// The name and the unit of the values, as pprof has them.
     value: &'static str,
     unit: &'static str,
+    /// `task` if the groups are tasks (`--by task`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'static str>,
     groups: Vec<GroupDocument>,
     coverage: &'a ProfileCoverage,
     /// Why functions have no names; null: they have.
@@ -57,6 +60,7 @@ struct FunctionDocument {
 /// The circumstances of a profile.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Circumstances<'a> {
+    pub(crate) by: Option<&'static str>,
     pub(crate) unnamed_because: Option<&'a str>,
     pub(crate) ended_because: Option<&'a str>,
     pub(crate) file: Option<String>,
@@ -80,7 +84,7 @@ impl<'a> ProfileDocument<'a> {
             name: group.name,
             total: group.total,
         });
-        let Circumstances { unnamed_because, ended_because, file } = circumstances;
+        let Circumstances { by, unnamed_because, ended_because, file } = circumstances;
         Self {
             pid: profile.pid,
             program: &profile.program,
@@ -89,6 +93,7 @@ impl<'a> ProfileDocument<'a> {
             period: profile.period,
             value: profile.kind.columns()[column].name,
             unit: profile.kind.columns()[column].unit,
+            by,
             groups: groups.collect(),
             coverage: &profile.coverage,
             unnamed_because,

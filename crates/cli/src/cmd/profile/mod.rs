@@ -18,9 +18,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_profile::encode::{self, HtmlOptions};
-use dormouse_profile::{Diff, Profile, ProfileKind, Symbols, decode};
+use dormouse_profile::{Diff, Profile, ProfileKind, Symbols, Tasks, decode};
 use dormouse_protocol::ProfileRequest;
 use serde::Deserialize;
 
@@ -50,11 +51,11 @@ const FUNCTIONS: usize = 10;
 /// Show which functions use the CPU, allocate or fault, by group: a table, or a file
 ///
 /// A process with dormouse samples itself: no thread is stopped, no privilege is needed. Any other
-/// is sampled from outside, by thread instead of group, where the kernel allows it. SELF is a
-/// function's own use, TOTAL includes the functions that it called; both are shares of its group,
-/// whose use is counted, not estimated. The lines below the table list what the profile has not
-/// seen. Ctrl-C ends it early and shows the result so far. Exits with code 1 if there was nothing
-/// to sample.
+/// is sampled from outside, by thread instead of group, where the kernel allows it; --by task shows
+/// the handlers and tasks of any program in Rust. SELF is a function's own use, TOTAL includes the
+/// functions that it called; both are shares of its group, whose use is counted, not estimated. The
+/// lines below the table list what the profile has not seen. Ctrl-C ends it early and shows the
+/// result so far. Exits with code 1 if there was nothing to sample.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("subject").required(true)))]
 pub(crate) struct Args {
@@ -92,6 +93,10 @@ pub(crate) struct Request {
     /// running, runnable, and awaiting at a place (wall)
     #[arg(long, value_name = "KIND", default_value = "cpu", value_parser = kinds())]
     kind: ProfileKind,
+    /// By group, or by task: the handler, task, job or thread that the functions of a stack name,
+    /// in any program in Rust
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    by: By,
     /// Show allocations that are still live, of those made meanwhile (with --kind alloc)
     #[arg(long)]
     live: bool,
@@ -102,6 +107,16 @@ pub(crate) struct Request {
     /// Functions of each group in the table [default: 10, in JSON all]
     #[arg(short = 'n', long, value_name = "N")]
     top: Option<usize>,
+}
+
+/// The parts of a profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum By {
+    /// Groups; in a process without dormouse threads.
+    #[default]
+    Group,
+    Task,
 }
 
 /// Samples a second.
@@ -140,6 +155,11 @@ impl Request {
             return usage("--live is for --kind alloc: nothing else is given back");
         }
         Ok(())
+    }
+
+    /// The tasks of a profile, if it is wanted by task.
+    fn tasks(&self, profile: &Profile, symbols: &Symbols) -> Option<Tasks> {
+        (self.by == By::Task).then(|| Tasks::of(profile, symbols))
     }
 
     /// The column that is shown.
@@ -242,14 +262,26 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
     let Some((profile, symbols)) = profiled.named() else {
         return Err(failure.unwrap_or_else(|| unread(&who)));
     };
-    let (new, old) = ((profile, &symbols), old.as_ref().map(|(old, names)| (old, names)));
+    let tasks = request.tasks(profile, &symbols);
+    profile.coverage.notes.extend(tasks.iter().flat_map(Tasks::notes));
+    let by_task = tasks.as_ref().map(|tasks| tasks.regroup(profile));
+    let parts = by_task.as_ref().unwrap_or(profile);
+    let old = old.map(|(old, names)| match request.tasks(&old, &names) {
+        Some(tasks) => (tasks.regroup(&old), names),
+        None => (old, names),
+    });
+    let (new, old) = ((parts, &symbols), old.as_ref().map(|(old, names)| (old, names)));
     let diff = old.map(|old| between(old, new)).transpose()?;
     let place = file.as_ref().map(|(place, _)| *place);
     if let Some((place, file)) = file {
-        let content = content(place.form, new, old, diff.as_ref());
+        let content = match (place.form, &tasks) {
+            (Form::Pprof, Some(tasks)) => encode::pprof_with_tasks(profile, &symbols, tasks),
+            (form, _) => content(form, new, old, diff.as_ref()),
+        };
         file.finish(|file| file.write_all(&content))?;
     }
     let circumstances = Circumstances {
+        by: tasks.as_ref().map(|_| "task"),
         unnamed_because: unnamed.as_deref(),
         ended_because: ended.as_deref(),
         file: place.map(ToString::to_string),
@@ -261,7 +293,7 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
             context.document(&DiffDocument::new(diff, column, profile.pid, circumstances.file))?;
         }
         (None, _) if context.json => {
-            context.document(&ProfileDocument::new(profile, &symbols, (column, most), circumstances))?;
+            context.document(&ProfileDocument::new(parts, &symbols, (column, most), circumstances))?;
         }
         (_, Some(place)) => {
             let samples = count(profile.coverage.samples, "sample");
@@ -269,7 +301,10 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
             context.text(text::coverage(profile))?;
         }
         (Some(diff), None) => context.text(change::report(&who, diff, profile, column, most))?,
-        (None, None) => context.text(text::report(&who, profile, &symbols, column, most))?,
+        (None, None) => {
+            context.text(text::groups(&who, parts, &symbols, column, most))?;
+            context.text(text::coverage(profile))?;
+        }
     }
     match (failure, status) {
         (Some(failure), _) => Err(failure),
@@ -352,12 +387,21 @@ mod tests {
             (ProfileKind::Alloc, true, 3)
         );
         assert!(args("profile tea --unwind").unwrap().to_request().unwind);
+        assert_eq!(args("profile tea --by task").unwrap().request.by, By::Task);
         assert_eq!(args("profile tea").unwrap().to_request(), ProfileRequest::default());
     }
 
     #[test]
     fn wrong_lines_are_refused() {
-        for wrong in ["", "tea -- make", "tea --hz 0", "tea --hz 1001", "tea --kind waits", "tea -o x.svg"] {
+        for wrong in [
+            "",
+            "tea -- make",
+            "tea --hz 0",
+            "tea --hz 1001",
+            "tea --kind waits",
+            "tea --by x",
+            "tea -o x.svg",
+        ] {
             assert!(args(&format!("profile {wrong}")).is_err(), "{wrong}");
         }
         for wrong in ["--kind faults --hz 9", "--live", "--diff a.pb.gz -o b.pb.gz", "--diff a -o b.json"] {

@@ -32,8 +32,8 @@ fn subject(kind: ProfileKind, column: usize) -> &'static str {
     }
 }
 
-/// The profile of `who`, with at most `most` functions of each group.
-pub(crate) fn report(who: &str, profile: &Profile, symbols: &Symbols, column: usize, most: usize) -> String {
+/// The groups of the profile of `who`, with at most `most` functions of each.
+pub(crate) fn groups(who: &str, profile: &Profile, symbols: &Symbols, column: usize, most: usize) -> String {
     let groups = uses(profile, symbols, column);
     let sum: u64 = groups.iter().map(|group| group.total).sum();
     let whole = if column == profile.kind.main_column() { sum.max(profile.coverage.total) } else { sum };
@@ -64,13 +64,10 @@ pub(crate) fn report(who: &str, profile: &Profile, symbols: &Symbols, column: us
         );
     }
     text.push('\n');
-    for line in coverage::lines(profile) {
-        let _ = writeln!(text, "{line}");
-    }
     text
 }
 
-/// The lines below a profile that went to a file.
+/// The lines below a profile.
 pub(crate) fn coverage(profile: &Profile) -> String {
     coverage::lines(profile).into_iter().map(|line| line + "\n").collect()
 }
@@ -174,7 +171,7 @@ mod tests {
     #[test]
     fn groups_and_functions_stand_by_use() {
         let (profile, symbols) = tea();
-        let text = report("tea (process 7)", &profile, &symbols, 1, 2);
+        let text = groups("tea (process 7)", &profile, &symbols, 1, 2);
         let text = anstream::adapter::strip_str(&text).to_string();
         let right = "\
 tea (process 7): CPU time in 2.00 s
@@ -240,7 +237,7 @@ GET /menu  7 ns, 0.6 % of the process (not sampled)
         for n in 0..30 {
             profile.groups.push(dormouse_profile::ProfileGroup { name: format!("g{n}"), ..one.clone() });
         }
-        let text = report("tea", &profile, &symbols, 1, 2);
+        let text = groups("tea", &profile, &symbols, 1, 2);
         assert!(text.contains("13 more groups: 91 ns"), "{text}");
     }
 }
