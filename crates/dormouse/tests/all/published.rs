@@ -6,11 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use dormouse::{PublishError, Publishing};
 use dormouse_testkit::otel::{ThreadSlot, Tracee, memory, process_context};
-use dormouse_testkit::{eventually, in_child};
+use dormouse_testkit::{eventually, in_child, is_long};
 
 use crate::fixtures::folder;
 
-const LOOKS: usize = 200;
+/// How often a thread is looked at.
+fn looks() -> usize {
+    if is_long() { 400 } else { 80 }
+}
 
 /// Group names by number; 0 is none.
 fn name(group: u64) -> Option<String> {
@@ -99,7 +102,7 @@ fn held(service: &Service, slot: &ThreadSlot) -> Option<String> {
 fn nothing_is_shown(service: &Service, slot: &ThreadSlot) -> bool {
     service.threads.iter().all(|&(tid, _)| {
         let mut tracee = Tracee::new(service.pid(), tid);
-        (0..LOOKS / 4).all(|_| tracee.stopped(|tracee| slot.read(tracee, &keys()).is_none()))
+        (0..looks() / 4).all(|_| tracee.stopped(|tracee| slot.read(tracee, &keys()).is_none()))
     })
 }
 
@@ -116,7 +119,7 @@ fn follow(service: &Service, object: &str) {
     for &(tid, word) in &service.threads {
         let mut tracee = Tracee::new(pid, tid);
         let mut settled = [0; 4];
-        for _ in 0..LOOKS {
+        for _ in 0..looks() {
             let seen = tracee.stopped(|tracee| {
                 let shown = shown(&slot, tracee, &context.keys);
                 let [word] = memory::<u64, 1>(pid, word).unwrap();
@@ -232,7 +235,7 @@ fn a_forked_child_publishes_nothing() {
     let mut tracee = Tracee::new(child, child);
     // It takes its pointer back as it begins.
     eventually(|| tracee.stopped(|tracee| slot.read(tracee, &keys()).is_none()));
-    for _ in 0..LOOKS / 4 {
+    for _ in 0..looks() / 4 {
         assert_eq!(tracee.stopped(|tracee| slot.read(tracee, &keys())), None);
     }
     drop(tracee);
