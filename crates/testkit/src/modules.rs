@@ -11,12 +11,16 @@
 //! 1. The arguments have `--exact` or `--list`: `main` follows, in this process. Children are
 //!    started so.
 //! 2. They choose tests of one module at most: the same.
-//! 3. Otherwise each module has its child, one after the other, and the process ends here.
+//! 3. Otherwise each module has its child, and the process ends here.
+//!
+//! Most tests wait longer than they work, so that a few children run at a time.
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, Write as _};
 use std::process::{Command, Stdio, exit};
+use std::sync::Mutex;
+use std::thread;
 
 /// Options of the harness that take the next argument as their value.
 const WITH_VALUE: [&str; 7] =
@@ -24,6 +28,9 @@ const WITH_VALUE: [&str; 7] =
 
 /// With one of these, the harness runs in this process.
 const AT_ONCE: [&str; 5] = ["--exact", "--list", "--help", "-h", "--bench"];
+
+/// The number of children that run at a time.
+const CHILDREN: usize = 3;
 
 /// The exit code that cargo expects of a test program that has failed.
 const FAILED: i32 = 101;
@@ -59,22 +66,49 @@ pub extern "C" fn run_modules() {
         return;
     }
     let options = options(&arguments);
-    let failed: Vec<&str> = modules
-        .into_iter()
-        .filter(|(module, tests)| {
-            println!("\n     Running {module}");
-            let mut child = this_program();
-            let status = child.args(&options).arg("--exact").args(tests).status();
-            !status.expect("a child for a module").success()
-        })
-        .map(|(module, _)| module)
-        .collect();
+    let failed = run_children(modules.into_iter().map(|(module, tests)| {
+        let mut child = this_program();
+        child.args(&options).arg("--exact").args(tests);
+        (module, child)
+    }));
     if !failed.is_empty() {
         println!("\nmodules that failed: {}", failed.join(" "));
     }
     // No destructor of the standard library runs here.
     let _ = std::io::stdout().flush();
     exit(if failed.is_empty() { 0 } else { FAILED });
+}
+
+/// Runs a few of these at a time, and returns the names of those that failed. The text of a child is
+/// printed when it ends.
+fn run_children<'a>(children: impl Iterator<Item = (&'a str, Command)> + Send) -> Vec<&'a str> {
+    let (left, failed) = (Mutex::new(children), Mutex::new(Vec::new()));
+    let run = || {
+        loop {
+            // The lock is not held while the child runs.
+            let next = left.lock().unwrap().next();
+            let Some((name, mut child)) = next else { break };
+            let (is_ok, text) = run_child(&mut child);
+            // One write, so that no other text is inside of it.
+            print!("\n     Running {name}\n{text}");
+            if !is_ok {
+                failed.lock().unwrap().push(name);
+            }
+        }
+    };
+    thread::scope(|scope| (0..CHILDREN).for_each(|_| drop(scope.spawn(run))));
+    failed.into_inner().unwrap()
+}
+
+/// Runs a child, and returns whether it succeeded, with all that it has written. A file takes the
+/// text, because a process that a test forgot would keep a pipe open.
+fn run_child(child: &mut Command) -> (bool, String) {
+    let mut file = tempfile::tempfile().expect("a file");
+    let [output, errors] = [file.try_clone(), file.try_clone()].map(|it| it.expect("the same file"));
+    let status = child.stdout(output).stderr(errors).status().expect("a child");
+    let mut text = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut text)).expect("its text");
+    (status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
 fn this_program() -> Command {
@@ -122,19 +156,20 @@ pub fn run_programs(programs: &[(&str, fn())]) {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(*filter));
-    let mut failed = 0;
-    for (name, _) in programs.iter().filter(|(name, _)| is_chosen(name)) {
-        if arguments.iter().any(|argument| argument == "--list") {
-            println!("{name}: test");
-            continue;
-        }
-        println!("\n     Running {name}");
-        let status = this_program().env(PROGRAM, name).status().expect("a child for a program");
-        let word = if status.success() { "ok" } else { "FAILED" };
-        failed += usize::from(!status.success());
-        println!("test {name} ... {word}");
+    let chosen: Vec<_> = programs.iter().map(|(name, _)| *name).filter(|name| is_chosen(name)).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        chosen.iter().for_each(|name| println!("{name}: test"));
+        return;
     }
-    if failed > 0 {
+    let failed = run_children(chosen.iter().map(|&name| {
+        let mut child = this_program();
+        child.env(PROGRAM, name);
+        (name, child)
+    }));
+    for name in chosen {
+        println!("test {name} ... {}", if failed.contains(&name) { "FAILED" } else { "ok" });
+    }
+    if !failed.is_empty() {
         exit(FAILED);
     }
 }
