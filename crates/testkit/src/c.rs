@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::skip;
+use crate::{apart, skip};
 
 /// How a program is linked with the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,9 @@ pub fn make(arguments: &[&str]) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new("make");
     command.arg("-C").arg(crate_folder()).args(arguments);
-    command.args(["PROFILE=dev", &format!("CARGO={}", env!("CARGO"))]).env("CARGO_TARGET_DIR", target());
+    command.args(["PROFILE=dev", &format!("CARGO={}", env!("CARGO"))]);
+    command.arg(format!("MANIFEST={}", apart::manifest().display()));
+    command.env("CARGO_TARGET_DIR", apart::target()).env("RUSTFLAGS", apart::FLAGS);
     // Not this `make`'s business, should another one run the tests.
     command.env_remove("MAKEFLAGS");
     succeed(&mut command);

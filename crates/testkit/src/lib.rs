@@ -11,6 +11,7 @@
 //! - [`skip`] reports that a test cannot run on this machine.
 //! - [`eventually`] waits for a condition, at most [`HANG`]; [`StopOnDrop`] ends the work of other
 //!   threads.
+//! - [`apart`] builds dormouse as a program of its own has it.
 //! - [`c`] compiles C and C++ against the installed library.
 //! - [`Browser`] shows a page, and reports what happens in it.
 //! - `otel` reads what a process publishes for profilers, according to OpenTelemetry's standards.
@@ -25,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod alternate_stack;
+pub mod apart;
 mod browser;
 pub mod c;
 mod child;

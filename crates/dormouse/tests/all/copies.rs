@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_testkit::{is_long, skip};
+use dormouse_testkit::{apart, is_long, skip};
 
 use crate::fixtures::folder;
 
@@ -86,13 +86,8 @@ fn two_versions_in_one_program_share_their_keys() {
     fs::copy(copies.join("Cargo.lock"), program.path().join("Cargo.lock")).unwrap();
     fs::copy(copies.join("versions/src/main.rs"), program.path().join("src/main.rs")).unwrap();
     // The first version and the crates of others are built there already.
-    let target = folder().parent().unwrap();
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--target-dir"])
-        .arg(target)
-        .current_dir(program.path())
-        .output()
-        .unwrap();
+    folder();
+    let built = apart::cargo("build").current_dir(program.path()).output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     run("copies-versions", &[]);
 }
