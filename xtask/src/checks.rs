@@ -9,8 +9,8 @@ use crate::suite::Suite;
 const BESIDE: [&str; 3] =
     ["crates/keys/tests/layout/Cargo.toml", "crates/dormouse/tests/copies/Cargo.toml", "fuzz/Cargo.toml"];
 
-/// Workloads for a short run. The tests of the bench run others, and two build programs for release
-/// once more, each with features of its own. `pound` fails beside other work of the machine.
+/// Workloads that `cargo xtask bench` runs if none is named. Two others build programs for release
+/// once more, each with features of its own, and `pound` fails beside other work of the machine.
 const SHORT: [&str; 7] = ["keys", "clock", "maps", "switch", "record", "waits", "metrics"];
 const ALL: [&str; 17] = [
     "keys",
@@ -75,28 +75,22 @@ pub(crate) fn arm64(is_long: bool) -> Result {
     discard(&[folder])
 }
 
-/// The packages that a short run builds for release, at once, so the command gets the features of
-/// the libraries that the bench needs. A long run builds the command as users do.
-const BOTH: &str = "--package dormouse-cli --package dormouse-bench";
-
+/// The command as users build it, and its demo.
 pub(crate) fn release(is_long: bool) -> Result {
-    let mut build = cargo(&format!("build --release --locked {}", if is_long { "" } else { BOTH }));
+    let mut build = cargo("build --release --locked");
     if !is_long {
-        // No workload of a short run shows lines.
+        // Nothing in a short run shows lines.
         build.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
     }
     run(&mut build)?;
     run(program("timeout 120")
         .arg(target().join("release/dormouse"))
-        .args(["demo", "--for", "5s", "--plain"]))
+        .args(["demo", "--for", "5s", "--plain"]))?;
+    if is_long { Ok(()) } else { discard(&[target().join("release")]) }
 }
 
-pub(crate) fn benches(is_long: bool) -> Result {
-    if is_long {
-        bench(&ALL)?;
-    } else {
-        run_workloads(&SHORT)?;
-    }
+pub(crate) fn benches() -> Result {
+    bench(&ALL)?;
     discard(&[target().join("release"), target().join("bench")])
 }
 
@@ -107,10 +101,6 @@ pub(crate) fn bench(workloads: &[impl AsRef<str>]) -> Result {
         return bench(&SHORT);
     }
     run(&mut cargo("build --release --locked --package dormouse-bench"))?;
-    run_workloads(workloads)
-}
-
-fn run_workloads(workloads: &[impl AsRef<str>]) -> Result {
     workloads.iter().try_for_each(|workload| {
         let mut bench = program("timeout 900");
         run(bench.arg(target().join("release/dormouse")).args(["bench", workload.as_ref(), "--quick"]))

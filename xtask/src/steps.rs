@@ -21,7 +21,7 @@ const STEPS: [(&str, bool, Step); 20] = [
     ("arm64", false, |suite| checks::arm64(suite.is_long)),
     ("release", false, |suite| checks::release(suite.is_long)),
     ("archive", true, |_| crate::archive::archive(&target().join("archive"))),
-    ("benches", false, |suite| checks::benches(suite.is_long)),
+    ("benches", true, |_| checks::benches()),
     ("bare", false, checks::bare),
     ("fallback", false, checks::fallback),
     ("flags", false, checks::flags),

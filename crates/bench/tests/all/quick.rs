@@ -198,7 +198,7 @@ const SMALL: [&str; 10] =
     ["--repeat", "3", "--breakpoints", "4", "--parallelism", "2", "--threads", "16", "--cpus", "4"];
 
 /// One test for all: side by side they would measure each other. A short run has those that take a
-/// few seconds in a build for debugging; `cargo xtask ci` runs each of the others once, built for
+/// few seconds in a build for debugging; `cargo xtask long` runs each of the others once, built for
 /// release.
 #[test]
 fn every_promised_row_has_values_or_a_reason() {
