@@ -3,40 +3,11 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use dormouse_waits::{Arrival, are_times_taken, around};
+use dormouse_waits::Arrival;
 use pin_project_lite::pin_project;
 
-use crate::core::arrival::arrival;
-#[cfg(any(feature = "axum", feature = "hyper"))]
 use crate::core::arrival::noted_in;
 
-/// When a request came that begins here; `None` while times are not taken.
-#[inline]
-pub(super) fn arrival_here() -> Option<Arrival> {
-    if are_times_taken() { around().and_then(|around| arrival(around, None)) } else { None }
-}
-
-/// When the request came that a clone of a service answers: hyper clones a service where it has
-/// read a request, and calls the clone in the task of the request. A sleeping instruction for each
-/// clone while times are not taken.
-#[derive(Debug, Default)]
-pub(super) struct ClonedFor(Option<Arrival>);
-
-impl Clone for ClonedFor {
-    #[inline]
-    fn clone(&self) -> Self {
-        Self(arrival_here())
-    }
-}
-
-impl ClonedFor {
-    /// The clone is called. If it were called again, that request came later.
-    pub(super) fn take(&mut self) -> Option<Arrival> {
-        self.0.take()
-    }
-}
-
-#[cfg(any(feature = "axum", feature = "hyper"))]
 pin_project! {
     /// A future in which a request begins that the connection's task has read: made there, and
     /// polled by any task.
@@ -48,14 +19,12 @@ pin_project! {
     }
 }
 
-#[cfg(any(feature = "axum", feature = "hyper"))]
 impl<F> Arrived<F> {
     pub(super) fn new(future: F, arrival: Option<Arrival>) -> Self {
         Self { future, arrival }
     }
 }
 
-#[cfg(any(feature = "axum", feature = "hyper"))]
 impl<F: Future> Future for Arrived<F> {
     type Output = F::Output;
 

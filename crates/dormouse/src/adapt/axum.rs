@@ -11,7 +11,8 @@
 //!
 //! `axum::serve` spawns a task for each connection itself, by plain `tokio::spawn`. A program can
 //! choose only the stream below the task. So this listener charges to the group what its streams
-//! read and write, and their close; `alive` of the group is the number of open connections, which
+//! read and write, and their close, except that a route in a group pays for the writing of its
+//! response over HTTP/1; `alive` of the group is the number of open connections, which
 //! are no requests ([`Group::connection`]). The latency of a request begins when the kernel
 //! received it ([`tokio::connection`](crate::tokio::connection)).
 //!
@@ -72,7 +73,8 @@ use ::axum::serve::{IncomingStream, Listener, ListenerExt, TapIo};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::arrived::{Arrived, ClonedFor};
+use super::arrived::Arrived;
+use super::cloned::ClonedFor;
 use super::connection::{ListenerStamps, ServedStream};
 use crate::core::arrival::note;
 use crate::core::group::Group;

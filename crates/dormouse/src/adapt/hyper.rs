@@ -1,8 +1,9 @@
 //! hyper's own spawns, in groups.
 
-use super::arrived::{Arrived, arrival_here};
+use super::arrived::Arrived;
 use super::outside::outside;
 use super::tokio::{spawn, spawn_as};
+use crate::core::arrival::arrival_here;
 use crate::core::group::Group;
 
 /// An executor for hyper: it decides which group pays for the tasks that hyper spawns.

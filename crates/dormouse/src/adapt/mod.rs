@@ -7,7 +7,7 @@
 
 #[cfg(feature = "actix")]
 pub mod actix;
-#[cfg(any(feature = "hyper", feature = "tower"))]
+#[cfg(any(feature = "axum", feature = "hyper"))]
 mod arrived;
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -15,6 +15,8 @@ pub mod axum;
 mod blocking;
 #[cfg(any(feature = "actix", feature = "tower"))]
 mod body;
+#[cfg(feature = "tower")]
+mod cloned;
 #[cfg(feature = "tokio")]
 mod connection;
 #[cfg(feature = "tokio")]

@@ -31,6 +31,10 @@ use crate::core::task::Task;
 
 /// The groups of responses that are unwritten.
 #[cfg(feature = "tokio")]
+#[cfg_attr(
+    not(any(feature = "actix", feature = "tower")),
+    expect(dead_code, reason = "layers make the notes")
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Noted {
     One(Group),

@@ -17,6 +17,8 @@ use std::cell::Cell;
 #[cfg(feature = "tokio")]
 use ::tokio::task::{Id, try_id};
 use dormouse_waits::{Around, Arrival};
+#[cfg(any(feature = "hyper", feature = "tower"))]
+use dormouse_waits::{are_times_taken, around};
 
 use crate::core::tasks::{Origin, is_request};
 
@@ -55,6 +57,13 @@ pub(crate) fn noted_in<T>(arrival: Arrival, f: impl FnOnce() -> T) -> (T, bool) 
 #[cfg(not(feature = "tokio"))]
 fn noted() -> Option<Arrival> {
     None
+}
+
+/// When a request came that begins here; `None` while times are not taken.
+#[cfg(any(feature = "hyper", feature = "tower"))]
+#[inline]
+pub(crate) fn arrival_here() -> Option<Arrival> {
+    if are_times_taken() { around().and_then(|around| arrival(around, None)) } else { None }
 }
 
 /// When a request came that begins here, if that is known; `cloned_for` is when it came if the

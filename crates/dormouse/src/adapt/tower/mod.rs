@@ -48,7 +48,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use self::caller::Caller;
-use super::arrived::ClonedFor;
+use super::cloned::ClonedFor;
 use super::groups::Groups;
 use crate::core::results::InstrumentedResult;
 use crate::core::task::Task;
