@@ -3,6 +3,7 @@
 
 mod actix;
 mod batch;
+mod ends;
 mod grpc;
 mod lines;
 mod recipes;
