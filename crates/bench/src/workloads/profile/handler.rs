@@ -5,7 +5,8 @@
 //! `handler-signal/empty`; the cost of a handler is the difference. The signals carry the values of
 //! the timer's own: our handler, which checks them, takes them for samples. `pprof` takes any
 //! SIGPROF. Its handler also aggregates; ours leaves that to its thread, whose time is the row
-//! `sample/drain`. The first samples leave copies of the stack, from which its functions are learned.
+//! `sample/drain`. The first samples leave copies of the stack, from which its functions are
+//! learned.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
