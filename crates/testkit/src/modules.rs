@@ -79,8 +79,8 @@ pub extern "C" fn run_modules() {
     exit(if failed.is_empty() { 0 } else { FAILED });
 }
 
-/// Runs a few of these at a time, and returns the names of those that failed. The text of a child is
-/// printed when it ends.
+/// Runs a few of these at a time, and returns the names of those that failed. The text of a child
+/// is printed when it ends.
 fn run_children<'a>(children: impl Iterator<Item = (&'a str, Command)> + Send) -> Vec<&'a str> {
     let (left, failed) = (Mutex::new(children), Mutex::new(Vec::new()));
     let run = || {

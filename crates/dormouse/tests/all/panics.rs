@@ -329,7 +329,7 @@ fn only_the_first_panic_waits() {
 #[test]
 fn a_panic_does_not_wait_for_another_file() {
     with_directory(|directory| {
-        // The other file takes a second of profile. A busy machine may take longer for a panic; then
+        // The other file takes a second of profile. If a busy machine takes longer for a panic,
         // another one tries.
         eventually(|| {
             let number = add("panic");
