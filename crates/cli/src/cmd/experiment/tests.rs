@@ -104,7 +104,7 @@ fn nulls_stay_quiet_over_all_looks() {
         let service = Simulated { length: SHORT, ..Simulated::new(seed, 0.0) };
         for (alarms, judge) in alarms.iter_mut().zip(service.experiment(!seed, [ERROR, 0.2]).0) {
             assert_eq!(judge.findings.len(), 4, "two groups, all, and the average");
-            *alarms += usize::from(judge.findings.iter().any(shows));
+            *alarms += u32::from(judge.findings.iter().any(shows));
         }
     }
     assert!(alarms[0] <= 3, "{alarms:?}");
