@@ -24,7 +24,6 @@ use tokio::runtime;
 const LARGE: usize = 16 << 20;
 const SMALL: usize = 3 << 10;
 const FRAMES: usize = 20;
-const EACH_WRITE: Duration = Duration::from_micros(20);
 
 /// Each route's body consists of one byte.
 const BODIES: [(&str, u8); 3] = [("large", 1), ("small", 2), ("stream", 3)];
@@ -265,8 +264,8 @@ fn writes_are_charged_to_their_routes() {
         let used = large.cpu.saturating_sub(small.cpu);
         println!("{name}: {charged:?} for {used:?} of {} writes", large.writes);
         // A write is charged with the way to it, which is long without optimisation.
-        let most = used.mul_f64(1.02) + large.writes * EACH_WRITE;
-        assert!((used.mul_f64(0.98)..most).contains(&charged), "{charged:?} for {used:?} of writes");
+        let bounds = used.mul_f64(0.98)..used.mul_f64(1.5);
+        assert!(bounds.contains(&charged), "{charged:?} for {used:?} of writes");
     }
 }
 
