@@ -3,7 +3,7 @@
 use std::task::{Context, Waker};
 
 use dormouse_waits::buckets::{BUCKETS, OFFSET, SCALE, ZERO_THRESHOLD_NS, upper_bound_ns};
-use dormouse_waits::{Histogram, TaskWaits, Waiting, Who, read};
+use dormouse_waits::{Histogram, TaskEnd, TaskWaits, Waiting, Who, read};
 use proptest::prelude::*;
 
 /// The bucket of a duration, as OpenTelemetry defines it: bucket `i` has `base^i < x <=
@@ -63,7 +63,7 @@ fn rows_of_threads_are_merged() {
         for _ in 0..10 {
             waits.poll(who, &mut Context::from_waker(Waker::noop()), |cx| cx.waker().clone()).wake();
         }
-        waits.end(true);
+        waits.end(TaskEnd::Answered);
     };
     std::thread::scope(|scope| (1..4).for_each(|task| _ = scope.spawn(move || polls(task))));
     let of = read().into_iter().find(|of| of.group == 30).unwrap();

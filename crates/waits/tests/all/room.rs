@@ -7,14 +7,14 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use dormouse_testkit::{Filter, in_child};
-use dormouse_waits::{TaskWaits, Waiting, Who, capability, groups, read, read_group};
+use dormouse_waits::{TaskEnd, TaskWaits, Waiting, Who, capability, groups, read, read_group};
 use support::number;
 
 fn poll_once(group: u32) {
     let who = Who { task: number(), group };
     let mut waits = TaskWaits::begun(who);
     waits.poll(who, &mut Context::from_waker(Waker::noop()), |cx| cx.waker().clone()).wake();
-    waits.end(true);
+    waits.end(TaskEnd::Answered);
 }
 
 #[test]

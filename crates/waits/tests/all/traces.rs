@@ -4,8 +4,8 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use dormouse_waits::{
-    ActiveSpan, Exemplar, LivingTask, Nesting, SpanSwitch, TaskWaits, TraceContext, Waiting, Who, exemplars,
-    living, note_slow, observe, set_trace_context, take_slow,
+    ActiveSpan, Exemplar, LivingTask, Nesting, SpanSwitch, TaskEnd, TaskWaits, TraceContext, Waiting, Who,
+    exemplars, living, note_slow, observe, set_trace_context, take_slow,
 };
 
 fn context(trace: u8, span: u8) -> TraceContext {
@@ -54,7 +54,7 @@ fn a_request_ends_with_its_trace() {
         leave(None);
     });
     assert_eq!(trace_of(101), Some(own), "its first span, also when no span is current");
-    waits.end(true);
+    waits.end(TaskEnd::Answered);
     let it = only(60);
     assert_eq!((it.task, it.trace), (101, Some(own)));
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -108,7 +108,7 @@ fn a_slow_request_has_its_trace() {
     let mut waits = TaskWaits::begun(who);
     let unsampled = context(8, 8).sampled(false);
     poll(&mut waits, who, || assert!(set_trace_context(unsampled)));
-    waits.end(true);
+    waits.end(TaskEnd::Answered);
     note_slow(None);
     let mut seen = None;
     take_slow(|request| seen = seen.or((request.task == 401).then_some(request.trace)));
@@ -123,7 +123,7 @@ fn a_forked_child_has_no_exemplars() {
             let who = Who { task, group: 66 };
             let mut waits = TaskWaits::begun(who);
             poll(&mut waits, who, || _ = set_trace_context(context(task as u8, 1)));
-            waits.end(true);
+            waits.end(TaskEnd::Answered);
         };
         let _waiting = Waiting::start().unwrap();
         request(1);
