@@ -61,7 +61,7 @@ fn outcomes_check() -> Option<Capability> {
     let detail = format!("{refused} calls of dormouse::outcome had no place for their words");
     (refused > 0).then(|| {
         Capability::limited("requests.outcomes", detail).with_fix(
-            "name kinds of outcomes: a process has room for 8 words, in some thousand tasks at once",
+            "name kinds of outcomes: a process has room for 6 words, in some thousand tasks at once",
         )
     })
 }

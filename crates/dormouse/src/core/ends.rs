@@ -35,8 +35,9 @@ use dormouse_sys::sync::OnceBox;
 
 use crate::core::record::floor_char_boundary;
 
-/// How many words of its own a service can have.
-pub const MAX_OUTCOMES: usize = 8;
+/// How many words of its own a service can have: as many as the counters of a group have room for
+/// in the lines of the cache that they take anyway.
+pub const MAX_OUTCOMES: usize = 6;
 
 /// How many bytes of such a word are kept.
 const MAX_WORD: usize = 64;
@@ -151,7 +152,7 @@ pub(crate) fn panic_unwinds(task: u64) {
 ///
 /// A process has at most [`MAX_OUTCOMES`] words, of which 64 bytes are kept, cut at the end of a
 /// character: name kinds of outcomes, never what a request contains. Returns false if the word has
-/// no place: no task is current, this would be the ninth word, or too many tasks have a word at the
+/// no place: no task is current, this would be the seventh word, or too many tasks have a word at the
 /// same time. `dormouse doctor` has the number of refused words.
 ///
 /// ```

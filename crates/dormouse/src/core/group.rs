@@ -19,7 +19,7 @@ pub const MAX_NAME: usize = 128;
 /// are charged to it.
 ///
 /// A handle is one word and freely copied. A group lives as long as the process, so that its totals
-/// never decrease. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes four
+/// never decrease. A process has at most [`MAX_GROUPS`](crate::MAX_GROUPS), and a group takes three
 /// kilobytes, or more once the process counts its fifteenth different event: name groups by kind of
 /// work, never by request. A name is cut to [`MAX_NAME`](crate::MAX_NAME) bytes, at the end of a
 /// character. Names that differ only after that are one group.
