@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use dormouse_maps::symbols::Symbolizer;
@@ -64,7 +65,9 @@ pub(crate) fn checks(pid: u32) -> Vec<Check> {
         checks.push(Check { name: NAME.into(), state: CheckState::Limited, detail, fix });
     }
     match checks.last_mut() {
-        Some(last) if left > 0 => last.detail.push_str(&format!(" (and {left} smaller objects like it)")),
+        Some(last) if left > 0 => {
+            let _ = write!(last.detail, " (and {left} smaller objects have less, too)");
+        }
         Some(_) => {}
         None => {
             let detail = format!("functions, inlined ones and lines of all {all} objects with code");

@@ -24,6 +24,9 @@ use crate::own::OwnCode;
 use crate::symbols::stand_in;
 use crate::{MappedRange, Profile, SourceFrame, Symbols};
 
+/// An object with debug information that does not mention a function of it.
+const PARTLY: &str = "functions only in the part that was built without debug information";
+
 /// Resolves one process's addresses to names, and keeps the results.
 #[derive(Debug)]
 pub struct NameFinder {
@@ -117,6 +120,9 @@ impl NameFinder {
                         None
                     };
                     let object = if is_object { &*symbol.object } else { "[unknown]" };
+                    let has_no_line = symbol.function().is_some_and(|outer| outer.source.is_none());
+                    let partly = || (is_object && has_no_line).then(|| PARTLY.to_owned());
+                    let why = why.map(|why| why.to_string()).or_else(partly);
                     *lack = why.map(|why| format!("{object}: {why}"));
                     if listed.insert(mapping.value.object)
                         && let Some(found) = symbolizer.crates(mapping)

@@ -89,7 +89,7 @@ const PACKAGE: [&[u8]; 13] = [
 ];
 /// Links to files with more. The reader would follow them by their names.
 const LINKS: [&[u8]; 3] = [ALT_LINK, b".gnu_debuglink", b".debug_sup"];
-/// A table of symbols in a file of its own, compressed by xz ("MiniDebugInfo").
+/// A table of symbols in a file of its own, compressed by xz.
 const PACKED_SYMBOLS: &[u8] = b".gnu_debugdata";
 
 /// A copy, and the facts about the file that was copied.

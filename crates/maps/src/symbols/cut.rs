@@ -43,7 +43,7 @@ pub fn survive_cut_files() -> io::Result<()> {
     action.sa_sigaction = on_bus as extern "C" fn(_, _, _) as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler has the type that SA_SIGINFO demands, and never goes away.
-    if unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } != 0 {
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     IS_SURVIVED.store(true, Ordering::Relaxed);

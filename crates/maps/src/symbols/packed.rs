@@ -55,7 +55,9 @@ fn window(block: &[u8]) -> Option<u64> {
     }
     match rest {
         // One filter, its number, and one byte for it.
-        [LZMA2, 1, power @ 0..40, ..] if flags & 3 == 0 => Some(u64::from(2 | power & 1) << (power / 2 + 11)),
+        [LZMA2, 1, power @ 0..40, ..] if flags.trailing_zeros() >= 2 => {
+            Some(u64::from(2 | power & 1) << (power / 2 + 11))
+        }
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 //! `/tmp/perf-PID.map`, one line for each function: where it begins, its length, its name.
 //!
 //! Node writes it with `--perf-basic-prof`, Python 3.12 with `-X perf`, a JVM when `jcmd PID
-//! Compiler.perfmap` asks for it; wasmtime, .NET, Ruby and LuaJIT have an option for it, too. The
+//! Compiler.perfmap` asks for it; wasmtime, .NET, Ruby and `LuaJIT` have an option for it, too. The
 //! file is in the process's own file system and has the number that the process has there. It
 //! belongs to the process's user or to root, or it is not read: anybody may write to `/tmp`.
 //!

@@ -45,17 +45,14 @@ fn pour_in(path: &Path) -> (u64, u64) {
 /// The lines that another tool prints.
 fn second_opinion(tool: &str, args: &[&str], path: &Path) -> Option<String> {
     let output = Command::new(tool).args(args).arg(path).output();
-    match output {
-        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
-        Err(_) => {
-            skip(format!("there is no {tool}"));
-            None
-        }
+    if output.is_err() {
+        skip(format!("there is no {tool}"));
     }
+    Some(String::from_utf8_lossy(&output.ok()?.stdout).into_owned())
 }
 
 fn objcopy(args: &[&dyn AsRef<std::ffi::OsStr>]) -> bool {
-    run_tool("objcopy", &args.iter().map(|arg| arg.as_ref()).collect::<Vec<_>>())
+    run_tool("objcopy", &args.iter().map(AsRef::as_ref).collect::<Vec<_>>())
 }
 
 fn middle(pour: (u64, u64)) -> String {

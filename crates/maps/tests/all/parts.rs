@@ -199,6 +199,7 @@ fn crates_and_their_workspace_are_known() {
 
 #[test]
 fn an_object_says_what_it_lacks() {
+    const BUILD: &str = "build it with debug information (-g; Cargo: debug = \"line-tables-only\")";
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tea");
     let lack = |path: &Path| {
@@ -207,7 +208,6 @@ fn an_object_says_what_it_lacks() {
         let (mapping, _) = code.looked_up(&mut symbolizer);
         symbolizer.lack(&AddressSpace::own().unwrap(), &mapping).map(|lack| lack.to_string())
     };
-    const BUILD: &str = "build it with debug information (-g; Cargo: debug = \"line-tables-only\")";
     let source = "int main(void) { return 0; }";
     for (flags, has, why) in [
         (&["-g"][..], "", ""),
