@@ -72,10 +72,11 @@ fn rows(bench: &mut Bench, (without, directory): (PathBuf, TempDir), halves: &Ha
             let mut load = |side: usize, span: Duration| {
                 Ok::<_, Failure>(halves.on_second(|| clients[side].run(&MIX, span))??.answered)
             };
-            (load(0, slice)?, load(1, slice)?);
-            let used = || Ok::<_, Failure>([cpu_time_of(with.pid())?, cpu_time_of(without.pid())?]);
-            let (before, mut answered) = (used()?, [0; SIDES.len()]);
-            let own_before = with.own()?;
+            for side in [0, 1] {
+                load(side, slice)?;
+            }
+            let before = [cpu_time_of(with.pid())?, cpu_time_of(without.pid())?];
+            let (own_before, mut answered) = (with.own()?, [0; SIDES.len()]);
             for side in [TURN; TURNS].concat() {
                 answered[side] += load(side, slice)?;
             }

@@ -50,7 +50,9 @@ impl ClientState for ClientProfile {
 
 /// Ends the profiles of all clients.
 pub(crate) fn end_all(clients: &mut [Client]) {
-    clients.iter_mut().for_each(|client| client.states.end::<ClientProfile>());
+    for client in clients {
+        client.states.end::<ClientProfile>();
+    }
 }
 
 /// Whether a client takes a profile.

@@ -24,7 +24,9 @@ const MAX_RATE: u32 = 50_000;
 
 /// Ends the watches of all clients.
 pub(crate) fn end_all(clients: &mut [Client]) {
-    clients.iter_mut().for_each(|client| client.states.end::<ClientWatch>());
+    for client in clients {
+        client.states.end::<ClientWatch>();
+    }
 }
 
 impl Answered for WatchRequest {
