@@ -154,17 +154,17 @@ mod tests {
 
     #[test]
     fn a_share_of_errors_fires_over_its_length() {
-        let of = |level, each| fires(&mut sight(Counted::Failed, level, 10), each);
+        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut sight(Counted::Failed, level, 10), each);
         assert_eq!(of(5, |_| [100, 6]), [10, 20], "and begins anew");
         assert_eq!(of(5, |_| [100, 5]), [0; 0], "not over it");
         assert_eq!(of(5, |second| [100, if second == 14 { 51 } else { 0 }]), [15]);
-        assert_eq!(of(5, |second| [1, u64::from(second < 20)]), [20], "of twenty at least");
+        assert_eq!(of(5, |_| [2, 1]), [10, 20], "of twenty at least");
         assert_eq!(of(0, |_| [1, 1]), [0; 0], "of ten nothing");
     }
 
     #[test]
     fn a_rate_of_cancelled_requests_fires() {
-        let of = |level, each| fires(&mut sight(Counted::Cancelled, level, 1), each);
+        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut sight(Counted::Cancelled, level, 1), each);
         assert_eq!(of(10, |second| [11, if second == 5 { 11 } else { 10 }]), [6]);
         assert_eq!(of(0, |second| [1, u64::from(second == 5)]), [6]);
     }
