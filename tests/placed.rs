@@ -1,9 +1,5 @@
 //! The place of a wait by name, end to end: the tea house waits, and the command says in which
 //! function and line, and through which callers.
-//!
-//! Only a service with frame pointers shows them, and so do the libraries below it alone if they
-//! are built so, too. `cargo xtask ci` builds such a tea house, and names it in
-//! `DORMOUSE_TEST_PLACED`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +9,7 @@ use dormouse_testkit::eventually;
 use memchr::memmem;
 use rustix::process::Signal;
 
-use crate::support::{Running, Service, run, skip};
+use crate::support::{DORMOUSE, Running, Service, run};
 
 /// The line of a source that has this text, once.
 fn line(source: &str, text: &str) -> usize {
@@ -57,20 +53,17 @@ fn is_listed(service: &Service) -> bool {
 
 #[test]
 fn libraries_at_unknown_places_are_not_own() {
-    let Some(program) = std::env::var_os("DORMOUSE_TEST_PLACED") else {
-        return skip("DORMOUSE_TEST_PLACED names no tea house with frame pointers");
-    };
     // As if it had been built where cargo's home has a name that nobody knows.
     let (known, unknown) = (b"/registry/src/", b"/elsewhere/of/");
-    let mut bytes = fs::read(&program).expect("the tea house");
+    let mut bytes = fs::read(DORMOUSE).expect("the tea house");
     let places: Vec<usize> = memmem::find_iter(&bytes, known).collect();
     assert!(!places.is_empty(), "it has libraries from a registry");
     for at in places {
         bytes[at..at + known.len()].copy_from_slice(unknown);
     }
     let folder = tempfile::tempdir().expect("a directory");
-    let moved = folder.path().join("dormouse-teaparty");
-    fs::copy(&program, &moved).expect("a copy");
+    let moved = folder.path().join("dormouse");
+    fs::copy(DORMOUSE, &moved).expect("a copy");
     fs::write(&moved, bytes).expect("its content");
     let (service, asking) = asked(moved.as_os_str());
     eventually(|| is_listed(&service));
@@ -88,10 +81,7 @@ fn libraries_at_unknown_places_are_not_own() {
 
 #[test]
 fn a_tree_names_the_lines_that_await() {
-    let Some(program) = std::env::var_os("DORMOUSE_TEST_PLACED") else {
-        return skip("DORMOUSE_TEST_PLACED names no tea house with frame pointers");
-    };
-    let (service, asking) = asked(&program);
+    let (service, asking) = asked(DORMOUSE.as_ref());
     let around = own(
         "instrument.rs",
         include_str!("../crates/teaparty/src/instrument.rs"),

@@ -24,9 +24,9 @@ const PLAN: [(&str, &[&str]); 25] = [
     ("dormouse-keys", &["dormouse-sys", "dormouse-maps"]),
     ("dormouse-clock", &["dormouse-sys"]),
     ("dormouse-events", &["dormouse-sys", "dormouse-keys", "dormouse-clock"]),
-    ("dormouse-breakpoints", &["dormouse-sys"]),
     ("dormouse-maps", &[]),
     ("dormouse-unwind", &["dormouse-sys", "dormouse-maps"]),
+    ("dormouse-breakpoints", &["dormouse-sys", "dormouse-unwind"]),
     (
         "dormouse-profile",
         &[
@@ -49,6 +49,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-profile",
             "dormouse-protocol",
             "dormouse-statistics",
+            "dormouse-unwind",
         ],
     ),
     ("dormouse-macros", &[]),

@@ -119,11 +119,9 @@ pub(crate) fn fallback(suite: &mut Suite) -> Result {
     discard_flags()
 }
 
-/// All features with dormouse turned off. Tokio with hooks around polls, and the places of waits
-/// with frame pointers: one build for both. The test `placed` needs a service with frame pointers,
-/// and keeps this one.
+/// All features with dormouse turned off. Tokio with hooks around polls.
 pub(crate) fn flags(suite: &mut Suite) -> Result {
-    const FLAGS: &str = "--cfg tokio_unstable -C force-frame-pointers=yes -D warnings";
+    const FLAGS: &str = "--cfg tokio_unstable -D warnings";
     let mut off = cargo("check --locked --package dormouse --all-features");
     run(off.args(["--target", &host()?]).env("RUSTFLAGS", "--cfg dormouse_off -D warnings"))?;
     let chosen =
@@ -131,15 +129,7 @@ pub(crate) fn flags(suite: &mut Suite) -> Result {
     with_flags(suite, FLAGS, chosen, "--lib")?;
     let modules = "poll_hooks:: spawns:: places:: instrumented::";
     with_flags(suite, FLAGS, chosen, &format!("--test all -- {modules}"))?;
-    let built = target().join(host()?).join("debug/dormouse-teaparty");
-    let copied = std::fs::create_dir_all(target().join("placed"));
-    let copied = copied.and_then(|()| std::fs::copy(built, placed()));
-    copied.map_err(|why| format!("the service with frame pointers: {why}"))?;
     discard_flags()
-}
-
-fn placed() -> std::path::PathBuf {
-    target().join("placed/dormouse-teaparty")
 }
 
 /// Tests that are built with flags of the compiler's. Beside `--target`, macros and build scripts
@@ -175,14 +165,11 @@ pub(crate) fn fuzz(suite: &mut Suite) -> Result {
 }
 
 pub(crate) fn tests(suite: &mut Suite) -> Result {
-    let placed = placed();
-    let mut settings = Vec::new();
-    if let Some(placed) = placed.to_str().filter(|_| placed.exists()) {
-        settings.push(("DORMOUSE_TEST_PLACED", placed));
-    }
-    if suite.is_long {
-        settings.extend([("DORMOUSE_CI", "long"), ("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]);
-    }
-    suite.run("--workspace", "", &settings)?;
+    let settings: &[_] = if suite.is_long {
+        &[("DORMOUSE_CI", "long"), ("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]
+    } else {
+        &[]
+    };
+    suite.run("--workspace", "", settings)?;
     if suite.is_long { discard_tests() } else { Ok(()) }
 }

@@ -10,7 +10,6 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
 
-use dormouse_profile::Profile;
 use object::read::ReadCache;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
@@ -69,12 +68,6 @@ impl Language {
             }
         }
     }
-}
-
-/// Advice for the program of a profile, as the end of a sentence; `None` if its language is not
-/// known. The answer is kept, because pages are written many times.
-pub(crate) fn frame_pointers(profile: &Profile) -> Option<&'static str> {
-    of_process(profile.pid, Some(&profile.program))
 }
 
 /// The advice for a process. If `program` is given and the process has ended (or executes another

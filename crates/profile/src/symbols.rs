@@ -13,9 +13,9 @@ pub const NO_SAMPLE: &str = "(not sampled)";
 /// Stands for the stack of samples whose stack is unknown.
 pub const STACK_UNKNOWN: &str = "(stack unknown)";
 
-/// An address, at which there can be no code, that stands for the outer functions missing from a
-/// stack of `frames` frames.
-pub(crate) fn deeper_than(frames: usize) -> u64 {
+/// An address, at which there can be no code, that stands for the functions missing from a stack,
+/// of which there are `frames`.
+pub fn deeper_than(frames: usize) -> u64 {
     DEEPER + (frames as u64).min(MOST_FRAMES)
 }
 

@@ -13,6 +13,8 @@
 
 use std::fmt::Debug;
 
+use crate::stack::CallFrame;
+
 /// An allocation in the sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Allocation {
@@ -22,11 +24,8 @@ pub struct Allocation {
     pub size: usize,
     /// The sampling period with which the allocation was picked.
     pub period: u64,
-    /// The frame pointer of the code that called the allocator; with `stack`, the input of
-    /// [`stack::walk`](crate::stack::walk).
-    pub frame: usize,
-    /// The stack pointer of that code.
-    pub stack: usize,
+    /// The registers of the code that called the allocator.
+    pub from: CallFrame,
 }
 
 /// Functions that are called for allocations on the thread that allocates, inside of its call to

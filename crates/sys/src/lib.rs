@@ -26,8 +26,8 @@
 //! | [`passing`] | handlers of ours that pass a signal on to the host's |
 //! | [`keeper`] | a thread that is there while it has something to do |
 //! | [`perf`] | events of the kernel: `perf_event_open`, its descriptors, and the page beside an event |
-//! | [`peek`], [`stack`] | copies of memory that may go, and the stack by frame pointers, for handlers |
-//! | [`own_stack`] | the bounds of the calling thread's stack, and its callers |
+//! | [`peek`], [`stack`] | copies of memory that may go, for handlers; registers of code |
+//! | [`own_stack`] | the bounds of the calling thread's stack |
 //! | [`heap`] | the seam between an allocator and those who sample its allocations |
 //! | [`loader`] | the loaded objects, and keeping one of them |
 //! | [`otel`] | the contexts of threads and of the process that OpenTelemetry has standardised |

@@ -1,9 +1,9 @@
-//! The stack of the calling thread: its bounds, and the callers by frame pointers.
+//! The bounds of the calling thread's stack.
 //!
-//! Within the bounds of the thread's own stack, memory is read by plain loads: an address between
-//! the stack pointer and the end of the stack can be read while the thread runs, even if it comes
-//! from a register that is no frame pointer. Outside of them (a fiber, an alternate stack, a thread
-//! that was made without the C library) [`crate::stack`] reads with the kernel's help.
+//! Within them memory is read by plain loads: an address between the stack pointer and the end of
+//! the stack can be read while the thread runs, even if it comes from a wrong register. Outside of
+//! them (a fiber, an alternate stack, a thread that was made without the C library) [`crate::peek`]
+//! reads with the kernel's help.
 //!
 //! # Bounds
 //!
@@ -19,8 +19,7 @@
 //!
 //! # Async-signal-safety
 //!
-//! The same as [`callers`]: no allocation, lock or thread-local; system calls only outside of the
-//! bounds. Computing the bounds is not for signal handlers: [`from`] uses a thread-local.
+//! None: [`from`] uses a thread-local.
 //!
 //! # References
 //!
@@ -47,12 +46,6 @@ const LONGEST: usize = 8192;
 
 const WORD: usize = size_of::<usize>();
 
-/// The first address that no code of a process has.
-const NO_CODE: usize = 1 << 47;
-
-/// A frame: the caller's frame pointer, and the return address.
-const FRAME: usize = 2 * WORD;
-
 /// The deepest stack of the first thread that is asked about.
 const DEEPEST: usize = 1 << 20;
 
@@ -62,18 +55,6 @@ static PLACE: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// The part of the own stack that is known.
     static KNOWN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-}
-
-/// How a walk of the stack ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum WalkEnd {
-    /// At a word that is no valid link.
-    Lost = 0,
-    /// At the zero in the outermost frame.
-    Last = 1,
-    /// At the end of the buffer.
-    Cut = 2,
 }
 
 /// The stack as a control block describes it: its first address, its length, and the length of the
@@ -203,70 +184,6 @@ fn first_threads(stack: usize, low: usize) -> Range<usize> {
 fn random_bytes() -> usize {
     // SAFETY: looks up a list that the kernel has made.
     unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
-}
-
-/// Writes the return address of each caller, minus one, from index `first` on. Returns how many
-/// entries are filled then, and how the walk ended.
-///
-/// # Safety
-///
-/// `own` is empty, or the calling thread can read it from its stack pointer on, if that lies in it.
-pub unsafe fn callers(
-    frame: usize,
-    stack: usize,
-    own: &Range<usize>,
-    into: &mut [usize],
-    first: usize,
-) -> (usize, WalkEnd) {
-    if !own.contains(&stack) {
-        let found = first + crate::stack::walk(frame, stack, &mut into[first..]);
-        into[first..found].iter_mut().for_each(|address| *address -= 1);
-        return (found, if found == into.len() { WalkEnd::Cut } else { WalkEnd::Lost });
-    }
-    let (mut frame, mut above) = (frame, stack);
-    for (found, place) in into.iter_mut().enumerate().skip(first) {
-        if frame == 0 {
-            // The interrupted code itself: a library without frame pointers uses the register for
-            // other values, and a zero there means nothing (glibc keeps the type of cancellation in
-            // it while `send` waits).
-            return (found, if found == first { WalkEnd::Lost } else { WalkEnd::Last });
-        }
-        let is_frame = frame >= above && frame.is_multiple_of(size_of::<usize>()) && frame <= own.end - FRAME;
-        if !is_frame {
-            return (found, WalkEnd::Lost);
-        }
-        // SAFETY: both words lie between the stack pointer and the end of the stack, by the checks
-        // above and the caller's promise. Volatile: other code of the thread wrote them.
-        let (next, returns_to) = unsafe {
-            let frame = std::ptr::with_exposed_provenance::<usize>(frame);
-            (frame.read_volatile(), frame.add(1).read_volatile())
-        };
-        if returns_to == 0 {
-            return (found, WalkEnd::Last);
-        }
-        if returns_to >= NO_CODE {
-            return (found, WalkEnd::Lost);
-        }
-        *place = returns_to - 1;
-        above = frame + FRAME;
-        frame = next;
-    }
-    (into.len(), WalkEnd::Cut)
-}
-
-/// Writes the return address of each caller, minus one, the innermost first, for code on the
-/// calling thread that has these registers, up to the frame `top` on the same stack. Returns their
-/// number, or `None` if `top` was not found.
-///
-/// On a foreign stack, and on a very deep one, `top` does not end the walk.
-pub fn own_callers(frame: usize, stack: usize, top: usize, into: &mut [usize]) -> Option<usize> {
-    let own = from(stack);
-    if !own.is_empty() && !own.contains(&top) {
-        return None;
-    }
-    // SAFETY: `own` can be read, as has just been found out.
-    let (depth, _) = unsafe { callers(frame, stack, &(own.start..top.min(own.end)), into, 0) };
-    Some(depth)
 }
 
 #[cfg(test)]

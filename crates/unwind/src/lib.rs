@@ -8,7 +8,8 @@
 //! do.
 //!
 //! [`UnwindTables`] are those of a process: each function's program is run when a stack first needs
-//! it. A [`Publisher`] has those of this process ready for signal handlers, which [`walk`] stacks.
+//! it. [`own`] has those of this process, ready for threads that [`walk`] their own stacks, in
+//! signal handlers, too.
 //!
 //! Each line depends only on those above it.
 //!
@@ -23,9 +24,12 @@
 //! | `object` | where an object lies, and its index |
 //! | `table` | [`RowTable`]: the rows of an object |
 //! | `tables` | [`UnwindTables`]: the objects of a process |
-//! | `cache` | [`ThreadCache`]: the memory of a thread |
-//! | `own` | [`Publisher`]: those of this process for signal handlers, and [`walk`] |
 //! | `process` | [`ProcessTables`]: tables that follow the mappings of a process |
+//! | `cache`, `pool` | [`ThreadCache`]: the memory of a thread |
+//! | `published` | the tables of this process as walks find them |
+//! | [`own`] | the tables of this process, which learn |
+//! | `walk` | [`walk`]: the callers on the calling thread |
+//! | [`frames`] | a deep stack in limited room |
 //!
 //! # Things it does not do
 //!
@@ -45,21 +49,26 @@ mod arch;
 mod bytes;
 mod cache;
 mod entry;
+pub mod frames;
 mod index;
 mod memory;
 mod object;
-mod own;
+pub mod own;
+mod pool;
 mod process;
+mod published;
 mod rule;
 mod table;
 mod tables;
+mod walk;
 
 pub use arch::RED_ZONE;
 pub use bytes::MappedBytes;
 pub use cache::{CacheCounts, ThreadCache};
 pub use memory::{MemorySource, ProcessMemory};
-pub use own::{Publisher, Walk, WalkStop, walk};
+pub use pool::{ClaimedCache, claim};
 pub use process::ProcessTables;
 pub use rule::{CallFrame, CallerRule, CallerStep, FrameBase, FrameRule, SavedAt};
 pub use table::{RowTable, TableRef};
 pub use tables::{CallerWay, CopyEnd, MOST_FRAMES, UnwindTables};
+pub use walk::{Walk, WalkEnd, walk, walk_into, walk_unbound};

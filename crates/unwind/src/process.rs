@@ -9,7 +9,7 @@ use crate::rule::CallFrame;
 use crate::tables::{CopyEnd, UnwindTables};
 
 /// The shortest time between two looks at the mappings.
-const LOOK: Duration = Duration::from_secs(1);
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// The unwind tables of a process. When a stack has an address in unknown code, the kernel's list
 /// of mappings is read again, at most once a second: an object may have been loaded since.

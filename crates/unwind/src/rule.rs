@@ -1,5 +1,7 @@
 //! One row's way from a function's registers to those of its caller.
 
+pub use dormouse_sys::stack::CallFrame;
+
 /// The size of a word on the stack.
 const WORD: usize = size_of::<usize>();
 
@@ -8,18 +10,6 @@ const NO_CODE: usize = 1 << 47;
 
 /// The bytes of a stub of the linker's.
 const STUB: usize = 16;
-
-/// The registers of a function that runs or has called another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallFrame {
-    /// An address inside of an instruction: the next one of code that was interrupted; for a
-    /// caller, its call (one less than the return address).
-    pub instruction: usize,
-    /// The stack pointer.
-    pub stack: usize,
-    /// The register of the frame pointer, whatever the function uses it for.
-    pub frame: usize,
-}
 
 /// The register from which the caller's frame is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,11 +85,11 @@ impl FrameRule {
         is_interrupted: false,
     });
 
-    /// Whether a function whose caller this rule does not find is the first of its thread: the one
-    /// at this depth keeps a frame pointer, and its caller's is zero. The innermost function may
+    /// Whether a function whose caller this rule does not find is the first of its thread: it keeps
+    /// a frame pointer, and its caller's is zero. Never true of the innermost function, which may
     /// have any number in the register.
-    pub(crate) fn is_first(self, at: CallFrame, depth: usize) -> bool {
-        self == Self::LINK && at.frame == 0 && depth > 1
+    pub(crate) fn is_first(self, at: CallFrame) -> bool {
+        self == Self::LINK && at.frame == 0
     }
 
     /// The caller of a function with the registers `from`. `read` returns the word at an address of

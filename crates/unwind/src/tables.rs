@@ -223,7 +223,7 @@ impl<M: MemorySource> UnwindTables<M> {
                 CallerStep::Found(caller) => at = caller,
                 CallerStep::Outermost => return CopyEnd::Outermost,
                 CallerStep::Unknown if is_beyond => return CopyEnd::Copy,
-                CallerStep::Unknown if rule.is_first(at, into.len()) => return CopyEnd::Outermost,
+                CallerStep::Unknown if into.len() > 1 && rule.is_first(at) => return CopyEnd::Outermost,
                 CallerStep::Unknown => return CopyEnd::Unknown,
             }
         }

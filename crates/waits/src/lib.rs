@@ -20,6 +20,7 @@
 //! | [`CpuTaking`] | the CPU time of single tasks, while a client requests it |
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | `known` | the places where a task waits, by its seats |
+//! | `stacks` | stacks, each with a number |
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
@@ -63,6 +64,7 @@ mod share;
 mod slab;
 mod slot;
 mod slow;
+mod stacks;
 mod stretch;
 mod task;
 mod trace_context;

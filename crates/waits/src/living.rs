@@ -244,13 +244,18 @@ pub fn wake_unplaced_part(from: usize, most: usize) -> WokenPart {
     }
     let run = run();
     let is_meant = |slot: &&'static Slot| {
-        look(slot, run).is_some_and(|task| task.state == TaskState::Awaiting && task.places.is_empty())
+        look(slot, run).is_some_and(|task| task.state == TaskState::Awaiting && is_unplaced(&task.places))
     };
     // The runtime's wake is code of the host's: a panic of one is no reason to leave out the rest.
     let is_woken = |slot: &&'static Slot| catch_unwind(|| waker::wake_task(slot)).unwrap_or(false);
     let (slots, all) = slab::part(from, most);
     let next = from.saturating_add(most);
     WokenPart { woken: slots.filter(is_meant).filter(is_woken).count(), next: (next < all).then_some(next) }
+}
+
+/// Whether another poll would show where the task waits.
+fn is_unplaced(places: &[u32]) -> bool {
+    places.iter().all(|place| *place == places::UNLEARNED_PLACE)
 }
 
 /// A whole look at a slot.

@@ -25,71 +25,47 @@
 //! # Cost
 //!
 //! While places are not requested: two loads of a word for each poll, and one for each clone of a
-//! waker. Otherwise a comparison of the return addresses with those of the task's places, and for a
-//! new place a walk along the frame pointers, and a look-up.
+//! waker. Otherwise a comparison of the return addresses with those of the task's places, and for
+//! another place a walk by the unwind tables, and a look-up. A stack that has no number yet is
+//! walked twice.
 //!
 //! # Async-signal-safety
 //!
 //! No lock, no allocation. System calls for the pages of a stack that no walk has seen before, and
-//! on a stack that is not the thread's own.
+//! on a stack that is not the thread's own. Page faults for the table, and for the memory of a
+//! thread that walks for the first time.
 //!
 //! # Safety
 //!
-//! The unsafe code makes a reference to a mapping that stays, and reads the stack of the calling
-//! thread within the bounds that it has found.
+//! The unsafe code makes a reference to a mapping that stays.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_sys::own_stack;
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
-use dormouse_sys::stack::here;
+use dormouse_sys::stack::{CallFrame, here};
 
 use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
 use crate::rows::GROUPS;
 use crate::seat::{PART, Seat, turn};
 use crate::slot::{Slot, at};
+use crate::stacks::{self, STACKS, Stacks, Taker, cells, claim_cell, mixed};
+pub use crate::stacks::{Place, PlaceCoverage, UNKNOWN_PLACE, UNLEARNED_PLACE, learn};
+pub use dormouse_unwind::WalkEnd;
 
-/// The place of a waker whose stack is unknown: the code has no frame pointers, or there is no
-/// room.
-pub const UNKNOWN_PLACE: u32 = 1;
-
-/// How many stacks there is room for, the first two numbers included: 6 MB, of which as much is
-/// taken as is used.
-const STACKS: usize = 1 << 14;
 /// How many pairs of group and place have a sum of their own.
 const SUMS: usize = 1 << 14;
-/// The most frames of a stack.
-const FRAMES: usize = 30;
 /// The bits of a count of those who ask for places.
 const ASKERS: u64 = (1 << 20) - 1;
 /// How many wakers of a part have places.
 const KEPT_OF_PART: u64 = 6;
-/// How far from its hash a stack or a sum may lie.
-const REACH: usize = 32;
-
-/// A stack, by its number.
-#[repr(align(64))]
-struct Stack {
-    /// 0: free.
-    hash: AtomicU64,
-    /// 0: it is not whole yet. [`CUT`] besides: the stack goes on.
-    depth: AtomicUsize,
-    frames: [AtomicUsize; FRAMES],
-    /// How far below the end of the poll's stack each frame begins, the innermost the furthest; 0:
-    /// that is not known.
-    below: [AtomicU32; FRAMES],
-}
-
-const CUT: usize = 1 << 31;
-
 /// The time of a group at a place.
 struct Sum {
     /// See [`key`]; 0: free.
@@ -99,12 +75,8 @@ struct Sum {
 }
 
 struct Table {
-    /// Stacks and sums that found no room.
-    no_room: AtomicU64,
-    /// Wakers whose stack is not known.
-    unknown: AtomicU64,
+    stacks: Stacks,
     sums: [Sum; SUMS],
-    stacks: [Stack; STACKS],
 }
 
 // SAFETY: atomics alone.
@@ -161,6 +133,7 @@ impl Placing {
     /// If the kernel has no memory for the table of stacks.
     pub fn start() -> io::Result<Self> {
         own_stack::learn();
+        stacks::begin();
         // Rounded up to a stamp that has not come yet: never longer than it is.
         let first = (stamp() | ASKERS) + 2;
         let more = |asked: u64| Some(if asked == 0 { first } else { asked + 1 });
@@ -256,61 +229,22 @@ pub(crate) fn parts(
     })
 }
 
-/// The cells in which what has this hash may be.
-fn cells<T>(of: &[T], hash: u64) -> impl Iterator<Item = (usize, &T)> {
-    let first = hash as usize % of.len();
-    (first..first + REACH).map(move |at| (at % of.len(), &of[at % of.len()]))
-}
-
-/// Whether the cell is the one of `key` now, and whether it was free.
-fn claim(cell: &AtomicU64, key: u64) -> Option<bool> {
-    let found = match cell.load(Ordering::Relaxed) {
-        0 => cell.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed).err(),
-        other => Some(other),
-    };
-    match found {
-        None => Some(true),
-        Some(found) => (found == key).then_some(false),
-    }
-}
-
-impl Stack {
-    fn fill(&self, frames: &[usize], bounds: Option<&Range<usize>>) {
-        for (to, frame) in self.frames.iter().zip(frames) {
-            to.store(*frame, Ordering::Relaxed);
-        }
-        let cut = if frames.len() > FRAMES { CUT } else { 0 };
-        let depth = frames.len().min(FRAMES);
-        if let Some(&Range { start, end }) = bounds {
-            let mut at = start;
-            for below in &self.below[..depth] {
-                below.store((end - at) as u32, Ordering::Relaxed);
-                // SAFETY: the walk has found the frame there, between the stack pointer and the end
-                // of the poll's stack, on the calling thread's own. Volatile: other code wrote it.
-                at = unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() };
-            }
-        }
-        // Release: who finds the depth finds the rest.
-        self.depth.store(depth | cut, Ordering::Release);
-    }
-}
-
 impl Table {
     /// The seat of a waker that is taken by a function with these registers, and the turn. `None`:
     /// the caller is no leaf, or there is no seat for it.
     #[inline(never)]
-    fn note(&self, slot: &Slot, is_part: bool, (frame, stack): (usize, usize)) -> Option<(usize, usize)> {
+    fn note(&self, slot: &Slot, is_part: bool, from: CallFrame) -> Option<(usize, usize)> {
         let top = slot.top.load(Ordering::Relaxed);
         // So is one that a handler makes beside the poll.
-        if slot.polling.load(Ordering::Relaxed) == 0 || top <= stack {
+        if slot.polling.load(Ordering::Relaxed) == 0 || top <= from.stack {
             return None;
         }
-        let own = own_stack::from(stack);
+        let taker = Taker { from, top, own: own_stack::from(from.stack) };
         let poll = poll(slot);
-        let has = |seat: &Seat| self.has(seat.place(), frame, top, &own);
+        let has = |seat: &Seat| self.stacks.has(seat.place(), &taker);
         let (n, place) = match slot.seats.iter().position(has) {
             Some(n) => (n, slot.seats[n].place()),
-            None => Self::seat(slot, poll, self.place_of(frame, stack, top, &own)?)?,
+            None => Self::seat(slot, poll, self.stacks.place_of(&taker)?)?,
         };
         let of = if is_part { PART } else { poll };
         slot.seats[n].take(place, of).then_some((n + 1, turn(poll)))
@@ -330,60 +264,6 @@ impl Table {
         Some((n?, place))
     }
 
-    /// Whether the stack from `frame` to `top` on the thread's own is that of the place: each
-    /// return address lies where it lay when the stack got its number.
-    fn has(&self, place: u32, frame: usize, top: usize, own: &Range<usize>) -> bool {
-        let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNKNOWN_PLACE) else {
-            return false;
-        };
-        let at = |below: &AtomicU32| top.wrapping_sub(below.load(Ordering::Relaxed) as usize);
-        if at(&stack.below[0]) != frame || frame >= top || !own.contains(&frame) || !own.contains(&top) {
-            return false;
-        }
-        // Acquire: pairs with the store in `fill`.
-        let depth = (stack.depth.load(Ordering::Acquire) & !CUT).min(FRAMES);
-        let frames = stack.below[..depth].iter().zip(&stack.frames[..depth]);
-        depth > 0
-            && frames.fold(true, |is_same, (below, known)| {
-                // SAFETY: words of a frame between the stack pointer and `top`, on the stack of the
-                // calling thread, which can be read. Volatile: other code of the thread wrote them.
-                let returns_to =
-                    unsafe { std::ptr::with_exposed_provenance::<usize>(at(below)).add(1).read_volatile() };
-                is_same & (returns_to.wrapping_sub(1) == known.load(Ordering::Relaxed))
-            })
-    }
-
-    /// The number of the place of that stack; `None`: it is not that of the poll.
-    fn place_of(&self, frame: usize, stack: usize, top: usize, own: &Range<usize>) -> Option<u32> {
-        let mut frames = [0; FRAMES + 1];
-        let depth = own_stack::own_callers(frame, stack, top, &mut frames)?;
-        let bounds = (own.contains(&frame) && own.contains(&top)).then_some(frame..top);
-        Some(self.number(&frames[..depth], bounds.as_ref()))
-    }
-
-    /// The number of a stack. `bounds`: its innermost frame and its end, if it is the thread's own.
-    fn number(&self, frames: &[usize], bounds: Option<&Range<usize>>) -> u32 {
-        if frames.is_empty() {
-            self.unknown.fetch_add(1, Ordering::Relaxed);
-            return UNKNOWN_PLACE;
-        }
-        let hash = frames.iter().fold(frames.len() as u64, |hash, frame| mixed(hash ^ *frame as u64));
-        let hash = (hash ^ hash >> 32).max(1);
-        for (at, stack) in cells(&self.stacks, hash) {
-            if at as u32 <= UNKNOWN_PLACE {
-                continue;
-            }
-            match claim(&stack.hash, hash) {
-                None => continue,
-                Some(false) => {}
-                Some(true) => stack.fill(frames, bounds),
-            }
-            return at as u32;
-        }
-        self.no_room.fetch_add(1, Ordering::Relaxed);
-        UNKNOWN_PLACE
-    }
-
     #[inline(never)]
     fn ended(&self, slot: &Slot, ns: u64, woken: u64) {
         let known = if woken == 0 { Known::of(slot) } else { Known::woken(slot, woken) };
@@ -393,47 +273,23 @@ impl Table {
     }
 
     fn add(&self, key: u64, ns: u64) {
-        let found = cells(&self.sums, mixed(key) >> 32).find(|(_, sum)| claim(&sum.key, key).is_some());
+        let found = cells(&self.sums, mixed(key) >> 32).find(|(_, sum)| claim_cell(&sum.key, key).is_some());
         match found {
             Some((_, sum)) => {
                 sum.ns.fetch_add(ns, Ordering::Relaxed);
                 sum.waits.fetch_add(1, Ordering::Relaxed);
             }
             None => {
-                self.no_room.fetch_add(1, Ordering::Relaxed);
+                self.stacks.no_room.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
-
-    fn stack(&self, number: u32) -> Option<Place> {
-        let stack = self.stacks.get(number as usize)?;
-        // Acquire: pairs with the store in `number`.
-        let word = stack.depth.load(Ordering::Acquire);
-        let depth = word & !CUT;
-        let frames = stack.frames.iter().take(depth).map(|frame| frame.load(Ordering::Relaxed) as u64);
-        (depth > 0).then(|| Place { number, stack: frames.collect(), is_cut: word & CUT != 0 })
-    }
 }
 
-fn mixed(word: u64) -> u64 {
-    word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-}
-
-/// A place where tasks wait.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The place's number, which it keeps as long as the process lives.
-    pub number: u32,
-    /// The stack from the leaf (the innermost future) to the poll of its task: each return address,
-    /// minus one.
-    pub stack: Vec<u64>,
-    /// Whether the outermost frames are missing because there was no room.
-    pub is_cut: bool,
-}
-
-/// The place with a number; `None` if there is none, as for [`UNKNOWN_PLACE`].
+/// The place with a number; `None` if there is none, as for [`UNKNOWN_PLACE`] and
+/// [`UNLEARNED_PLACE`].
 pub fn place(number: u32) -> Option<Place> {
-    table()?.stack(number)
+    table()?.stacks.get(number)
 }
 
 /// All places from this number on, in order of their numbers.
@@ -448,18 +304,7 @@ pub(crate) fn sums() -> impl Iterator<Item = (u64, [u64; 2])> {
     sums.iter().map(move |sum| (load(&sum.key), [load(&sum.ns), load(&sum.waits)])).filter(|sum| sum.0 != 0)
 }
 
-/// Why places are missing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PlaceCoverage {
-    /// The number of wakers whose stack is unknown, because their leaf's code has no frame
-    /// pointers.
-    pub unknown: u64,
-    /// The number of stacks, and times, for which the tables had no room.
-    pub no_room: u64,
-}
-
 /// How many places are missing so far, and why.
 pub fn place_coverage() -> PlaceCoverage {
-    let count = |of: fn(&Table) -> &AtomicU64| table().map_or(0, |table| of(table).load(Ordering::Relaxed));
-    PlaceCoverage { unknown: count(|table| &table.unknown), no_room: count(|table| &table.no_room) }
+    table().map(|table| table.stacks.coverage()).unwrap_or_default()
 }

@@ -4,6 +4,7 @@ use dormouse_sys::keeper::KeeperError;
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::trap::{self, Disposition};
 use dormouse_sys::{loader, perf, rendezvous};
+use dormouse_unwind::own;
 
 use super::duty::{Duty, Known};
 use super::entry::{self, Claimed, MOST_WATCHES};
@@ -76,6 +77,8 @@ impl Watch {
             return Err(Error::Filtered);
         }
         let copy = take_signal()?;
+        // Without tables callers are found by frame pointers.
+        let _no_tables = own::begin();
         let mut holders = holders::lock()?;
         let admitted = holders.admit(spec, group)?;
         let pieces = admitted.pieces.clone();
@@ -111,6 +114,7 @@ impl Watch {
     /// On the keeper, for which this thread waits, a system call for each thread that was alive
     /// when the watch was armed; a few on this thread, unless a filter is in the way.
     pub fn report(&self) -> WatchReport {
+        own::step();
         let number = self.number();
         let is_taken = is_signal_taken();
         // Before the kernel's count: no more hits are delivered than it has counted.
@@ -136,6 +140,7 @@ impl Watch {
     /// not in it. Up to a thousand hits are kept for the next call; further ones are dropped, and
     /// counted in [`Coverage::dropped`]. While one thread takes hits, another one gets none.
     pub fn take_hits(&self) -> Vec<WatchHit> {
+        own::step();
         let mut hits = Vec::new();
         self.claimed.tally.take_hits(|hit| hits.push(WatchHit::from(hit)));
         hits

@@ -104,8 +104,8 @@ pub struct WatchSite {
     pub task: u64,
     /// The time of the last of these hits by `CLOCK_MONOTONIC`, in nanoseconds.
     pub mono_ns: u64,
-    /// The stack of the first of these hits: return addresses by frame pointers, the caller's
-    /// first.
+    /// The stack of the first of these hits: return addresses, the caller's first. Of a later one,
+    /// if functions of the first had not been met before.
     pub stack: Vec<usize>,
 }
 
@@ -126,6 +126,6 @@ pub struct WatchHit {
     pub old: Option<u64>,
     /// See [`WatchSite::new`].
     pub new: Option<u64>,
-    /// Return addresses by frame pointers, the caller's first.
+    /// Return addresses, the caller's first.
     pub stack: Vec<usize>,
 }

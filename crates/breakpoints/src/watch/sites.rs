@@ -45,11 +45,13 @@ pub(super) struct Hit {
     pub(super) has_values: bool,
     pub(super) depth: usize,
     pub(super) stack: [usize; DEPTH],
+    /// Nothing had been learned about a function of the stack: some callers may be missing.
+    pub(super) is_missed: bool,
 }
 
 impl From<&Hit> for WatchHit {
     fn from(hit: &Hit) -> Self {
-        let &Hit { ip, group, tid, task, mono_ns, old, new, has_values, depth, stack } = hit;
+        let &Hit { ip, group, tid, task, mono_ns, old, new, has_values, depth, stack, .. } = hit;
         let [old, new] = [old, new].map(|value| has_values.then_some(value));
         Self { ip, group, tid, task, mono_ns, old, new, stack: stack[..depth.min(DEPTH)].to_vec() }
     }
@@ -68,7 +70,7 @@ struct Place {
     /// The group and one; 0: not set yet.
     group: AtomicU64,
     hits: AtomicU64,
-    /// Over the last hit, in the fields from here to `has_values`.
+    /// Over the last hit, in the fields from here to `stack`.
     last: Sequence,
     tid: AtomicU32,
     task: AtomicU64,
@@ -76,9 +78,12 @@ struct Place {
     old: AtomicU64,
     new: AtomicU64,
     has_values: AtomicBool,
-    /// The stack of the first hit, and its length and one; 0: not written yet.
+    /// The length of the first hit's stack, and the stack; of a later hit's, where functions of the
+    /// first had to be learned.
     depth: AtomicUsize,
     stack: [AtomicUsize; DEPTH],
+    /// The next hit shall leave its stack.
+    is_short: AtomicBool,
 }
 
 impl Sites {
@@ -93,15 +98,15 @@ impl Sites {
             return;
         };
         place.hits.fetch_add(1, Ordering::Relaxed);
-        if is_first {
+        let is_short = place.is_short.load(Ordering::Relaxed);
+        let with_stack = is_first || is_short && place.is_short.swap(false, Ordering::Relaxed);
+        if with_stack {
             stack(hit);
-            for (word, address) in place.stack.iter().zip(&hit.stack[..hit.depth.min(DEPTH)]) {
-                word.store(*address, Ordering::Relaxed);
-            }
-            // Pairs with the load in `site`.
-            place.depth.store(hit.depth + 1, Ordering::Release);
         }
-        place.set_last(hit);
+        let is_written = place.set_last(hit, with_stack);
+        if with_stack && (hit.is_missed || !is_written) {
+            place.is_short.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The place of a pair, and whether this hit has taken it.
@@ -136,23 +141,30 @@ impl Sites {
 }
 
 impl Place {
-    fn set_last(&self, hit: &Hit) {
-        let _written = self.last.try_write(|| {
+    /// Returns false if another handler is at it.
+    fn set_last(&self, hit: &Hit, with_stack: bool) -> bool {
+        let write = || {
             self.tid.store(hit.tid, Ordering::Relaxed);
             self.task.store(hit.task, Ordering::Relaxed);
             self.mono_ns.store(hit.mono_ns, Ordering::Relaxed);
             self.old.store(hit.old, Ordering::Relaxed);
             self.new.store(hit.new, Ordering::Relaxed);
             self.has_values.store(hit.has_values, Ordering::Relaxed);
-        });
+            if with_stack {
+                let depth = hit.depth.min(DEPTH);
+                self.depth.store(depth, Ordering::Relaxed);
+                for (word, address) in self.stack.iter().zip(&hit.stack[..depth]) {
+                    word.store(*address, Ordering::Relaxed);
+                }
+            }
+        };
+        self.last.try_write(write).is_some()
     }
 
     fn site(&self) -> Option<WatchSite> {
         let ip = self.ip.load(Ordering::Relaxed).checked_sub(1)?;
         let group = self.group.load(Ordering::Relaxed).checked_sub(1)? as u32;
         let hits = self.hits.load(Ordering::Relaxed);
-        // Pairs with the store in `add`.
-        let depth = self.depth.load(Ordering::Acquire).saturating_sub(1).min(DEPTH);
         let (mut site, is_whole) = self.last.read(|| {
             let has_values = self.has_values.load(Ordering::Relaxed);
             let value = |word: &AtomicU64| has_values.then_some(word.load(Ordering::Relaxed));
@@ -162,6 +174,10 @@ impl Place {
                 mono_ns: self.mono_ns.load(Ordering::Relaxed),
                 old: value(&self.old),
                 new: value(&self.new),
+                stack: self.stack[..self.depth.load(Ordering::Relaxed).min(DEPTH)]
+                    .iter()
+                    .map(|word| word.load(Ordering::Relaxed))
+                    .collect(),
                 ..WatchSite::default()
             }
         });
@@ -171,8 +187,7 @@ impl Place {
             // at all.
             (site.old, site.new) = (None, None);
         }
-        let stack = self.stack[..depth].iter().map(|word| word.load(Ordering::Relaxed)).collect();
-        Some(WatchSite { ip, group, hits, stack, ..site })
+        Some(WatchSite { ip, group, hits, ..site })
     }
 }
 
@@ -201,6 +216,17 @@ mod tests {
         found.sort_unstable();
         assert_eq!(found, [(0, 0, 1, 3), (0x1000, 0, 2, 1), (0x1000, 1, 1, 2)]);
         assert_eq!(others, 0);
+    }
+
+    #[test]
+    fn a_short_stack_is_replaced() {
+        let sites = Sites::new();
+        for (address, is_missed) in [(1, true), (2, false), (3, false)] {
+            sites.add(&mut hit(0x1000, 0, 7), |hit| {
+                (hit.stack[0], hit.depth, hit.is_missed) = (address, 1, is_missed);
+            });
+        }
+        assert_eq!(sites.read().0[0].stack, [2]);
     }
 
     #[test]

@@ -13,11 +13,12 @@ use dormouse_sys::perf::{Access, Attr, Breakpoint};
 use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Queue};
 use dormouse_sys::trap::PerfTrap;
-use dormouse_sys::{peek, stack, thread};
+use dormouse_sys::{peek, thread};
+use dormouse_unwind::{CallFrame, claim, walk_unbound};
 
 use super::hook;
 use super::sched;
-use super::sites::{Hit, Sites};
+use super::sites::{DEPTH, Hit, Sites};
 use super::spec::{Filter, WatchSpec};
 use super::split::Piece;
 use crate::MOST_SLOTS;
@@ -236,7 +237,7 @@ impl Tally {
         };
         let walk = |hit: &mut Hit| {
             if !is_late && hit.depth == 0 {
-                hit.depth = stack::walk(trap.frame, trap.stack, &mut hit.stack);
+                (hit.depth, hit.is_missed) = callers(tid, trap, &mut hit.stack);
             }
         };
         self.sites.add(&mut hit, walk);
@@ -266,6 +267,23 @@ impl Tally {
         let old = last.swap(new, Ordering::Relaxed);
         passes(self.spec.filter, piece, old, new).then_some(Some((old, new)))
     }
+}
+
+/// Fills in the return addresses of a hit's callers, the innermost first. Returns their number,
+/// and whether nothing had been learned about one of the functions.
+fn callers(tid: u32, trap: &PerfTrap, into: &mut [usize; DEPTH]) -> (usize, bool) {
+    let from = CallFrame { instruction: trap.ip, stack: trap.stack, frame: trap.frame };
+    let (mut count, cache) = (0_usize, claim(tid));
+    let mut take = |caller: CallFrame| {
+        if let Some(place) = count.checked_sub(1).and_then(|at| into.get_mut(at)) {
+            *place = caller.instruction + 1;
+        }
+        count += 1;
+        count <= DEPTH
+    };
+    // The bounds of the thread's own stack are in a thread-local.
+    let walk = walk_unbound(cache.as_deref(), from, &mut take);
+    (count.saturating_sub(1), walk.is_missed)
 }
 
 /// Whether a change of a piece's value is to be reported.

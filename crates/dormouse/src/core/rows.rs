@@ -6,7 +6,7 @@ use dormouse_protocol::{
     BatchStat, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow, ProbeInfo,
     QueueRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
 };
-use dormouse_waits::places::Place;
+use dormouse_waits::places::{Place, WalkEnd};
 use dormouse_waits::{Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext, Unanswered};
 
 use crate::core::group::Group;
@@ -79,8 +79,9 @@ pub(crate) fn task_row(of: LivingTask) -> TaskRow {
     }
 }
 
-pub(crate) fn place_row(Place { number, stack, is_cut }: Place) -> PlaceRow {
-    PlaceRow { number, stack, cut: is_cut }
+pub(crate) fn place_row(Place { number, stack, inner, end }: Place) -> PlaceRow {
+    let cut = end == WalkEnd::Enough;
+    PlaceRow { number, stack, cut, inner: cut.then_some(inner as u32), lost: end == WalkEnd::Unknown }
 }
 
 pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {

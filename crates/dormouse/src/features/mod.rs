@@ -6,6 +6,7 @@ mod clients;
 pub(crate) mod cost;
 pub(crate) mod hello;
 mod keys;
+pub(crate) mod learning;
 pub(crate) mod limit;
 pub(crate) mod long_polls;
 pub mod metrics;

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use dormouse_keys::{Key, Lease, static_key, unlikely};
 use dormouse_sys::heap::{Heap, Listener, Subscription};
 use dormouse_sys::process::fork::{Mutex, Phase};
-use dormouse_sys::stack;
+use dormouse_sys::stack::{self, CallFrame};
 use dormouse_sys::thread::ThreadBlock;
 
 use super::event::{Event, Pmu, Unit};
@@ -147,14 +147,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     }
 }
 
-/// The frame and the stack pointer of the code that allocates, as [`stack::here`] gives them. The
-/// functions that ask for them are always inlined into that code.
-type Here = (usize, usize);
-
 /// Awake. Apart from the others, so that these need no register for it.
 impl<A: GlobalAlloc> Alloc<A> {
     #[inline(never)]
-    unsafe fn alloc_awake(&self, layout: Layout, from: Here) -> *mut u8 {
+    unsafe fn alloc_awake(&self, layout: Layout, from: CallFrame) -> *mut u8 {
         // SAFETY: the caller's promise.
         let place = unsafe { self.0.alloc(layout) };
         allocated(place, layout.size(), from);
@@ -162,7 +158,7 @@ impl<A: GlobalAlloc> Alloc<A> {
     }
 
     #[inline(never)]
-    unsafe fn alloc_zeroed_awake(&self, layout: Layout, from: Here) -> *mut u8 {
+    unsafe fn alloc_zeroed_awake(&self, layout: Layout, from: CallFrame) -> *mut u8 {
         // SAFETY: the caller's promise.
         let place = unsafe { self.0.alloc_zeroed(layout) };
         allocated(place, layout.size(), from);
@@ -183,7 +179,7 @@ impl<A: GlobalAlloc> Alloc<A> {
     }
 
     #[inline(never)]
-    unsafe fn realloc_awake(&self, place: *mut u8, layout: Layout, size: usize, from: Here) -> *mut u8 {
+    unsafe fn realloc_awake(&self, place: *mut u8, layout: Layout, size: usize, from: CallFrame) -> *mut u8 {
         // As in `dealloc_awake`. One that then fails is taken for freed.
         if unlikely!(FOLLOWED) {
             sampling::freed(place.addr());
@@ -199,7 +195,7 @@ impl<A: GlobalAlloc> Alloc<A> {
 }
 
 #[inline]
-fn allocated(place: *mut u8, bytes: usize, from: Here) {
+fn allocated(place: *mut u8, bytes: usize, from: CallFrame) {
     if unlikely!(COUNTED) && !place.is_null() {
         count_allocated(bytes);
     }

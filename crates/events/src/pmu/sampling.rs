@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_keys::static_key;
 use dormouse_sys::heap::{Allocation, Listener};
+use dormouse_sys::stack::CallFrame;
 use dormouse_sys::underway::Underway;
 
 static_key! {
@@ -85,17 +86,17 @@ fn listener() -> Option<&'static Listener> {
     unsafe { LISTENER.load(Ordering::Acquire).as_ref() }
 }
 
-/// An allocation was made, by the code with these frame and stack pointers. Never inlined: counting
+/// An allocation was made, by the code with these registers. Never inlined: counting
 /// alone need not save the registers that this takes.
 #[inline(never)]
-pub(super) fn allocated(place: usize, size: usize, (frame, stack): (usize, usize)) {
+pub(super) fn allocated(place: usize, size: usize, from: CallFrame) {
     COUNTDOWN.with(|countdown| {
         let period = PERIOD.load(Ordering::Relaxed);
         let left = countdown.left.get();
         if period == countdown.period.get() && (size as u64) < left {
             countdown.left.set(left - size as u64);
         } else if countdown.is_picked(size as u64, period) {
-            countdown.tell(&Allocation { place, size, period, frame, stack });
+            countdown.tell(&Allocation { place, size, period, from });
         }
     });
 }

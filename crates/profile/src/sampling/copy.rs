@@ -18,8 +18,7 @@
 use std::ops::Range;
 
 use dormouse_sys::peek;
-
-use super::registers::Registers;
+use dormouse_unwind::CallFrame;
 
 /// The most bytes of a stack. That of a worker of a usual service in release is some kilobytes
 /// deep, a hundred frames of a build without optimisation are longer. `perf record` takes 8 KiB.
@@ -28,7 +27,7 @@ pub(super) const COPY: usize = 32 * 1024;
 /// A copied piece of a stack.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StackCopy {
-    pub(super) registers: Registers,
+    pub(super) registers: CallFrame,
     length: u32,
     /// Whether the stack goes on behind it, or may do so.
     pub(super) is_cut: bool,
@@ -46,7 +45,7 @@ impl StackCopy {
     /// # Safety
     ///
     /// `into` is a place for a copy.
-    pub(super) unsafe fn leave_out(into: *mut Self, from: Registers) {
+    pub(super) unsafe fn leave_out(into: *mut Self, from: CallFrame) {
         // SAFETY: a place of the caller's.
         unsafe { ((*into).registers, (*into).length, (*into).is_cut) = (from, 0, true) };
     }
@@ -62,7 +61,7 @@ impl StackCopy {
     ///
     /// `own` is empty, or can be read by the calling thread from the stack pointer on, if that lies
     /// in it. `into` is a place for a copy, in which every byte is a number.
-    pub(super) unsafe fn fill(into: *mut Self, from: Registers, own: &Range<usize>) {
+    pub(super) unsafe fn fill(into: *mut Self, from: CallFrame, own: &Range<usize>) {
         // SAFETY: a place of the caller's, whose bytes have been initialised.
         let into = unsafe { &mut *into };
         into.registers = from;
@@ -95,7 +94,7 @@ mod tests {
     use crate::sampling::queue::Queue;
 
     fn copy(stack: usize, own: &Range<usize>) -> Box<StackCopy> {
-        let registers = Registers { instruction: 1, frame: 2, stack };
+        let registers = CallFrame { instruction: 1, frame: 2, stack };
         let queue = Queue::<StackCopy>::map(1).unwrap();
         // SAFETY: the queue's place; the rest of the record is not read.
         unsafe {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use dormouse_protocol::profile::ProfileKind;
 use dormouse_sys::{keeper, memory};
+use dormouse_unwind::own;
 
 use super::engine::Engine;
-use super::own_tables::OwnTables;
 use super::{alloc, cpu, faults};
 use crate::options::Options;
 use crate::{Error, Profile};
@@ -17,37 +17,36 @@ pub(super) struct Duty {
     cpu: Option<cpu::Sampler>,
     alloc: alloc::Sampler,
     faults: faults::Sampler,
-    tables: OwnTables,
 }
 
 impl Duty {
-    /// The engines, and what they share.
-    fn parts(&mut self) -> ([&mut dyn Engine; 3], &mut OwnTables) {
-        ([&mut self.cpu, &mut self.alloc, &mut self.faults], &mut self.tables)
+    fn engines(&mut self) -> [&mut dyn Engine; 3] {
+        [&mut self.cpu, &mut self.alloc, &mut self.faults]
     }
 
-    fn engine(&mut self, kind: ProfileKind) -> Option<(&mut dyn Engine, &mut OwnTables)> {
-        let (engines, tables) = self.parts();
-        let engine = engines.into_iter().find(|engine| engine.kind() == kind)?;
-        Some((engine, tables))
+    fn engine(&mut self, kind: ProfileKind) -> Option<&mut dyn Engine> {
+        self.engines().into_iter().find(|engine| engine.kind() == kind)
     }
 
     /// Begins a profile.
     pub(super) fn start(&mut self, number: u64, options: &Options) -> Result<(), Error> {
-        let (engine, tables) = self
+        let engine = self
             .engine(options.kind)
             .ok_or_else(|| Error::Unavailable("wall time is not sampled, but counted".into()))?;
-        engine.start(number, options, tables)
+        let note = own::begin().err().map(|why| format!("callers are found by frame pointers alone: {why}"));
+        engine.start(number, options, note.as_deref())
     }
 
     /// The profile so far.
     pub(super) fn read(&mut self, kind: ProfileKind, number: u64) -> Result<Profile, Error> {
         let ended = || Error::Unavailable("the profile has ended with its sampler".into());
-        let (engine, tables) = self.engine(kind).ok_or_else(ended)?;
+        let engine = self.engine(kind).ok_or_else(ended)?;
         if !memory::is_there(engine.size(number)) {
             return Err(Error::Unavailable("there is no memory for the profile".into()));
         }
-        engine.read(number, tables).ok_or_else(ended)
+        let profile = engine.read(number).ok_or_else(ended);
+        own::step();
+        profile
     }
 }
 
@@ -59,17 +58,14 @@ impl keeper::Duty for Duty {
     }
 
     fn step(&mut self) -> Duration {
-        let (engines, tables) = self.parts();
-        let steps = engines.into_iter().filter_map(|engine| engine.step(tables));
-        steps.min().unwrap_or(Duration::from_secs(1))
+        let pause = self.engines().into_iter().filter_map(Engine::step).min();
+        own::step();
+        pause.unwrap_or(Duration::from_secs(1))
     }
 
     fn end(&mut self, (kind, number): Self::Id) {
-        if let Some((engine, tables)) = self.engine(kind) {
-            engine.end(number, tables);
-        }
-        if keeper::Duty::is_empty(self) {
-            self.tables.end();
+        if let Some(engine) = self.engine(kind) {
+            engine.end(number);
         }
     }
 }
@@ -91,7 +87,7 @@ mod tests {
 
     impl Duty {
         fn take_in(&mut self, samples: std::ops::Range<u64>) {
-            self.cpu.as_mut().unwrap().take_in(samples, &mut self.tables);
+            self.cpu.as_mut().unwrap().take_in(samples);
         }
     }
 

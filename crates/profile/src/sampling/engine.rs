@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use dormouse_protocol::profile::{Profile, ProfileKind};
 
-use super::own_tables::OwnTables;
 use crate::Error;
 use crate::options::Options;
 
@@ -14,19 +13,19 @@ pub(super) trait Engine: Debug {
     /// The kind of its samples.
     fn kind(&self) -> ProfileKind;
 
-    /// Begins a profile.
-    fn start(&mut self, number: u64, options: &Options, tables: &mut OwnTables) -> Result<(), Error>;
+    /// Begins a profile, whose reader is to be told `note`.
+    fn start(&mut self, number: u64, options: &Options, note: Option<&str>) -> Result<(), Error>;
 
     /// Upper bound for the bytes that [`Engine::read`] allocates.
     fn size(&self, number: u64) -> usize;
 
     /// The profile so far; `None` if there is none of this number.
-    fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile>;
+    fn read(&mut self, number: u64) -> Option<Profile>;
 
     /// Ends a profile. The last one takes all timers, events and listeners with it.
-    fn end(&mut self, number: u64, tables: &mut OwnTables);
+    fn end(&mut self, number: u64);
 
     /// Reads the samples that threads have left, and from time to time looks for new threads.
     /// Returns the time until the next step; `None` while no profile is taken.
-    fn step(&mut self, tables: &mut OwnTables) -> Option<Duration>;
+    fn step(&mut self) -> Option<Duration>;
 }

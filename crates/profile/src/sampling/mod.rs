@@ -8,7 +8,6 @@
 //! | `copy` | a copy of its stack, for callers by tables |
 //! | `queue` | records on their way to the sampler |
 //! | `sum` | what profiles of allocations and faults have in common |
-//! | `own_tables` | the unwind tables of this process |
 //! | `engine` | what the engines of all kinds have in common |
 //! | `cpu`, `alloc`, `faults` | the engines, one for each kind |
 //! | `duty`, `keeper` | all engines, and their thread |
@@ -24,7 +23,6 @@ mod duty;
 mod engine;
 mod faults;
 mod keeper;
-mod own_tables;
 mod queue;
 mod registers;
 mod stack_reader;

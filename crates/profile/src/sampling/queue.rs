@@ -19,11 +19,10 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
 use dormouse_sys::sync;
 
-use super::walk::DEPTH;
+use super::walk::Frames;
 
 /// A sample as a handler leaves it; `T` is the part that depends on its kind.
 #[derive(Debug, Clone, Copy)]
@@ -32,14 +31,7 @@ pub(super) struct Record<T> {
     /// `CLOCK_MONOTONIC` at the last tick.
     pub(super) at_ns: u64,
     pub(super) group: u32,
-    /// How many of the frames there are.
-    pub(super) depth: u32,
-    pub(super) end: WalkEnd,
-    /// Whether callers were followed by frame pointers, because nothing had been learned about a
-    /// function.
-    pub(super) is_missed: bool,
-    /// Addresses inside of instructions, the innermost first.
-    pub(super) frames: [usize; DEPTH],
+    pub(super) frames: Frames,
 }
 
 /// A queue of samples.
@@ -78,12 +70,5 @@ impl<T: Copy> QueueOf<T> {
         // Release: pairs with the load in `get`.
         self.queue.store(ptr::from_ref(queue).cast_mut(), Ordering::Release);
         Ok(queue)
-    }
-}
-
-impl<T> Record<T> {
-    /// The frames, the innermost first.
-    pub(super) fn frames(&self) -> &[usize] {
-        &self.frames[..(self.depth as usize).min(DEPTH)]
     }
 }

@@ -7,24 +7,17 @@
 
 use std::ffi::c_void;
 
-/// The registers from which a walk begins.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Registers {
-    /// The instruction that would come next.
-    pub(super) instruction: usize,
-    pub(super) frame: usize,
-    pub(super) stack: usize,
-}
+use dormouse_unwind::CallFrame;
 
 /// The registers of the code that a signal has interrupted.
 ///
 /// # Safety
 ///
 /// `context` is the third argument of a handler that was installed with `SA_SIGINFO`.
-pub(super) unsafe fn interrupted(context: *const c_void) -> Registers {
+pub(super) unsafe fn interrupted(context: *const c_void) -> CallFrame {
     // SAFETY: the caller's promise.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    Registers {
+    CallFrame {
         instruction: registers[libc::REG_RIP as usize] as usize,
         frame: registers[libc::REG_RBP as usize] as usize,
         stack: registers[libc::REG_RSP as usize] as usize,

@@ -14,9 +14,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-use dormouse_sys::memory;
 use dormouse_sys::process::identity;
-use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
+use dormouse_unwind::{CallFrame, CopyEnd, own};
 
 use super::asleep::{self, Asleep, Doing};
 use super::chain::{CopiedStack, ends_with_call};
@@ -33,8 +32,6 @@ const LOOK: Duration = Duration::from_millis(1);
 const REFRESH: Duration = Duration::from_secs(1);
 /// The bytes of the longest call.
 const CALL: usize = 7;
-/// The memory that a look at the mappings may take.
-const ROOM: usize = 24 << 20;
 /// The most bytes of a stack whose bounds are not known.
 const UNBOUNDED: u64 = 16 * 1024;
 
@@ -47,8 +44,6 @@ pub(crate) struct StackSource {
     mappings: Mappings,
     refreshed: Instant,
     blocks: Blocks,
-    /// `None` where there is no memory for them.
-    tables: Option<ProcessTables>,
 }
 
 impl StackSource {
@@ -58,11 +53,10 @@ impl StackSource {
             .map_err(|error| NoStack::Refused(format!("the process's memory file: {error}")))?;
         let mut mappings = Mappings::default();
         mappings.refresh();
-        let tables = memory::is_there(ROOM).then(ProcessTables::own);
-        let tables =
-            tables.and_then(Result::ok).filter(|tables| tables.is_code(Self::new as *const () as u64));
+        // Without tables callers are found by links.
+        let _no_tables = own::begin();
         let process = identity::id();
-        Ok(Self { process, memory, mappings, refreshed: Instant::now(), blocks: Blocks::find(), tables })
+        Ok(Self { process, memory, mappings, refreshed: Instant::now(), blocks: Blocks::find() })
     }
 
     /// The stack of a thread.
@@ -101,7 +95,7 @@ impl StackSource {
         let asking = Asking::begin(tid, &self.own_stack(tid).unwrap_or(0..0))?;
         loop {
             std::thread::sleep(LOOK);
-            if let Some(stack) = asking.answer(self.tables.as_mut()) {
+            if let Some(stack) = asking.answer() {
                 return Ok(Some(stack));
             }
             if asleep::doing(tid)? != Doing::Runs {
@@ -136,7 +130,7 @@ impl StackSource {
         if self.mappings.of(asleep.instruction).is_none() {
             self.refresh();
         }
-        let Self { memory, mappings, tables, .. } = self;
+        let Self { memory, mappings, .. } = self;
         let found = copy.callers(|address| {
             let mut code = [0; CALL];
             mappings.of(address).is_some()
@@ -146,22 +140,20 @@ impl StackSource {
         let callers = found.returns.iter().map(|returns_to| returns_to - 1);
         let mut frames: Vec<u64> = [asleep.instruction].into_iter().chain(callers).collect();
         let mut way = StackWay::Search;
-        if let Some(tables) = tables {
-            let links = found.places.iter().map(|place| place - size_of::<u64>() as u64);
-            let (instruction, stack) = (asleep.instruction as usize, asleep.stack as usize);
-            let mut functions = Vec::new();
-            for frame in links.chain([0]) {
-                let from = CallFrame { instruction, stack, frame: frame as usize };
-                let end = tables.follow(from, bytes, &mut functions);
-                // Without one any function that needs it looks like the last.
-                let is_whole = end == CopyEnd::Outermost && frame != 0;
-                if is_whole || functions.len() > frames.len() {
-                    frames.clone_from(&functions);
-                    way = StackWay::Tables;
-                }
-                if is_whole {
-                    break;
-                }
+        let links = found.places.iter().map(|place| place - size_of::<u64>() as u64);
+        let (instruction, stack) = (asleep.instruction as usize, asleep.stack as usize);
+        let mut functions = Vec::new();
+        for frame in links.chain([0]) {
+            let from = CallFrame { instruction, stack, frame: frame as usize };
+            let end = own::follow(from, bytes, &mut functions);
+            // Without one any function that needs it looks like the last.
+            let is_whole = end == CopyEnd::Outermost && frame != 0;
+            if is_whole || functions.len() > frames.len() {
+                frames.clone_from(&functions);
+                way = StackWay::Tables;
+            }
+            if is_whole {
+                break;
             }
         }
         ThreadStack { frames, way }

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
-use dormouse_sys::own_stack::WalkEnd;
+use dormouse_unwind::WalkEnd;
 
 use super::queue::Record;
+use super::walk::DEPTH;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
+use crate::symbols::deeper_than;
 
 /// The samples of one profile.
 #[derive(Debug)]
@@ -55,13 +57,10 @@ impl Sum {
             .entry(tid)
             .or_insert_with(|| aggregate.add_thread(Thread { tid, name: name_of(tid).unwrap_or_default() }));
         self.coverage.samples += 1;
-        match record.end {
-            WalkEnd::Cut => self.coverage.cut += 1,
-            WalkEnd::Last => self.coverage.ended += 1,
-            WalkEnd::Lost => {}
-        }
-        let frames = record.frames().iter().map(|&at| at as u64);
-        aggregate.add(record.group, thread, frames, values)
+        self.coverage.cut += u64::from(record.frames.is_cut());
+        self.coverage.ended += u64::from(record.frames.end == WalkEnd::Outermost);
+        let stack = record.frames.stack(deeper_than(DEPTH));
+        aggregate.add(record.group, thread, stack, values)
     }
 
     /// The bytes that a profile takes.

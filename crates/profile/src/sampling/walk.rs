@@ -1,10 +1,8 @@
-//! The stack of the interrupted code, by the unwind tables of what has been learned so far
-//! ([`dormouse_unwind::walk`]), and from the first function on of which nothing is known, by frame
-//! pointers.
+//! The stack of the interrupted code, as a record has it.
 //!
 //! # Async-signal-safety
 //!
-//! That of [`dormouse_unwind::walk`] and of [`own_stack::callers`].
+//! That of [`walk_into`].
 //!
 //! # Safety
 //!
@@ -13,65 +11,88 @@
 
 use std::ops::Range;
 
-use dormouse_sys::own_stack::{self, WalkEnd};
-use dormouse_unwind::{CallFrame, ThreadCache, Walk};
+use dormouse_unwind::{CallFrame, ThreadCache, WalkEnd, frames, walk_into};
 
-use super::registers::Registers;
+/// The most functions of a stack: of a deeper one those in the middle are left out.
+pub(super) const DEPTH: usize = 512;
 
-/// The most frames of a stack: the interrupted function and 127 callers.
-pub(super) const DEPTH: usize = 128;
-
-/// How a walk went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Walked {
-    /// How many frames were filled in.
-    pub(super) depth: usize,
+/// A stack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frames {
+    /// How many functions were found, also if there is no room for all.
+    pub(super) depth: u32,
     pub(super) end: WalkEnd,
-    /// Whether tables have not led to that end: nothing had been learned about a function.
+    /// Whether callers were followed by frame pointers, because nothing had been learned about a
+    /// function.
     pub(super) is_missed: bool,
+    /// Addresses inside of instructions, as [`frames`] has them.
+    pub(super) addresses: [usize; DEPTH],
 }
 
-/// Fills in the interrupted address, and for each caller an address inside of its call. `cache` is
-/// the thread's.
-///
-/// # Safety
-///
-/// `own` is empty, or the calling thread can read it: from the stack pointer on, if that lies in
-/// `own`, and in the red zone below, where the interrupted code may have written.
-pub(super) unsafe fn walk(
-    cache: Option<&ThreadCache>,
-    from: Registers,
-    own: &Range<usize>,
-    into: &mut [usize; DEPTH],
-) -> Walked {
-    // SAFETY: the caller's promise.
-    let Walk { depth, end, last } = unsafe { dormouse_unwind::walk(cache, from.into(), own, into) };
-    let end = match end {
-        dormouse_unwind::WalkStop::Outermost => WalkEnd::Last,
-        dormouse_unwind::WalkStop::Unknown => WalkEnd::Lost,
-        dormouse_unwind::WalkStop::Cut => WalkEnd::Cut,
-        dormouse_unwind::WalkStop::NotLearned => {
-            // The frame of a signal may lead to a lower address, which the thread need not be able
-            // to read.
-            let lowest = if own.contains(&from.stack) { from.stack } else { 0 };
-            // SAFETY: the caller's promise; not below the stack pointer, if that lies in `own`.
-            let (depth, end) =
-                unsafe { own_stack::callers(last.frame, last.stack.max(lowest), own, into, depth) };
-            return Walked { depth, end, is_missed: true };
+impl Frames {
+    pub(super) const NONE: Self =
+        Self { depth: 0, end: WalkEnd::Unknown, is_missed: false, addresses: [0; DEPTH] };
+
+    /// Fills in the interrupted address, and for each caller an address inside of its call. `cache`
+    /// is the thread's.
+    ///
+    /// # Safety
+    ///
+    /// `own` is empty, or the calling thread can read it: from the stack pointer on, if that lies
+    /// in `own`, and in the red zone below, where the interrupted code may have written.
+    pub(super) unsafe fn walk(&mut self, cache: Option<&ThreadCache>, from: CallFrame, own: &Range<usize>) {
+        let mut depth = 0;
+        // SAFETY: the caller's promise.
+        let walk = unsafe { walk_into(cache, from, own, &mut depth, &mut self.addresses) };
+        (self.depth, self.end, self.is_missed) = (depth, walk.end, walk.is_missed);
+    }
+
+    /// Fills in the interrupted address alone.
+    pub(super) fn stay(&mut self, from: CallFrame) {
+        self.addresses[0] = from.instruction;
+        (self.depth, self.end, self.is_missed) = (1, WalkEnd::Unknown, true);
+    }
+
+    /// Fills in nothing.
+    pub(super) fn leave_out(&mut self) {
+        self.set(&[], WalkEnd::Unknown);
+    }
+
+    /// Takes in functions that were found in a copy.
+    pub(super) fn set(&mut self, found: &[u64], end: WalkEnd) {
+        (self.depth, self.end, self.is_missed) = (0, end, false);
+        for &function in found {
+            frames::take(function as usize, &mut self.depth, &mut self.addresses);
         }
-    };
-    Walked { depth, end, is_missed: false }
-}
+    }
 
-/// Fills in the interrupted address alone.
-pub(super) fn stay(from: Registers, into: &mut [usize; DEPTH]) -> Walked {
-    into[0] = from.instruction;
-    Walked { depth: 1, end: WalkEnd::Lost, is_missed: true }
-}
+    /// Whether tables, by which these were found, show more than frame pointers.
+    pub(super) fn are_more_than(&self, linked: &Self) -> bool {
+        self.end == WalkEnd::Outermost || self.depth > linked.depth
+    }
 
-impl From<Registers> for CallFrame {
-    fn from(registers: Registers) -> Self {
-        let Registers { instruction, frame, stack } = registers;
-        Self { instruction, stack, frame }
+    /// Whether functions are missing because there was no room.
+    pub(super) fn is_cut(&self) -> bool {
+        self.depth as usize > DEPTH || self.end == WalkEnd::Enough
+    }
+
+    /// The innermost function.
+    pub(super) fn first(&self) -> Option<usize> {
+        (self.depth > 0).then(|| self.addresses[0])
+    }
+
+    /// The functions, the innermost first. In place of those that are missing stands `cut`.
+    pub(super) fn stack(&self, cut: u64) -> impl DoubleEndedIterator<Item = u64> + Clone + '_ {
+        let (inner, outer) = frames::in_order(self.depth as usize, &self.addresses);
+        let is_deep = self.depth as usize > DEPTH;
+        let [amid, behind] = [is_deep, self.is_cut() && !is_deep].map(|is_it| is_it.then_some(cut));
+        let address = |address: usize| address as u64;
+        inner.iter().copied().map(address).chain(amid).chain(outer.map(address)).chain(behind)
+    }
+
+    /// The functions that there is room for, the innermost first.
+    pub(super) fn known(&self) -> impl Iterator<Item = usize> + Clone + '_ {
+        let (inner, outer) = frames::in_order(self.depth as usize, &self.addresses);
+        inner.iter().copied().chain(outer)
     }
 }

@@ -26,10 +26,13 @@ impl Verb for PlacesRequest {
 pub struct PlacesPart {
     /// The places.
     pub places: Vec<PlaceRow>,
-    /// The number of wakers whose stack is unknown, because their leaf's code has no frame
-    /// pointers.
+    /// The number of wakers whose stack is unknown, because no rule leads to the caller of their
+    /// leaf.
     #[serde(default)]
     pub unknown: u64,
+    /// The number of wakers whose stack had functions of which the service had learned nothing yet.
+    #[serde(default)]
+    pub unlearned: u64,
     /// The number of stacks for which there was no room.
     #[serde(default)]
     pub no_room: u64,
@@ -47,9 +50,17 @@ pub struct PlaceRow {
     /// The stack from the leaf (the innermost future) to the poll of its task: each return address,
     /// minus one.
     pub stack: Vec<u64>,
-    /// Whether the outermost frames are missing because there was no room.
+    /// Whether frames are missing because there was no room: those behind the first `inner`, or the
+    /// outermost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// How many frames of a stack that is cut lie before those that are missing; absent if the
+    /// outermost are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner: Option<u32>,
+    /// Whether the stack ends at a function whose caller is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// Wakes each task that awaits something at an unknown place, once, as any runtime may do: their

@@ -52,6 +52,8 @@ pub(crate) struct Object<'a> {
     base: usize,
     is_executable: bool,
     headers: &'a [Header],
+    /// How many objects the loader has loaded and unloaded so far.
+    changes: u64,
 }
 
 /// A mapped part of an object, or its notes.
@@ -96,7 +98,7 @@ impl<'a> Object<'a> {
 
     #[cfg(test)]
     pub(crate) fn of_headers(headers: &'a [Header]) -> Self {
-        Self { name: c"", base: 0, is_executable: false, headers }
+        Self { name: c"", base: 0, is_executable: false, headers, changes: 0 }
     }
 
     /// Whether its file was cut short in place since: then pages are gone that the loader may look
@@ -153,17 +155,18 @@ pub(crate) fn each<B>(visit: impl FnMut(Object<'_>) -> Option<B>) -> Option<B> {
     ) -> c_int {
         // SAFETY: `walk` is the one below; the loader passes a valid description, with `dlpi_phnum`
         // headers and a terminated name.
-        let (walk, base, headers, name) = unsafe {
+        let (walk, base, headers, name, changes) = unsafe {
             let info = &*info;
             let (first, count) = (info.dlpi_phdr, info.dlpi_phnum as usize);
             let is_there = is_readable(first as usize..first.wrapping_add(count) as usize);
             let headers =
                 if is_there && !first.is_null() { std::slice::from_raw_parts(first, count) } else { &[][..] };
             let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
-            (&mut *walk.cast::<Walk<F, B>>(), info.dlpi_addr as usize, headers, name)
+            let changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
+            (&mut *walk.cast::<Walk<F, B>>(), info.dlpi_addr as usize, headers, name, changes)
         };
         let is_executable = headers.as_ptr() as usize == walk.executable;
-        walk.found = (walk.visit)(Object { name, base, is_executable, headers });
+        walk.found = (walk.visit)(Object { name, base, is_executable, headers, changes });
         c_int::from(walk.found.is_some())
     }
 
@@ -181,6 +184,12 @@ pub(crate) fn each<B>(visit: impl FnMut(Object<'_>) -> Option<B>) -> Option<B> {
     // SAFETY: reads a value that the kernel gave the process at its start.
     let executable = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
     run(Walk { visit, executable, found: None })
+}
+
+/// How many objects the loader has loaded and unloaded so far. While it stays the same, so do the
+/// objects.
+pub fn changes() -> u64 {
+    each(|object| Some(object.changes)).unwrap_or(0)
 }
 
 /// Whether `address` lies in the executable.

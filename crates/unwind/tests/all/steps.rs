@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dormouse_testkit::in_child;
-use dormouse_unwind::{CallFrame, ProcessTables, Publisher, RED_ZONE, ThreadCache, Walk, WalkStop, walk};
+use dormouse_unwind::{CallFrame, RED_ZONE, ThreadCache, WalkEnd, frames, own, walk};
 
 // `stepped_call(function, arguments, outside)` calls a function of four arguments with a number in
 // the frame pointer that nobody else has there, and with the trap flag. `outside` is left the stack
@@ -83,13 +83,15 @@ extern "C" fn trapped(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c
         return;
     }
     STEPS.fetch_add(1, Ordering::Relaxed);
-    let (mut frames, own) = ([0; 200], from.stack - RED_ZONE..END.load(Ordering::Relaxed));
+    let (mut found, mut depth, own) = ([0; 200], 0, from.stack - RED_ZONE..END.load(Ordering::Relaxed));
+    let take = |frame: CallFrame| frames::take(frame.instruction, &mut depth, &mut found);
     // SAFETY: from its stack pointer on lies this thread's stack.
-    let Walk { depth, end, .. } = CACHE.with(|cache| unsafe { walk(Some(cache), from, &own, &mut frames) });
-    let call = frames[..depth].iter().position(|&frame| frame == returns_to - 1);
+    let end = CACHE.with(|cache| unsafe { walk(Some(cache), from, &own, take) }).end;
+    let depth = depth as usize;
+    let call = found[..depth].iter().position(|&frame| frame == returns_to - 1);
     let outer = call.map_or(0, |call| depth - call);
     OUTER.compare_exchange(0, outer, Ordering::Relaxed, Ordering::Relaxed).ok();
-    if end == WalkStop::Outermost && outer > 2 && outer == OUTER.load(Ordering::Relaxed) {
+    if end == WalkEnd::Outermost && outer > 2 && outer == OUTER.load(Ordering::Relaxed) {
         RIGHT.fetch_add(1, Ordering::Relaxed);
         DEEPEST.fetch_max(depth - outer, Ordering::Relaxed);
     } else {
@@ -117,17 +119,15 @@ fn step_through(name: &str, function: *const (), arguments: [usize; 4]) -> (usiz
 fn the_caller_is_right_at_every_instruction() {
     #![allow(clippy::disallowed_methods, reason = "no time is asked for")]
     in_child(|| {
-        let mut own = ProcessTables::own().unwrap();
-        let mut publisher = Publisher::default();
+        own::begin().unwrap();
         let maps = std::fs::read("/proc/self/maps").unwrap();
         // SAFETY: looks up a list that the kernel has made.
         let kernels = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
         for line in String::from_utf8_lossy(&maps).lines().filter(|line| line.contains(" r-xp ")) {
             let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-            assert!(own.tables().read_whole(start).is_some() || start == 0xffff_ffff_ff60_0000, "{line}");
+            assert!(own::learn_object(start) || start == 0xffff_ffff_ff60_0000, "{line}");
         }
-        println!("{} bytes of tables, the kernel's at {kernels:#x}", own.tables().size());
-        publisher.publish(own.tables());
+        println!("{} bytes of tables, the kernel's at {kernels:#x}", own::size());
         dormouse_sys::own_stack::learn();
         let local = 0_u8;
         let stack = dormouse_sys::own_stack::from((&raw const local).addr());

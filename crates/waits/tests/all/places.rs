@@ -10,13 +10,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use dormouse_profile::{SourceFrame, is_yield};
-use dormouse_waits::places::{UNKNOWN_PLACE, noted_for, place, place_coverage};
+use dormouse_testkit::in_child;
+use dormouse_unwind::WalkEnd;
+use dormouse_waits::places::{PlaceCoverage, UNLEARNED_PLACE, learn, noted_for, place, place_coverage};
 use dormouse_waits::{Placing, TaskState, Waiting, times_by_place, wake_unplaced, wake_unplaced_part};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use support::stacks::{
-    ALONE, LONG, Runtime, assert_one, has, is_of, keeps_frame_pointers, loyal, napper, on, on_with_stacks,
-    reader, receiver, sleeper, stack, stack_of, waiting,
+    ALONE, LONG, Runtime, assert_one, has, is_of, loyal, napper, on, reader, receiver, sleeper, stack,
+    stack_of, waiting,
 };
 use support::{Timed, living_task, number};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,7 +31,7 @@ async fn locker(lock: &tokio::sync::Mutex<()>) {
 #[tokio::test]
 async fn channels_are_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (_to, mut from) = mpsc::channel(1);
     let (task, stacks) = waiting(receiver(&mut from)).await;
     assert_one(&stacks, "receiver", "mpsc");
@@ -39,14 +41,14 @@ async fn channels_are_places() {
 #[tokio::test]
 async fn sleeps_are_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     assert_one(&waiting(sleeper()).await.1, "sleeper", "tokio::time::sleep");
 }
 
 #[tokio::test]
 async fn locks_are_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let lock = tokio::sync::Mutex::new(());
     let _held = lock.lock().await;
     assert_one(&waiting(locker(&lock)).await.1, "locker", "semaphore");
@@ -55,7 +57,7 @@ async fn locks_are_places() {
 #[tokio::test]
 async fn sockets_are_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let _peer = listener.accept().await.unwrap();
@@ -65,7 +67,7 @@ async fn sockets_are_places() {
 #[tokio::test]
 async fn branches_have_their_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (_, stacks) = waiting(async { tokio::join!(sleeper(), napper()) }).await;
     let [first, second] = &stacks[..] else { panic!("{stacks:#?}") };
     assert!(has(first, "sleeper") && !has(first, "napper"), "{first:#?}");
@@ -84,7 +86,7 @@ async fn branches_have_their_places() {
 #[tokio::test]
 async fn wrapped_children_have_their_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let mut children: FuturesUnordered<_> = (0..3).map(|_| napper()).collect();
     let (_, stacks) = waiting(children.next()).await;
     let [stack] = &stacks[..] else { panic!("{stacks:#?}") };
@@ -111,7 +113,7 @@ async fn what_takes_no_waker_waits_for_nothing() {
 #[tokio::test]
 async fn tasks_from_before_are_woken_once() {
     let _alone = ALONE.lock().await;
-    let Some((_waiting, placing)) = on_with_stacks() else { return };
+    let (_waiting, placing) = on();
     drop(placing);
     let runtime = Arc::new(Runtime(0.into()));
     let waker = Waker::from(runtime.clone());
@@ -163,7 +165,7 @@ async fn nobody_is_woken_for_no_places() {
 #[tokio::test]
 async fn yields_are_known_by_their_place() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let yields = |stacks: &[Vec<SourceFrame>]| {
         stacks.iter().flatten().filter(|frame| is_yield(&frame.function)).count()
     };
@@ -229,7 +231,7 @@ fn clone_on_another_stack() {
 #[tokio::test]
 async fn a_clone_on_anothers_fiber_is_no_place() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let future = poll_fn(|cx| {
         *THERE.lock().unwrap() = Some(cx.waker().clone());
         std::thread::scope(|scope| scope.spawn(clone_on_another_stack).join().unwrap());
@@ -245,7 +247,7 @@ async fn a_clone_on_anothers_fiber_is_no_place() {
 #[tokio::test]
 async fn a_clone_elsewhere_is_no_place() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let kept = Mutex::new(None);
     let mut future = pin!(Timed::new(3, loyal(&kept)));
     let task = future.who.task;
@@ -275,19 +277,28 @@ async fn waits_add_up_by_place() {
     let times: Vec<_> = times_by_place().into_iter().filter(|time| time.group == 17).collect();
     let [time] = times[..] else { panic!("{times:?}") };
     assert_eq!(time.waits, 3);
-    assert_eq!(is_of(&stack(time.place), "tokio::time::sleep"), keeps_frame_pointers());
+    assert!(is_of(&stack(time.place), "tokio::time::sleep"));
     assert!(time.ns.abs_diff(await_ns) < 10, "{time:?} {await_ns}");
 }
 
-#[tokio::test]
-async fn stacks_that_are_unknown_are_counted() {
-    let _alone = ALONE.lock().await;
-    let _on = on();
-    let before = place_coverage();
-    let kept = Mutex::new(None);
-    let (task, _) = waiting(loyal(&kept)).await;
-    let is_unknown = task.places == [UNKNOWN_PLACE];
-    assert_eq!(is_unknown, !keeps_frame_pointers(), "{task:?}");
-    assert_eq!(place_coverage().unknown - before.unknown, u64::from(is_unknown));
-    assert_eq!(place(UNKNOWN_PLACE), None);
+#[test]
+fn a_place_is_known_the_second_time() {
+    in_child(|| {
+        let _on = (Waiting::start().unwrap(), Placing::start().unwrap());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut polled = || {
+            let kept = Mutex::new(None);
+            let mut future = pin!(Timed::new(3, loyal(&kept)));
+            assert!(future.as_mut().poll(&mut cx).is_pending());
+            (living_task(future.who.task).places, wake_unplaced())
+        };
+        assert_eq!(polled(), (vec![UNLEARNED_PLACE], 1), "a wake shows where it waits");
+        assert_eq!((place_coverage().unlearned, place(UNLEARNED_PLACE)), (1, None));
+        // All functions of a stack are learned at once.
+        learn();
+        let (places, woken) = polled();
+        assert!(has(&stack(places[0]), "loyal") && woken == 0, "{places:?}");
+        assert_eq!(place(places[0]).unwrap().end, WalkEnd::Outermost);
+        assert_eq!(place_coverage(), PlaceCoverage { unlearned: 1, ..PlaceCoverage::default() });
+    });
 }

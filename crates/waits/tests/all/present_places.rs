@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use dormouse_profile::SourceFrame;
 use dormouse_profile::sets::parts_of;
+use dormouse_unwind::WalkEnd;
 use dormouse_waits::places::place;
 use dormouse_waits::{LivingTask, PartWaits, Placing, TaskState, times_by_place};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use support::stacks::{
-    ALONE, Runtime, assert_one, has, is_of, loyal, napper, on_with_stacks, reader, receiver, sleeper, stack,
-    stacks, waiting,
+    ALONE, Runtime, assert_one, has, is_of, loyal, napper, on, reader, receiver, sleeper, stack, stacks,
+    waiting,
 };
 use support::{Counting, Timed, living_task, number, timed};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +29,7 @@ use tokio::sync::mpsc;
 #[tokio::test]
 async fn a_leaf_polled_again_has_its_place() {
     let _alone = ALONE.lock().await;
-    let Some(on) = on_with_stacks() else { return };
+    let on = on();
     let kept = Mutex::new(None);
     let mut future = pin!(Timed::new(3, loyal(&kept)));
     let task = future.who.task;
@@ -77,7 +78,7 @@ async fn short() {
 #[tokio::test]
 async fn a_finished_wait_is_no_place() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (_to, mut from) = mpsc::channel(1);
     let (task, stacks) = waiting_at_last(|is_last| async move {
         // The sleep takes a waker before it finds that it is over.
@@ -93,7 +94,7 @@ async fn a_finished_wait_is_no_place() {
 #[tokio::test]
 async fn a_kept_waker_takes_its_place_again() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let _peer = listener.accept().await.unwrap();
@@ -111,7 +112,7 @@ async fn a_kept_waker_takes_its_place_again() {
 #[tokio::test]
 async fn finished_branches_are_no_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (_, stacks) = waiting_at_last(|is_last| async move {
         let quick = async {
             short().await;
@@ -126,7 +127,7 @@ async fn finished_branches_are_no_places() {
 #[tokio::test]
 async fn a_task_in_a_poll_waits_nowhere() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let own = number();
     let mut seen = None;
     Timed::numbered(own, 3, async {
@@ -141,7 +142,7 @@ async fn a_task_in_a_poll_waits_nowhere() {
 #[tokio::test]
 async fn a_woken_task_has_the_place_that_woke() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (first, second) = (Mutex::new(None), Mutex::new(None));
     let both = async { tokio::join!(loyal(&first), eager(&second)) };
     let mut future = pin!(Timed::new(18, both));
@@ -169,7 +170,7 @@ async fn a_woken_task_has_the_place_that_woke() {
 #[tokio::test]
 async fn a_wake_in_the_poll_keeps_its_place() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let kept = Mutex::new(None);
     let mut future = pin!(timed(async { tokio::join!(yields(), eager(&kept)) }));
     let task = future.who.task;
@@ -196,7 +197,7 @@ async fn yields() {
 #[tokio::test]
 async fn a_waker_without_a_place_tells_none() {
     let _alone = ALONE.lock().await;
-    let Some(on) = on_with_stacks() else { return };
+    let on = on();
     drop(on.1);
     let (first, second) = (Mutex::new(None), Mutex::new(None));
     let once = poll_fn(|cx| {
@@ -239,7 +240,7 @@ async fn hoarder(kept: &Mutex<Vec<Waker>>) {
 #[tokio::test]
 async fn a_leaf_that_compares_holds_eight_wakers() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let hoards = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
     let kept = Mutex::new(None);
     let leaves = async { tokio::join!(hoarder(&hoards[0]), loyal(&kept), hoarder(&hoards[1])) };
@@ -266,7 +267,7 @@ async fn a_leaf_that_compares_holds_eight_wakers() {
 #[tokio::test]
 async fn a_leaf_polled_often_holds_few_wakers() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let kept = Mutex::new(Vec::new());
     let mut leaf = pin!(hoarder(&kept));
     let often = poll_fn(|cx| {
@@ -302,20 +303,21 @@ fn nested(depth: usize) -> Pin<Box<dyn Future<Output = ()>>> {
 #[tokio::test]
 async fn deep_stacks_are_marked_as_cut() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
-    let (deep, stacks) = waiting(nested(60)).await;
+    let _on = on();
+    let (deep, stacks) = waiting(nested(200)).await;
     assert!(has(&stacks[0], "sleeper"), "{stacks:#?}");
+    // The middle is missing, the outermost is there.
+    assert!(is_of(&stacks[0][stacks[0].len() - 1..], "waits::task"), "{stacks:#?}");
     let (flat, _) = waiting(nested(0)).await;
     let [deep, flat] = [deep, flat].map(|task| place(task.places[0]).unwrap());
-    assert!(deep.is_cut && deep.stack.len() == 30, "{deep:?}");
-    // Unoptimised code may be deeper.
-    assert!(flat.is_cut == (flat.stack.len() == 30) && flat.number != deep.number, "{flat:?}");
+    assert_eq!((deep.end, deep.stack.len(), deep.inner), (WalkEnd::Enough, 128, 64));
+    assert_eq!((flat.end, flat.inner), (WalkEnd::Outermost, flat.stack.len()));
 }
 
 #[tokio::test]
 async fn waits_may_differ_in_the_midst() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (mut first, mut second) = (pin!(boxed_sleeper()), pin!(boxed_napper()));
     let mut is_second = false;
     let future = poll_fn(move |cx| {
@@ -351,7 +353,7 @@ async fn boxed_napper() {
 #[tokio::test]
 async fn more_leaves_than_room_are_told() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (task, _) = waiting(async {
         tokio::join!(
             sleeper(),
@@ -386,7 +388,7 @@ impl<F: Future> Future for InSet<F> {
 #[tokio::test]
 async fn parts_of_a_set_have_their_places() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (to, mut from) = mpsc::channel(1);
     let is_last = Arc::new(AtomicBool::new(false));
     let parts = async {
@@ -443,7 +445,7 @@ async fn parts_of_a_set_have_their_places() {
 #[tokio::test]
 async fn a_part_may_go_to_another_task() {
     let _alone = ALONE.lock().await;
-    let Some(_on) = on_with_stacks() else { return };
+    let _on = on();
     let (runtime, set) = (Arc::new(Counting::default()), Arc::new(Counting::default()));
     let kept = Mutex::new(None);
     let part = RefCell::new(Some(Box::pin(InSet(Box::pin(loyal(&kept)), PartWaits::default()))));

@@ -22,8 +22,7 @@ const FRAMES: usize = 16;
 pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "untaken", [leaf::<0>; WAYS], || Ok(Waiting::start()?));
     row(bench, "taken", [leaf::<0>; WAYS], || Ok((Waiting::start()?, Placing::start()?)));
-    let ways = [leaf::<0>, leaf::<1>, leaf::<2>, leaf::<3>];
-    row(bench, "first", ways, || Ok((Waiting::start()?, Placing::start()?)));
+    row(bench, "first", LEAVES, || Ok((Waiting::start()?, Placing::start()?)));
 }
 
 fn row<H>(bench: &mut Bench, name: &str, ways: Ways, ready: impl Fn() -> Result<H, Failure> + 'static) {
@@ -51,18 +50,23 @@ fn poll(polls: u64, ways: Ways) -> Option<dormouse_waits::LivingTask> {
 
 fn has_frames() -> Result<(), Failure> {
     let _held = (Waiting::start()?, Placing::start()?);
-    let place = poll(1, [leaf::<0>; WAYS]).and_then(|task| places::place(*task.places.first()?));
-    match place {
+    let place = |way: usize| {
+        let ways = [LEAVES[way]; WAYS];
+        poll(1, ways).and_then(|task| places::place(*task.places.first()?))
+    };
+    // Functions are learned where they were met.
+    (0..WAYS).for_each(|way| drop(place(way)));
+    places::learn();
+    match place(0) {
         Some(place) if place.stack.len() == FRAMES => Ok(()),
-        _ => {
-            Err("this program has no frame pointers: build it with RUSTFLAGS=-Cforce-frame-pointers=yes"
-                .into())
-        }
+        place => Err(format!("a place of {FRAMES} functions is {place:?}").into()),
     }
 }
 
 /// The number of ways to the leaf: more than places of which a waker is out at once.
 const WAYS: usize = 4;
+
+const LEAVES: Ways = [leaf::<0>, leaf::<1>, leaf::<2>, leaf::<3>];
 
 type Ways = [fn(usize, &Context<'_>) -> Waker; WAYS];
 

@@ -11,8 +11,15 @@ use crate::render::frame::CodeFrame;
 /// The number of the place of all wakers whose stack is not known.
 pub(crate) const UNKNOWN_PLACE: u32 = 1;
 
-/// It stands for the outermost functions of a stack that had no room for them.
-pub(crate) const CUT: &str = "(cut: the outermost functions had no room)";
+/// The number of the place of all wakers whose stack has functions that the service has not learned
+/// yet. (In older services that of any place.)
+const UNLEARNED_PLACE: u32 = 2;
+
+/// It stands for functions of a stack that had no room.
+pub(crate) const CUT: &str = "(cut: more functions than there is room for)";
+
+/// It stands for the callers of a function whose caller no rule finds.
+pub(crate) const LOST: &str = "(its callers are not known)";
 
 /// The functions of these stacks, which belong to a process, the innermost first; and why they have
 /// no names, if that is so.
@@ -30,12 +37,20 @@ pub(crate) fn named(
         Err(error) => (Symbols::default(), Some(error.to_string())),
     };
     let of = |place: &PlaceRow| {
-        let frames = place.stack.iter().flat_map(|address| functions(&symbols, *address));
-        frames.chain(place.cut.then(|| nameless(CUT.to_owned()))).collect()
+        let inner = place.inner.map_or(place.stack.len(), |inner| inner as usize).min(place.stack.len());
+        let (inner, outer) = place.stack.split_at(inner);
+        let of = |stack: &[u64]| stack.iter().flat_map(|address| functions(&symbols, *address)).collect();
+        let [mut frames, outer]: [Vec<CodeFrame>; 2] = [of(inner), of(outer)];
+        frames.extend(place.cut.then(|| nameless(CUT.to_owned())));
+        frames.extend(outer);
+        frames.extend(place.lost.then(|| nameless(LOST.to_owned())));
+        frames
     };
     let mut names: HashMap<u32, Vec<CodeFrame>> =
         places.iter().map(|(&number, place)| (number, of(place))).collect();
     names.insert(UNKNOWN_PLACE, vec![nameless("(stack unknown)".to_owned())]);
+    let unlearned = || vec![nameless("(stack unknown: not yet learned)".to_owned())];
+    names.entry(UNLEARNED_PLACE).or_insert_with(unlearned);
     (names, why)
 }
 
@@ -78,7 +93,7 @@ mod tests {
     #[test]
     fn own_functions_have_names_and_others_addresses() {
         let here = named as *const () as u64;
-        let place = |cut| PlaceRow { number: 7, stack: vec![here, 1], cut };
+        let place = |cut| PlaceRow { number: 7, stack: vec![here, 1], cut, ..PlaceRow::default() };
         let (names, why) =
             named(NameFinder::of(std::process::id()), &[(7, place(false)), (8, place(true))].into());
         assert_eq!(why, None);
@@ -87,5 +102,9 @@ mod tests {
         let (whole, cut) = (&names[&7], &names[&8]);
         assert_eq!((&cut[..whole.len()], cut.last().unwrap().function.as_str()), (&whole[..], CUT));
         assert_eq!(names[&UNKNOWN_PLACE][0].function, "(stack unknown)");
+        let amid = PlaceRow { inner: Some(1), lost: true, ..place(true) };
+        let (names, _) = named(NameFinder::of(std::process::id()), &[(9, amid)].into());
+        let outer: Vec<_> = names[&9].iter().rev().take(3).map(|frame| &*frame.function).collect();
+        assert_eq!(outer, [LOST, "0x1", CUT], "in the middle");
     }
 }

@@ -3,7 +3,6 @@
 use dormouse_profile::{Profile, ProfileKind};
 
 use super::uses::{amount, has_groups, percent};
-use crate::advice::frame_pointers;
 use crate::output::{DIM, FAIR};
 use crate::text::{clean, count};
 
@@ -52,10 +51,7 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     if is_short {
         // A program whose stacks are short by nature ends nearly all of them, too.
         let why = if known < FEW_PERCENT { "functions" } else { "if functions" };
-        // Others are found by unwind tables.
-        let build = frame_pointers(profile).filter(|_| profile.kind == ProfileKind::Alloc);
-        let build = build.map_or_else(String::new, |build| format!(": {build}"));
-        warn(format!("{stacks}; {why} that called them are missing{build}"));
+        warn(format!("{stacks}; {why} that called them are missing"));
     }
     let refused = if has_groups(profile) {
         "refused a timer by the kernel, and not sampled"
@@ -64,7 +60,7 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     };
     let missing = [
         (coverage.in_library, "sample", "in a library of the system, without the function that called it"),
-        (coverage.cut, "stack", "longer than there is room for: its outer functions are missing"),
+        (coverage.cut, "stack", "longer than there is room for: functions in the middle are missing"),
         (
             coverage.uncopied,
             "stack",

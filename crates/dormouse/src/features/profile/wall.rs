@@ -14,21 +14,23 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use dormouse_keys::Key;
+use dormouse_profile::symbols::deeper_than;
 use dormouse_profile::{
     Error, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Values, WallState,
 };
-use dormouse_waits::places::{PlaceCoverage, place, place_coverage};
-use dormouse_waits::{GroupWaits, Histograms, Placing, Waiting, read_each};
+use dormouse_waits::places::{PlaceCoverage, WalkEnd, place, place_coverage};
+use dormouse_waits::{GroupWaits, Histograms, Waiting, read_each};
 
 use super::scale::{fit, prune, unknown_thread};
 use crate::core::group::Group;
+use crate::features::learning::Placed;
 
 /// Times that are taken for a profile.
 #[derive(Debug)]
 pub(super) struct Wall {
     before: Look,
     waiting: Waiting,
-    _placing: Placing,
+    _placed: Placed,
 }
 
 /// The sums of a group so far. Its histograms would have 9 KB.
@@ -97,6 +99,7 @@ impl Look {
         }
         // A forked child begins again.
         now.missing.unknown = now.missing.unknown.saturating_sub(before.missing.unknown);
+        now.missing.unlearned = now.missing.unlearned.saturating_sub(before.missing.unlearned);
         now.missing.no_room = now.missing.no_room.saturating_sub(before.missing.no_room);
         now
     }
@@ -105,9 +108,9 @@ impl Look {
 impl Wall {
     pub(super) fn start() -> Result<Self, Error> {
         let waiting = Waiting::start().map_err(|why| Error::Unavailable(why.to_string()))?;
-        let placing = Placing::start()
+        let placed = Placed::start()
             .map_err(|why| Error::Unavailable(format!("there is no room for the places of waits: {why}")))?;
-        Ok(Self { before: Look::now(), waiting, _placing: placing })
+        Ok(Self { before: Look::now(), waiting, _placed: placed })
     }
 
     /// The keys that it keeps on.
@@ -144,7 +147,7 @@ struct Picture {
     /// The rows of each group on a CPU, by its number.
     on_cpu: HashMap<u32, Vec<Sample>>,
     nobody: u32,
-    /// Waits at places whose outermost functions had no room.
+    /// Waits at places of whose functions some had no room.
     cut: u64,
 }
 
@@ -215,8 +218,13 @@ impl Picture {
         let mut waits_unknown = 0;
         for (&(_, number), &[waits, ns]) in places {
             if let Some(place) = place(number) {
-                self.add(group, WallState::Awaiting, &place.stack, [waits, ns, 0, 0]);
-                self.cut += if place.is_cut { waits } else { 0 };
+                let is_cut = place.end == WalkEnd::Enough;
+                let mut stack = place.stack;
+                if is_cut {
+                    stack.insert(place.inner, deeper_than(stack.len()));
+                }
+                self.add(group, WallState::Awaiting, &stack, [waits, ns, 0, 0]);
+                self.cut += if is_cut { waits } else { 0 };
                 known += ns;
             } else {
                 waits_unknown += waits;
@@ -235,9 +243,14 @@ impl Picture {
         let notes = &mut self.profile.coverage.notes;
         if missing.unknown > 0 {
             notes.push(format!(
-                "{} waits have no place: the code that waits has no frame pointers \
-                 (RUSTFLAGS=\"-C force-frame-pointers=yes\")",
+                "{} waits have no place: the unwind tables do not lead to the caller of the code that waits",
                 missing.unknown
+            ));
+        }
+        if missing.unlearned > 0 {
+            notes.push(format!(
+                "{} waits have no place: functions of their stacks had not been met before",
+                missing.unlearned
             ));
         }
         if missing.no_room > 0 {
@@ -245,7 +258,7 @@ impl Picture {
         }
         if self.cut > 0 {
             notes.push(format!(
-                "the stacks of {} waits are cut: their outermost functions had no room",
+                "the stacks of {} waits are cut: functions in the middle had no room",
                 self.cut
             ));
         }

@@ -32,7 +32,7 @@ use std::time::Duration;
 use dormouse_events::Event;
 use dormouse_keys::{KeyUse, Selector};
 use dormouse_sys::keeper::KeeperError;
-use dormouse_waits::{Placing, Waiting};
+use dormouse_waits::Waiting;
 
 use self::engine::{
     CpuSight, FieldSight, Groups, Leases, LongPollSight, OutcomeSight, Polls, RequestSight, Sight,
@@ -42,6 +42,7 @@ use self::rules::{Rule, Wanted};
 use crate::core::panics::{self, PanicWait};
 use crate::core::probe::Probe;
 use crate::core::trace::Trace;
+use crate::features::learning::Placed;
 use crate::features::long_polls::long_polls;
 use crate::lookout::{LOOKOUT, Watched};
 
@@ -256,14 +257,14 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
     let unavailable = |why: String| TriggerError::Unavailable { rule: rule.to_string(), why };
     // Here, on the caller's thread: keys are switched, and counters begun.
     let start = || Waiting::start().map_err(|why| unavailable(why.to_string()));
-    let (mut waiting, mut placing, mut counting) = (None, None, None);
+    let (mut waiting, mut placed, mut counting) = (None, None, None);
     let globs = rule.groups.as_deref().map(Selector::parse).transpose();
     let groups = globs.map(Groups).map_err(|why| unavailable(why.to_string()))?;
     let sight = match &rule.wanted {
         Wanted::Request(threshold) => {
             waiting = Some(start()?);
             // Without memory for places there are times.
-            placing = Placing::start().ok();
+            placed = Placed::start().ok();
             let before = requests(&groups).unwrap_or_default();
             Sight::Request(RequestSight {
                 threshold: *threshold,
@@ -318,7 +319,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             Sight::Panic { _wait: wait, count: PanicWait::count() }
         }
     };
-    let leases = Leases { _waiting: waiting, _placing: placing, _counting: counting };
+    let leases = Leases { _waiting: waiting, _placed: placed, _counting: counting };
     let own = Some(rule.clone());
     let begun = LOOKOUT.begin(move |engines| engines.get::<Triggers>().arm(own, sight, leases))?;
     begun.map_err(unavailable)

@@ -7,16 +7,17 @@ use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
 use dormouse_protocol::{GroupRow, StatPart, WaitsBegun, WaitsRequest, WaitsRow};
 use dormouse_sys::perf;
-use dormouse_waits::{CpuTaking, Histograms, Placing, Waiting, exemplars, read_each};
+use dormouse_waits::{CpuTaking, Histograms, Waiting, exemplars, read_each};
 
 use crate::core::registry::MAX_GROUPS;
 use crate::core::rows::{exemplar_row, requests_row, waits_row};
+use crate::features::learning::Placed;
 
 /// One client's times, taken as long as this lives.
 #[derive(Debug)]
 pub(crate) struct ClientWaits {
     waiting: Waiting,
-    _placing: Option<Placing>,
+    _placed: Option<Placed>,
     _cpu: Option<CpuTaking>,
     told: Telling,
 }
@@ -38,12 +39,12 @@ impl ClientWaits {
     pub(crate) fn begin(request: WaitsRequest) -> Result<(Self, WaitsBegun), dormouse_keys::Error> {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
-        let placing = request.places.then(Placing::start).and_then(Result::ok);
+        let placed = request.places.then(Placed::start).and_then(Result::ok);
         // Under a filter a thread's first look at its clock might end the process.
         let cpu = (request.cpu && !perf::is_filtered()).then(CpuTaking::start);
-        let begun = WaitsBegun { places: placing.is_some(), cpu: cpu.is_some() };
+        let begun = WaitsBegun { places: placed.is_some(), cpu: cpu.is_some() };
         let told = Telling { exemplars: request.exemplars, ..Telling::ALL };
-        Ok((Self { waiting, _placing: placing, _cpu: cpu, told }, begun))
+        Ok((Self { waiting, _placed: placed, _cpu: cpu, told }, begun))
     }
 
     /// The keys that it keeps on.

@@ -54,5 +54,11 @@ pub(crate) fn places_part(from: u32) -> PlacesPart {
     let mut places: Vec<PlaceRow> = places::places(from).take(PLACES + 1).map(place_row).collect();
     let next = places.get(PLACES).map(|next| next.number);
     places.truncate(PLACES);
-    PlacesPart { places, unknown: missing.unknown, no_room: missing.no_room, next }
+    PlacesPart {
+        places,
+        unknown: missing.unknown,
+        unlearned: missing.unlearned,
+        no_room: missing.no_room,
+        next,
+    }
 }

@@ -5,7 +5,7 @@
 //! A handler of the host's may allocate. So this takes no lock, allocates nothing, and leaves
 //! `errno` as it was. It makes two system calls, which block signals so that no handler jumps out
 //! of a half-written record; one for the thread's id, if the thread has no block; and those of
-//! [`own_stack`] and, on a foreign stack, [`dormouse_sys::stack`].
+//! [`own_stack`] and, on a foreign stack, [`dormouse_unwind::walk`].
 //!
 //! # Safety
 //!
@@ -18,6 +18,7 @@ use dormouse_sys::own_stack;
 use dormouse_sys::process::identity;
 use dormouse_sys::signals;
 use dormouse_sys::thread::{self, ThreadBlock};
+use dormouse_unwind::claim;
 
 use super::live;
 use crate::sampling::queue::{self, Queue, QueueOf};
@@ -53,9 +54,10 @@ fn allocated(allocation: &Allocation) {
 }
 
 fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
-    let Allocation { place, frame, stack, .. } = picked.allocation;
+    let Allocation { place, from, .. } = picked.allocation;
     let live = live::enter(place);
-    let own = own_stack::from(stack);
+    let own = own_stack::from(from.stack);
+    let cache = claim(picked.tid);
     let write = |record: *mut Record| {
         // SAFETY: a place for a record, whose frames are numbers; the stack can be read from the
         // stack pointer on.
@@ -63,11 +65,7 @@ fn record(queue: &Queue<Picked>, picked: Picked, group: u32) {
             (*record).of_kind = Picked { live, ..picked };
             (*record).at_ns = 0;
             (*record).group = group;
-            let (depth, end) = own_stack::callers(frame, stack, &own, &mut (*record).frames, 0);
-            (*record).depth = depth as u32;
-            (*record).end = end;
-            // It begins in this code.
-            (*record).is_missed = false;
+            (*record).frames.walk(cache.as_deref(), from, &own);
         }
     };
     // SAFETY: writes all fields, and returns.

@@ -19,14 +19,13 @@ use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::engine::Engine;
-use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
 /// The time between two looks at the queue.
 const DRAIN: Duration = Duration::from_millis(50);
-/// Records that there is room for: forty thousand a second.
-const RECORDS: usize = 2048;
+/// Records that there is room for: twenty thousand a second.
+const RECORDS: usize = 1024;
 
 /// The sampler of allocations.
 #[derive(Debug, Default)]
@@ -72,7 +71,7 @@ impl Engine for Sampler {
         ProfileKind::Alloc
     }
 
-    fn start(&mut self, number: u64, options: &Options, _: &mut OwnTables) -> Result<(), Error> {
+    fn start(&mut self, number: u64, options: &Options, note: Option<&str>) -> Result<(), Error> {
         own_stack::learn();
         let unavailable = |why: String| Error::Unavailable(why);
         let Some(heap) = options.heap else {
@@ -110,7 +109,9 @@ impl Engine for Sampler {
         awake.heap.set_period(finest);
         let (dropped, lost) = (awake.queue.dropped(), live::lost());
         let live = options.live.then(HashMap::new);
-        let take = Take { sum: Sum::new(ProfileKind::Alloc, period), dropped, lost, rest: 0.0, live };
+        let mut sum = Sum::new(ProfileKind::Alloc, period);
+        note.into_iter().for_each(|note| sum.note(note));
+        let take = Take { sum, dropped, lost, rest: 0.0, live };
         self.takes.insert(number, take);
         Ok(())
     }
@@ -119,7 +120,7 @@ impl Engine for Sampler {
         self.takes.get(&number).map_or(0, |take| take.sum.size())
     }
 
-    fn read(&mut self, number: u64, _: &mut OwnTables) -> Option<Profile> {
+    fn read(&mut self, number: u64) -> Option<Profile> {
         self.drain();
         self.mappings.refresh();
         let dropped = self.awake.as_ref().map_or(0, |awake| awake.queue.dropped());
@@ -127,7 +128,7 @@ impl Engine for Sampler {
         Some(take.read(dropped, &self.mappings))
     }
 
-    fn end(&mut self, number: u64, _: &mut OwnTables) {
+    fn end(&mut self, number: u64) {
         self.drain();
         self.takes.remove(&number);
         self.sleep_if_empty();
@@ -140,7 +141,7 @@ impl Engine for Sampler {
         awake.heap.set_period(finest.unwrap_or(u64::MAX));
     }
 
-    fn step(&mut self, _: &mut OwnTables) -> Option<Duration> {
+    fn step(&mut self) -> Option<Duration> {
         self.drain();
         (!self.is_empty()).then_some(DRAIN)
     }

@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_sys::masks;
 use dormouse_sys::process::{identity, threads};
-use dormouse_unwind::ProcessTables;
 
-use super::copies::Functions;
+use super::copies::functions_in;
 use super::handler::{self, Copied};
 use super::slots::{self, SlotId};
 use super::{arm, signal, timer};
 use crate::sampling::queue::Queue;
+use crate::sampling::walk::DEPTH;
+use crate::symbols::deeper_than;
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
 /// The process and the thread that asks, 32 bits each; 0 if none does.
@@ -104,21 +105,18 @@ impl Asking {
     }
 
     /// Its answer, if it has come.
-    pub(in crate::sampling) fn answer(&self, tables: Option<&mut ProcessTables>) -> Option<ThreadStack> {
+    pub(in crate::sampling) fn answer(&self) -> Option<ThreadStack> {
         let value = self.id.to_value();
-        let (mut tables, mut found, functions) = (tables, None, &mut Vec::new());
+        let (mut found, room) = (None, &mut Vec::new());
         while let Some(answer) = self.queue.pop(|record| {
             let is_it = record.of_kind.tick.value == value;
-            let found = Functions::of(&mut record.of_kind.stack, |from, copy| {
-                let end = tables.as_deref_mut()?.follow(from, copy, functions);
-                Some((&functions[..], end))
-            });
-            let (frames, way) = if found.are_more_than(record.depth) {
-                (&found.frames[..found.depth as usize], StackWay::Tables)
+            let found = functions_in(&mut record.of_kind.stack, room);
+            let (frames, way) = if found.are_more_than(&record.frames) {
+                (&found, StackWay::Tables)
             } else {
-                (record.frames(), StackWay::FramePointers)
+                (&record.frames, StackWay::FramePointers)
             };
-            let frames = frames.iter().map(|&frame| frame as u64).collect();
+            let frames = frames.stack(deeper_than(DEPTH)).collect();
             is_it.then_some(ThreadStack { frames, way })
         }) {
             // One that came too late for its asker is thrown away.

@@ -7,16 +7,14 @@
 
 use std::time::Duration;
 
-use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::perf;
-use dormouse_unwind::{CallFrame, CopyEnd};
+use dormouse_unwind::{CopyEnd, WalkEnd, own};
 
 use super::handler::{self, Copied, Record, Tick};
 use crate::Error;
 use crate::sampling::copy::StackCopy;
-use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::{self, Queue};
-use crate::sampling::walk::DEPTH;
+use crate::sampling::walk::Frames;
 
 /// Copies of each processor that there is room for, each of 33 KiB.
 const COPIES: usize = 16;
@@ -31,7 +29,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 pub(super) struct Copies {
     queue: &'static Queue<Copied>,
     /// The functions in those that were read before their samples.
-    waiting: Vec<(Key, Functions)>,
+    waiting: Vec<(Key, Frames)>,
+    /// Room for the functions in one copy.
+    room: Vec<u64>,
     /// How many were read since the last look.
     found: u64,
     /// The time until the next look.
@@ -46,7 +46,7 @@ impl Copies {
         let queue = handler::begin_to_copy(copies).map_err(|error| {
             Error::Unavailable(format!("there is no memory for copies of stacks: {error}"))
         })?;
-        Ok(Self { queue, waiting: Vec::new(), found: 0, pause: PAUSES.0 })
+        Ok(Self { queue, waiting: Vec::new(), room: Vec::new(), found: 0, pause: PAUSES.0 })
     }
 
     /// The pause until the next scan.
@@ -57,8 +57,8 @@ impl Copies {
 
     /// A sample with the functions in the copy that belongs to it; `None`: frame pointers have
     /// found as many.
-    pub(super) fn take(&mut self, of: &Record, tables: &mut OwnTables) -> Option<Record> {
-        let Self { queue, waiting, found, .. } = self;
+    pub(super) fn take(&mut self, of: &Record) -> Option<Record> {
+        let Self { queue, waiting, room, found, .. } = self;
         let own = key(&of.of_kind);
         // One that belongs to no sample was left by a thread that a filter has ended.
         if waiting.len() as u64 >= queue.capacity() {
@@ -68,7 +68,7 @@ impl Copies {
         let mut functions = known.map(|at| waiting.swap_remove(at).1);
         while functions.is_none() {
             let next = queue.pop(|queue::Record { of_kind: Copied { tick, stack }, .. }| {
-                (key(tick), Functions::of(stack, |from, copy| tables.follow(from, copy)))
+                (key(tick), functions_in(stack, room))
             });
             let (key, of_next) = next?;
             *found += 1;
@@ -78,9 +78,8 @@ impl Copies {
                 waiting.push((key, of_next));
             }
         }
-        let Functions { frames, depth, end } =
-            functions.filter(|functions| functions.are_more_than(of.depth))?;
-        Some(Record { frames, depth, end, is_missed: false, ..*of })
+        let frames = functions.filter(|functions| functions.are_more_than(&of.frames))?;
+        Some(Record { frames, ..*of })
     }
 }
 
@@ -92,41 +91,17 @@ fn key(tick: &Tick) -> Key {
     (tick.value, tick.cpu_ns, tick.overruns)
 }
 
-/// The functions in a copy of a stack.
-#[derive(Debug)]
-pub(super) struct Functions {
-    pub(super) frames: [usize; DEPTH],
-    pub(super) depth: u32,
-    pub(super) end: WalkEnd,
-}
-
-impl Functions {
-    /// Those that `follow` finds in a copy, which is wiped.
-    pub(super) fn of<'a>(
-        copy: &mut StackCopy,
-        follow: impl FnOnce(CallFrame, &[u8]) -> Option<(&'a [u64], CopyEnd)>,
-    ) -> Self {
-        let mut functions = Self { frames: [0; DEPTH], depth: 0, end: WalkEnd::Lost };
-        if let Some((found, end)) = follow(copy.registers.into(), copy.bytes()) {
-            for (place, &function) in functions.frames.iter_mut().zip(found) {
-                *place = function as usize;
-            }
-            functions.depth = found.len().min(DEPTH) as u32;
-            functions.end = match end {
-                _ if found.len() > DEPTH => WalkEnd::Cut,
-                CopyEnd::Outermost => WalkEnd::Last,
-                CopyEnd::Copy if copy.is_cut => WalkEnd::Cut,
-                CopyEnd::Copy | CopyEnd::Unknown => WalkEnd::Lost,
-            };
-        }
-        copy.wipe();
-        functions
-    }
-
-    /// Whether they show more than frame pointers, by which this many were found.
-    pub(super) fn are_more_than(&self, depth: u32) -> bool {
-        self.end == WalkEnd::Last || self.depth > depth
-    }
+/// The functions in a copy of a stack, which is wiped.
+pub(super) fn functions_in(copy: &mut StackCopy, room: &mut Vec<u64>) -> Frames {
+    let mut frames = Frames::NONE;
+    let end = match own::follow(copy.registers, copy.bytes(), room) {
+        CopyEnd::Outermost => WalkEnd::Outermost,
+        CopyEnd::Copy if copy.is_cut => WalkEnd::Enough,
+        CopyEnd::Copy | CopyEnd::Unknown => WalkEnd::Unknown,
+    };
+    frames.set(room, end);
+    copy.wipe();
+    frames
 }
 
 /// The time in which enough copies come to fill a quarter of the queue, if `found` came in the last

@@ -8,17 +8,15 @@ use super::sampler::Sampler;
 use crate::Error;
 use crate::options::Options;
 use crate::sampling::engine::Engine;
-use crate::sampling::own_tables::OwnTables;
 
 impl Engine for Option<Sampler> {
     fn kind(&self) -> ProfileKind {
         ProfileKind::Cpu
     }
 
-    fn start(&mut self, number: u64, options: &Options, tables: &mut OwnTables) -> Result<(), Error> {
-        tables.begin();
+    fn start(&mut self, number: u64, options: &Options, note: Option<&str>) -> Result<(), Error> {
         let mut sampler = self.take().map_or_else(Sampler::new, Ok)?;
-        let started = sampler.start(number, options, tables);
+        let started = sampler.start(number, options, note);
         *self = Some(sampler).filter(|sampler| !sampler.is_empty());
         started
     }
@@ -27,18 +25,18 @@ impl Engine for Option<Sampler> {
         self.as_ref().map_or(0, |sampler| sampler.size(number))
     }
 
-    fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile> {
-        self.as_mut()?.read(number, tables)
+    fn read(&mut self, number: u64) -> Option<Profile> {
+        self.as_mut()?.read(number)
     }
 
-    fn end(&mut self, number: u64, tables: &mut OwnTables) {
+    fn end(&mut self, number: u64) {
         if let Some(sampler) = self {
-            sampler.end(number, tables);
+            sampler.end(number);
         }
         self.take_if(|sampler| sampler.is_empty());
     }
 
-    fn step(&mut self, tables: &mut OwnTables) -> Option<Duration> {
-        self.as_mut().map(|sampler| sampler.step(tables))
+    fn step(&mut self) -> Option<Duration> {
+        self.as_mut().map(|sampler| sampler.step())
     }
 }

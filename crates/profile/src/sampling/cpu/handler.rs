@@ -6,7 +6,7 @@
 //! thread-local but `errno`, which it leaves as it was, and reads memory that cannot be unmapped
 //! while its thread runs. It makes one system call, for the thread's CPU time, and in one sample of
 //! eight the same call again; if the thread is not on its own stack also those of
-//! [`dormouse_sys::stack`]. The time of day is that of the last tick, at which the timer was
+//! [`dormouse_unwind::walk`]. The time of day is that of the last tick, at which the timer was
 //! checked, too: no thread has to read a counter that it may have forbidden itself.
 //!
 //! On an alternate stack it needs [`ROOM`] below the frame of the kernel. Where there is less, it
@@ -26,15 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dormouse_sys::clock;
 use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::passing::SignalFrame;
-use dormouse_unwind::ThreadCache;
+use dormouse_unwind::{CallFrame, ThreadCache, claim};
 
-use super::caches;
 use super::signal;
 use super::slots::{self, Slot, SlotId};
 use crate::sampling::copy::StackCopy;
 use crate::sampling::queue::{self, Queue, QueueOf};
-use crate::sampling::registers::{self, Registers};
-use crate::sampling::walk;
+use crate::sampling::registers;
 
 /// The rest of a record of CPU time.
 #[derive(Debug, Clone, Copy)]
@@ -211,7 +209,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     };
     // On a stack that is not the thread's own the kernel would have to read.
     let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
-    let cache = caches::claim(SlotId::from_value(value));
+    let cache = claim(slot.tid());
     let seen = Seen { registers, own, is_alone, group, at_ns, cache: cache.as_deref() };
     let tick = Tick { value, cpu_ns, overruns, is_copied: false };
     let copied = |record: *mut queue::Record<Copied>| {
@@ -240,7 +238,8 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
         // SAFETY: as above.
         unsafe {
             seen.fill(record);
-            let copies = COPIES.get().filter(|_| (*record).is_missed && COPYING.load(Ordering::Relaxed));
+            let copies =
+                COPIES.get().filter(|_| (*record).frames.is_missed && COPYING.load(Ordering::Relaxed));
             let is_copied = copies.is_some_and(|copies| copies.push(copied));
             (*record).of_kind = Tick { is_copied, ..tick };
         }
@@ -256,7 +255,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
 
 /// The part of a record that does not depend on its kind.
 struct Seen<'a> {
-    registers: Registers,
+    registers: CallFrame,
     /// The thread's memory for rules of the tables.
     cache: Option<&'a ThreadCache>,
     /// The bounds of the thread's own stack.
@@ -279,14 +278,11 @@ impl Seen<'_> {
             (*record).at_ns = self.at_ns;
             (*record).group = self.group;
             let frames = &mut (*record).frames;
-            let walked = if self.is_alone {
-                walk::stay(self.registers, frames)
+            if self.is_alone {
+                frames.stay(self.registers);
             } else {
-                walk::walk(self.cache, self.registers, &self.own, frames)
-            };
-            (*record).depth = walked.depth as u32;
-            (*record).end = walked.end;
-            (*record).is_missed = walked.is_missed;
+                frames.walk(self.cache, self.registers, &self.own);
+            }
         }
     }
 }

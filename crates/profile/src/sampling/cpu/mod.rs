@@ -6,7 +6,6 @@
 //! |---|---|
 //! | `timer`, `signal` | the kernel's timers; the signal |
 //! | `slots` | what the handler knows of each thread |
-//! | `caches` | the memory of each thread for rules of the unwind tables |
 //! | `handler` | one sample |
 //! | `copies` | stacks that were copied, because handlers missed a table |
 //! | `arm` | a slot and a timer for a thread |
@@ -19,7 +18,6 @@
 mod arm;
 mod asking;
 mod bounds;
-mod caches;
 mod copies;
 mod engine;
 mod handler;

@@ -11,7 +11,6 @@ use dormouse_sys::{masks, perf, signals};
 
 use super::arm::{self, Refused};
 use super::bounds::Blocks;
-use super::caches;
 use super::copies::Copies;
 use super::handler::{self, Record, Tick};
 use super::signal;
@@ -20,7 +19,6 @@ use super::take::{NO_MEMORY, Take, thread_name};
 use super::timer;
 use crate::mappings::Mappings;
 use crate::options::Options;
-use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::Queue;
 use crate::{Error, Profile};
 
@@ -34,10 +32,11 @@ const RARELY: u32 = 500;
 /// The corresponding factor for reading the mappings, which is done only after new threads were
 /// found.
 const SELDOM: u32 = 100;
-/// Records of each processor that there is room for: a second at the highest rate of usual kernels.
-const RECORDS: usize = 256;
+/// Records of each processor that there is room for: half a second at the highest rate of usual
+/// kernels. A record has 4 KiB.
+const RECORDS: usize = 128;
 /// The most records that there is room for, on machines with many processors.
-const MOST_RECORDS: usize = 8192;
+const MOST_RECORDS: usize = 4096;
 
 /// How many threads that blocked the signal are checked again in each scan: it takes 15 us each.
 const ASK_AGAIN: usize = 64;
@@ -131,13 +130,8 @@ impl Sampler {
     }
 
     /// Begins a profile.
-    pub(super) fn start(
-        &mut self,
-        number: u64,
-        options: &Options,
-        tables: &mut OwnTables,
-    ) -> Result<(), Error> {
-        self.step(tables);
+    pub(super) fn start(&mut self, number: u64, options: &Options, note: Option<&str>) -> Result<(), Error> {
+        self.step();
         if self.is_over || !signal::is_ours(handler::handle) {
             self.end_over();
             signal::take(handler::handle)
@@ -145,11 +139,9 @@ impl Sampler {
             self.is_over = false;
         }
         let mut take = Take::new(options, process_ns(), self.queue.dropped());
-        if let Some(why) = tables.why_not() {
-            take.note(&format!("callers are found by frame pointers alone: {why}"));
-        }
+        note.into_iter().for_each(|note| take.note(note));
         self.run_at(self.period().min(take.period()));
-        self.scan(tables);
+        self.scan();
         self.refresh_mappings();
         for (&tid, armed) in &self.armed {
             take.add_thread(armed.id, tid, thread_cpu_ns_of(tid));
@@ -164,8 +156,8 @@ impl Sampler {
     }
 
     /// The profile so far.
-    pub(super) fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile> {
-        self.step(tables);
+    pub(super) fn read(&mut self, number: u64) -> Option<Profile> {
+        self.step();
         self.find_silent();
         self.refresh_mappings();
         let take = self.takes.get_mut(&number)?;
@@ -180,8 +172,8 @@ impl Sampler {
     }
 
     /// Ends a profile.
-    pub(super) fn end(&mut self, number: u64, tables: &mut OwnTables) {
-        self.drain(tables);
+    pub(super) fn end(&mut self, number: u64) {
+        self.drain();
         self.takes.remove(&number);
         if self.takes.is_empty() {
             self.disarm_all();
@@ -192,10 +184,9 @@ impl Sampler {
 
     /// Reads what handlers have left, and from time to time looks for threads. Gives the time until
     /// the next step.
-    pub(super) fn step(&mut self, tables: &mut OwnTables) -> Duration {
+    pub(super) fn step(&mut self) -> Duration {
         self.adopt();
-        self.drain(tables);
-        tables.step();
+        self.drain();
         if !self.is_over && !self.takes.is_empty() && !signal::is_ours(handler::handle) {
             self.end_over();
         }
@@ -203,7 +194,7 @@ impl Sampler {
             self.disarm_if(|_, armed| armed.id.slot().is_some_and(Slot::is_cramped), Some(Refused::Stack));
         }
         if self.next_scan <= Instant::now() && !self.takes.is_empty() {
-            self.scan(tables);
+            self.scan();
         }
         // Copies are long, and there is room for few.
         self.copies.as_mut().map_or(DRAIN, Copies::pause)
@@ -226,7 +217,7 @@ impl Sampler {
     }
 
     /// Arms threads that have begun, and gives back the slots of those that have ended.
-    fn scan(&mut self, tables: &mut OwnTables) {
+    fn scan(&mut self) {
         if self.is_over {
             return;
         }
@@ -250,7 +241,7 @@ impl Sampler {
         }
         if !ended.is_empty() {
             // Their last samples: none come after this.
-            self.drain(tables);
+            self.drain();
         }
         for tid in ended {
             let Some(armed) = self.armed.remove(&tid) else { continue };
@@ -379,7 +370,6 @@ impl Sampler {
     }
 
     fn add_thread(&mut self, tid: u32, id: SlotId) {
-        caches::prepare(id);
         let used = thread_cpu_ns_of(tid);
         self.armed.insert(tid, Armed { id, seen_ns: used.unwrap_or(0) });
         self.unbound.push(id);
@@ -403,7 +393,7 @@ impl Sampler {
     }
 
     /// Reads what handlers have left.
-    fn drain(&mut self, tables: &mut OwnTables) {
+    fn drain(&mut self) {
         let period = arm::period();
         let Self { takes, library, copies, armed, .. } = self;
         let mut give = |record: &Record| {
@@ -424,7 +414,7 @@ impl Sampler {
         };
         self.queue.drain(|record| {
             let copies = copies.as_mut().filter(|_| record.of_kind.is_copied);
-            let unwound = copies.and_then(|copies| copies.take(record, tables));
+            let unwound = copies.and_then(|copies| copies.take(record));
             give(unwound.as_ref().unwrap_or(record));
         });
     }

@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use dormouse_clock::thread_cpu_ns_of;
 use dormouse_protocol::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use dormouse_sys::clock::monotonic_ns;
-use dormouse_sys::own_stack::WalkEnd;
+use dormouse_unwind::WalkEnd;
 
 use super::arm;
 use super::handler::Record;
@@ -20,6 +20,7 @@ use super::slots::SlotId;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
+use crate::sampling::walk::DEPTH;
 use crate::symbols::deeper_than;
 
 /// The most moments of samples: some 12 MB.
@@ -280,26 +281,22 @@ impl Take {
             let name = name().or(known.take()).unwrap_or_else(|| ENDED.to_owned());
             aggregate.add_thread(Thread { tid, name })
         });
-        let frames = record.frames();
-        let outer = (record.end == WalkEnd::Cut).then(|| deeper_than(frames.len()));
-        let stack = frames.iter().map(|&at| at as u64).chain(outer);
+        let frames = &record.frames;
+        let stack = frames.stack(deeper_than(DEPTH));
         let row = aggregate.add(record.group, index, stack, [1, weight, 0, 0]);
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
         // By frame pointers, which the C library does not keep.
         let is_in_library =
-            |at: Option<&usize>| record.is_missed && at.is_some_and(|at| library.contains(at));
+            |at: Option<usize>| frames.is_missed && at.is_some_and(|at| library.contains(&at));
         coverage.in_library += u64::from(is_in_library(frames.first()));
-        coverage.uncopied += u64::from(record.is_missed);
+        coverage.uncopied += u64::from(frames.is_missed);
         // A caller's address in the C library: it has called the first function of the thread.
-        let is_whole = is_in_library(frames.last()) && frames.iter().any(|at| !library.contains(at));
-        match record.end {
-            WalkEnd::Cut => coverage.cut += 1,
-            WalkEnd::Last => coverage.ended += 1,
-            WalkEnd::Lost if is_whole => coverage.ended += 1,
-            WalkEnd::Lost => {}
-        }
+        let is_whole =
+            is_in_library(frames.known().last()) && frames.known().any(|at| !library.contains(&at));
+        coverage.cut += u64::from(frames.is_cut());
+        coverage.ended += u64::from(frames.end == WalkEnd::Outermost || !frames.is_cut() && is_whole);
         let has_room =
             |timeline: &mut Vec<_>| timeline.len() < MOST_MOMENTS && timeline.try_reserve(1).is_ok();
         if let Some(timeline) =

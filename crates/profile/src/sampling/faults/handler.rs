@@ -4,21 +4,19 @@
 //!
 //! It takes no lock, allocates nothing, and touches no thread-local but `errno`, which its caller
 //! restores. Signals are blocked, so no handler of the host's jumps out of a half-written record.
-//! Its system calls read the thread's id and the stack ([`dormouse_sys::stack`]).
+//! Its system calls read the thread's id and the stack ([`dormouse_unwind::walk`]).
 //!
 //! # Safety
 //!
 //! The unsafe code writes a record.
 #![allow(unsafe_code)]
 
-use dormouse_sys::own_stack::WalkEnd;
 use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_sys::trap::PerfTrap;
+use dormouse_unwind::{CallFrame, claim};
 
 use crate::sampling::queue::{self, Queue, QueueOf};
-use crate::sampling::registers::Registers;
-use crate::sampling::walk::{self, Walked};
 
 /// The rest of a record of a fault.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +42,8 @@ pub(super) fn on_trap(trap: &PerfTrap) {
 fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
     let tid = identity::tid();
     let group = thread::find(tid).map(ThreadBlock::own_current).unwrap_or_default().group;
-    let from = Registers { instruction: trap.ip, frame: trap.frame, stack: trap.stack };
+    let from = CallFrame { instruction: trap.ip, frame: trap.frame, stack: trap.stack };
+    let cache = claim(tid);
     let write = |record: *mut Record| {
         // SAFETY: a place for a record, whose frames are numbers.
         unsafe {
@@ -53,14 +52,12 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
             (*record).group = group;
             // A late signal comes at another place than its fault. Whether the stack is the
             // thread's own is unknown, because that would need a thread-local.
-            let walked = if trap.is_late != 0 {
-                Walked { depth: 0, end: WalkEnd::Lost, is_missed: false }
+            let frames = &mut (*record).frames;
+            if trap.is_late != 0 {
+                frames.leave_out();
             } else {
-                walk::walk(None, from, &(0..0), &mut (*record).frames)
-            };
-            (*record).depth = walked.depth as u32;
-            (*record).end = walked.end;
-            (*record).is_missed = walked.is_missed;
+                frames.walk(cache.as_deref(), from, &(0..0));
+            }
         }
     };
     // SAFETY: writes all fields, and returns.

@@ -19,7 +19,6 @@ use crate::Error;
 use crate::mappings::Mappings;
 use crate::options::Options;
 use crate::sampling::engine::Engine;
-use crate::sampling::own_tables::OwnTables;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
@@ -31,8 +30,8 @@ const RESCAN: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 /// The pause between scans for new threads is this many times the CPU time of the last scan.
 const RARELY: u32 = 500;
-/// Records that there is room for: forty thousand a second.
-const RECORDS: usize = 2048;
+/// Records that there is room for: twenty thousand a second.
+const RECORDS: usize = 1024;
 
 /// The sampler of page faults.
 #[derive(Debug, Default)]
@@ -72,9 +71,7 @@ impl Engine for Sampler {
         ProfileKind::Faults
     }
 
-    fn start(&mut self, number: u64, options: &Options, tables: &mut OwnTables) -> Result<(), Error> {
-        tables.begin();
-        tables.learn_library();
+    fn start(&mut self, number: u64, options: &Options, note: Option<&str>) -> Result<(), Error> {
         self.drain();
         let every = NonZero::new(options.faults).unwrap_or(NonZero::<u32>::MIN);
         let data = event::take_signal().map_err(Error::Unavailable)?;
@@ -82,7 +79,8 @@ impl Engine for Sampler {
             Some(armed) => armed.queue,
             None => QUEUE.begin(RECORDS).map_err(|error| Error::Unavailable(error.to_string()))?,
         };
-        let sum = Sum::new(ProfileKind::Faults, every.get().into());
+        let mut sum = Sum::new(ProfileKind::Faults, every.get().into());
+        note.into_iter().for_each(|note| sum.note(note));
         let (armed, refused) = (HashSet::new(), HashSet::new());
         let take = Take { sum, every, dropped: queue.dropped() + trap::cramped(), armed, refused };
         self.takes.insert(number, take);
@@ -90,7 +88,7 @@ impl Engine for Sampler {
         // A refusal to all is an error; one to some, a note.
         let has_none = self.armed.as_ref().is_none_or(|armed| armed.events.values().all(Option::is_none));
         if let (Some(error), true) = (refused, has_none) {
-            self.end(number, tables);
+            self.end(number);
             return Err(Error::Unavailable(error.to_string()));
         }
         Ok(())
@@ -100,10 +98,9 @@ impl Engine for Sampler {
         self.takes.get(&number).map_or(0, |take| take.sum.size())
     }
 
-    fn read(&mut self, number: u64, tables: &mut OwnTables) -> Option<Profile> {
+    fn read(&mut self, number: u64) -> Option<Profile> {
         self.scan();
         self.drain();
-        tables.step();
         self.mappings.refresh();
         let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped() + trap::cramped());
         let take = self.takes.get_mut(&number)?;
@@ -111,7 +108,7 @@ impl Engine for Sampler {
         Some(take.sum.read(&self.mappings, |_| ()))
     }
 
-    fn end(&mut self, number: u64, _: &mut OwnTables) {
+    fn end(&mut self, number: u64) {
         self.drain();
         self.takes.remove(&number);
         match self.armed.take().filter(|_| !self.takes.is_empty()) {
@@ -121,9 +118,8 @@ impl Engine for Sampler {
         }
     }
 
-    fn step(&mut self, tables: &mut OwnTables) -> Option<Duration> {
+    fn step(&mut self) -> Option<Duration> {
         self.drain();
-        tables.step();
         let armed = self.armed.as_ref()?;
         if armed.next_scan <= Instant::now() || !armed.is_over && !event::is_signal_ours() {
             self.scan();

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use dormouse_profile::{NameFinder, Profile, Profiling};
+use dormouse_profile::{NameFinder, Profile, Profiling, Sample};
 use dormouse_testkit::in_child;
 
 use super::hogs::{caller, hog_with, leaf, odd, options, weight_in};
@@ -164,11 +164,11 @@ fn a_deep_recursion_is_cut() {
         unsafe { hog_with(WORK, 0, base) };
     }
     in_child(|| {
-        for (depth, is_cut) in [(50, false), (500, true)] {
+        for (depth, is_cut) in [(50, false), (2000, true)] {
             let profiling = Profiling::start(&options(1000)).unwrap();
             // Where the sampler had to wait for a processor, it has found the thread late.
             let mut profiles = (0..20).map(|_| {
-                let run = move || deeper(std::hint::black_box(&mut [0; 1024]), depth);
+                let run = move || deeper(std::hint::black_box(&mut [0; 4096]), depth);
                 thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
                 profiling.read()
             });
@@ -185,14 +185,16 @@ fn a_deep_recursion_is_cut() {
                 .filter(|row| profile.stack(row.stack).next().is_some_and(|at| odd().contains(&at)));
             let depths: Vec<_> = rows.map(|row| profile.stack(row.stack).count()).collect();
             // Samples of the moments around the chain are shorter.
-            let wanted = if is_cut { 129 } else { depth + 1 };
+            let wanted = if is_cut { 513 } else { depth + 1 };
             assert!(depths.contains(&wanted), "{depths:?}");
             // By no name of a thread: one may end before it is read.
             let symbols = NameFinder::own().unwrap().symbols(&profile);
-            let mut outermost = profile.samples.iter().filter_map(|row| profile.stack(row.stack).last());
-            let is_told = outermost
-                .any(|at| symbols.get(at).iter().any(|frame| frame.function == "(deeper than 128 frames)"));
-            assert_eq!(is_told, is_cut);
+            let marks =
+                |at: u64| symbols.get(at).iter().any(|frame| frame.function == "(deeper than 512 frames)");
+            let marked = |row: &Sample| profile.stack(row.stack).position(marks);
+            let told: Vec<_> = profile.samples.iter().filter_map(marked).collect();
+            assert_eq!(!told.is_empty(), is_cut);
+            assert!(told.iter().all(|&at| at == 256), "in the middle: {told:?}");
         }
     });
 }

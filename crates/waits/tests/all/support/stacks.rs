@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{Timed, living_task};
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame};
+use dormouse_unwind::own;
 use dormouse_waits::places::place;
 use dormouse_waits::{LivingTask, Placing, Waiting};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -82,26 +83,11 @@ pub(crate) fn assert_one(stacks: &[Vec<SourceFrame>], function: &str, leaf: &str
     assert!(!innermost.file.contains("waits/src"), "{innermost:?}");
 }
 
+/// Has times and places taken, with all functions of this program learned.
 pub(crate) fn on() -> (Waiting, Placing) {
-    (Waiting::start().unwrap(), Placing::start().unwrap())
-}
-
-/// Does what [`on`] does, if this program keeps frame pointers.
-#[track_caller]
-pub(crate) fn on_with_stacks() -> Option<(Waiting, Placing)> {
-    if keeps_frame_pointers() {
-        return Some(on());
-    }
-    dormouse_testkit::skip("this program has no frame pointers");
-    None
-}
-
-#[inline(never)]
-pub(crate) fn keeps_frame_pointers() -> bool {
-    let bytes = std::hint::black_box([0_u8; 64]);
-    let (frame, stack) = dormouse_sys::stack::here();
-    let end = bytes.as_ptr_range().end.addr();
-    (end..stack + 4096).contains(&frame)
+    let on = (Waiting::start().unwrap(), Placing::start().unwrap());
+    assert!(own::learn_object(self::on as *const () as u64));
+    on
 }
 
 pub(crate) async fn receiver(from: &mut mpsc::Receiver<()>) {

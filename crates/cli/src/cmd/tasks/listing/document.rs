@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::place::hides_parts;
 use super::{Listing, Unlisted, state};
-use crate::cmd::tasks::waiting_places::CUT;
+use crate::cmd::tasks::waiting_places::{CUT, LOST};
 use crate::render::frame::CodeFrame;
 
 /// The part that the list and the tree have in common.
@@ -77,10 +77,16 @@ struct TaskDocument<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct PlaceDocument<'a> {
     place: u32,
-    frames: &'a [CodeFrame],
-    /// The outermost functions had no room; absent: no.
+    frames: Vec<&'a CodeFrame>,
+    /// Some functions had no room: those behind the first `inner`, or the outermost; absent: no.
     #[serde(skip_serializing_if = "Not::not")]
     cut: bool,
+    /// How many frames lie before those that are missing; absent if the outermost are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inner: Option<usize>,
+    /// The stack ends at a function whose caller is not known; absent: no.
+    #[serde(skip_serializing_if = "Not::not")]
+    lost: bool,
     /// A collection has taken the waker, whose parts are not seen in the tasks that have the place;
     /// absent: no. Tasks whose parts are seen have the places of these instead.
     #[serde(skip_serializing_if = "Not::not")]
@@ -122,9 +128,12 @@ impl<'a> TasksDocument<'a> {
 
 impl<'a> PlaceDocument<'a> {
     fn new(place: u32, frames: &'a [CodeFrame]) -> Self {
-        let cut = frames.last().is_some_and(|frame| frame.function == CUT);
-        let frames = &frames[..frames.len() - usize::from(cut)];
-        Self { place, frames, cut, set: hides_parts(frames) }
+        let cut = frames.iter().position(|frame| frame.function == CUT);
+        let lost = frames.last().is_some_and(|frame| frame.function == LOST);
+        let inner = cut.filter(|inner| inner + 1 < frames.len());
+        let set = hides_parts(frames);
+        let frames = frames.iter().filter(|frame| frame.function != CUT && frame.function != LOST).collect();
+        Self { place, frames, cut: cut.is_some(), inner, lost, set }
     }
 }
 
@@ -189,6 +198,10 @@ mod tests {
         let marked = &json["places"][2];
         assert_eq!((&marked["cut"], &marked["set"]), (&true.into(), &true.into()), "{json}");
         assert_eq!(marked["frames"].as_array().unwrap().len(), 1, "{json}");
+        let amid = [frame("a", "", 0), frame(CUT, "", 0), frame("b", "", 0), frame(LOST, "", 0)];
+        let amid = serde_json::to_value(PlaceDocument::new(8, &amid)).unwrap();
+        let ends = (&amid["frames"][1]["function"], &amid["inner"], &amid["lost"]);
+        assert_eq!(ends, (&"b".into(), &1.into(), &true.into()));
         assert_eq!(json["unlisted"][0], serde_json::json!({ "group": "GET /tea", "tasks": 2 }));
         let frames =
             serde_json::json!([{ "function": "a::b", "inlined": false, "file": "/a.rs", "line": 1 }]);

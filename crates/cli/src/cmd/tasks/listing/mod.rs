@@ -13,7 +13,6 @@ use std::time::Duration;
 use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
-use crate::advice::Language;
 use crate::cmd::tasks::agent::{Taken, TaskList};
 use crate::cmd::tasks::waiting_places::UNKNOWN_PLACE;
 use crate::duration::short;
@@ -122,9 +121,11 @@ impl<'a> Listing<'a> {
         let is_unknown = |task: &&&TaskRow| task.places.contains(&UNKNOWN_PLACE);
         let unknown = self.tasks.iter().filter(is_unknown).count() as u64;
         if unknown > 0 {
-            // Only Rust's futures are tasks.
-            let (tasks, how) = (count(unknown, "task"), Language::Rust.frame_pointers());
-            let _ = writeln!(lines, "the stacks of {tasks} are not known: {how}");
+            let tasks = count(unknown, "task");
+            let _ = writeln!(
+                lines,
+                "the stacks of {tasks} are not known: no unwind table leads to the callers of their leaf"
+            );
         }
         lines
     }

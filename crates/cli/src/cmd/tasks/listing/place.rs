@@ -13,7 +13,7 @@ use dormouse_profile::sets::{Called, around_set, parts_of};
 use dormouse_protocol::{TaskRow, WireTaskState};
 
 use crate::cmd::tasks::agent::TaskList;
-use crate::cmd::tasks::waiting_places::CUT;
+use crate::cmd::tasks::waiting_places::{CUT, LOST};
 use crate::render::frame::CodeFrame;
 use crate::render::profile::text::brief;
 use crate::text::{clean, count};
@@ -89,7 +89,7 @@ pub(super) fn hides_parts(frames: &[CodeFrame]) -> bool {
 }
 
 fn called(frames: &[CodeFrame]) -> Vec<Called<'_>> {
-    let frames = frames.iter().filter(|frame| frame.function != CUT);
+    let frames = frames.iter().filter(|frame| frame.function != CUT && frame.function != LOST);
     frames
         .map(|of| (&*of.function, of.file.as_deref().unwrap_or_default(), of.line.unwrap_or_default()))
         .collect()

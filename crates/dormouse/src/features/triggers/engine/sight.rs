@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::Counting;
-use dormouse_waits::{Histogram, Histograms, Placing, SlowRequest, Waiting, living, read_each};
+use dormouse_waits::{Histogram, Histograms, SlowRequest, Waiting, living, read_each};
 
 use super::outcomes::OutcomeSight;
 use super::scene::{CpuLook, Groups, LOOK, SECOND, Scene, Sighting, Span, of};
@@ -15,6 +15,7 @@ use crate::core::panics::{self, PanicWait};
 use crate::core::record::RecordKind;
 use crate::core::tasks::is_request;
 use crate::core::trace::Trace;
+use crate::features::learning::Placed;
 use crate::features::long_polls::LongPoll;
 use crate::features::triggers::rules::{Comparison, Limit, number};
 
@@ -28,7 +29,7 @@ const REPORTS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     pub(crate) _waiting: Option<Waiting>,
-    pub(crate) _placing: Option<Placing>,
+    pub(crate) _placed: Option<Placed>,
     pub(crate) _counting: Option<Counting>,
 }
 

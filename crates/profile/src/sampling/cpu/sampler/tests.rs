@@ -1,23 +1,24 @@
 #![allow(unsafe_code, reason = "a record, and a thread that is bound to a processor")]
 
-use dormouse_sys::own_stack::WalkEnd;
 use dormouse_testkit::in_child;
+use dormouse_unwind::WalkEnd;
 
 use super::*;
-use crate::sampling::walk::DEPTH;
+use crate::sampling::walk::Frames;
 
 impl Sampler {
     /// Leaves samples of a thread, each with frames of its own, and reads them.
-    pub(in crate::sampling) fn take_in(&mut self, samples: Range<u64>, tables: &mut OwnTables) {
+    pub(in crate::sampling) fn take_in(&mut self, samples: Range<u64>) {
         let id = self.armed.values().next().unwrap().id;
         for sample in samples {
             let of_kind = Tick { value: id.to_value(), cpu_ns: 1 << 50, overruns: 0, is_copied: false };
-            let frames = std::array::from_fn(|frame| (sample << 10) as usize + frame);
-            let (depth, end) = (DEPTH as u32, WalkEnd::Cut);
-            let record = Record { of_kind, at_ns: 0, group: 0, depth, end, is_missed: false, frames };
+            let addresses = std::array::from_fn(|frame| (sample << 10) as usize + frame);
+            let (depth, end) = (128, WalkEnd::Enough);
+            let frames = Frames { depth, end, is_missed: false, addresses };
+            let record = Record { of_kind, at_ns: 0, group: 0, frames };
             // SAFETY: the queue's place.
             assert!(unsafe { self.queue.push(|place| place.write(record)) });
-            self.drain(tables);
+            self.drain();
         }
     }
 }

@@ -2,12 +2,17 @@
 
 use super::*;
 use crate::sampling::cpu::handler::Tick;
-use crate::sampling::walk::DEPTH;
+use crate::sampling::walk::Frames;
 
 /// A record of one frame, which is the outermost.
 fn whole(of_kind: Tick) -> Record {
-    let frames = [0x1000; DEPTH];
-    Record { of_kind, at_ns: 0, group: 0, depth: 1, end: WalkEnd::Last, is_missed: false, frames }
+    Record { of_kind, at_ns: 0, group: 0, frames: frames(&[0x1000], WalkEnd::Outermost) }
+}
+
+fn frames(found: &[u64], end: WalkEnd) -> Frames {
+    let mut frames = Frames::NONE;
+    frames.set(found, end);
+    frames
 }
 
 /// The samples that a profile takes of a thread in some seconds of CPU time, and their weight.
@@ -64,8 +69,8 @@ fn stacks_inside_of_libraries_have_not_ended() {
     take.add_thread(id, 7, Some(0));
     let mut add = |cpu_ns, innermost, is_missed| {
         let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false };
-        let mut record = Record { depth: 2, end: WalkEnd::Lost, is_missed, ..whole(of_kind) };
-        record.frames[0] = innermost;
+        let frames = Frames { is_missed, ..frames(&[innermost, 0x1000], WalkEnd::Unknown) };
+        let record = Record { frames, ..whole(of_kind) };
         take.add(&record, cpu_ns, 1_000_000, &(0x1000..0x2000), || None);
         let coverage = &take.coverage;
         (coverage.in_library, coverage.ended)

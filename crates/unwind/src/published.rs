@@ -1,0 +1,179 @@
+//! The unwind tables of this process, published for the threads that walk.
+//!
+//! One thread at a time learns, and publishes ([`Publisher`]); walks search what it has published.
+//! A table is replaced by a longer one when its object's functions have been learned, and freed
+//! when no walk that may have found it is under way.
+//!
+//! # Safety
+//!
+//! The unsafe code makes references from the addresses of published tables.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dormouse_maps::{Held, Overlap, RangeMap};
+use dormouse_sys::memory;
+
+use crate::cache::ThreadCache;
+use crate::memory::ProcessMemory;
+use crate::rule::{FrameRule, PackedRule};
+use crate::table::{RowTable, TableRef};
+use crate::tables::UnwindTables;
+
+/// The memory that a range of code takes in maps and lists of them.
+const RANGE: usize = 256;
+
+/// The code of this process.
+pub(crate) static CODE: RangeMap<TableRef> = RangeMap::new();
+
+/// Begins anew when code that had a table is gone, or belongs to another object: rules that threads
+/// remember are those of one generation.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+/// Addresses whose functions walks have met before they were learned; 0: none.
+static MISSED: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+
+/// The generation of the rules that a walk finds from now on. Read before the map.
+pub(crate) fn generation() -> u64 {
+    // Acquire: pairs with the addition in `publish`.
+    GENERATION.load(Ordering::Acquire)
+}
+
+/// Notes an address for [`Publisher::learn_missed`].
+pub(crate) fn miss(address: usize) {
+    // The upper bits of a product with an odd number spread addresses that differ in low bits.
+    let place = (address as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - MISSED.len().ilog2());
+    // Relaxed: an address says all.
+    MISSED[place as usize].store(address as u64, Ordering::Relaxed);
+}
+
+/// A range of code, and the published table of its object, with the object's number and version.
+#[derive(Debug)]
+struct Published {
+    start: u64,
+    end: u64,
+    number: u64,
+    version: u64,
+    table: Option<Arc<RowTable>>,
+    /// Walks do not find it yet.
+    is_new: bool,
+}
+
+/// The tables of this process that walks search. There is one: it is never dropped.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    published: Vec<Published>,
+    /// Tables that were replaced, and may still be read.
+    retired: Vec<Arc<RowTable>>,
+}
+
+impl Publisher {
+    pub(crate) const fn new() -> Self {
+        Self { published: Vec::new(), retired: Vec::new() }
+    }
+
+    /// Has `learn` learn the functions that walks have missed since the last time. Whether there
+    /// were any.
+    pub(crate) fn learn_missed(&mut self, mut learn: impl FnMut(u64)) -> bool {
+        let mut has_missed = false;
+        for missed in &MISSED {
+            // Relaxed: an address says all.
+            if missed.load(Ordering::Relaxed) != 0 {
+                has_missed = true;
+                learn(missed.swap(0, Ordering::Relaxed));
+            }
+        }
+        has_missed
+    }
+
+    /// Publishes what has been learned since the last time. If there is no memory for it, walks
+    /// go on with what they have.
+    pub(crate) fn publish(&mut self, tables: &UnwindTables<ProcessMemory>) {
+        let Self { published, retired } = self;
+        let (ranges, before) = (tables.objects().count(), published.len());
+        let (mut now, mut gone) = (Vec::new(), Vec::new());
+        // The copies of tables come first: they may be refused, the rest may not.
+        let has_room = memory::is_there(ranges * RANGE + tables.size())
+            && now.try_reserve(ranges).is_ok()
+            && gone.try_reserve(before).is_ok()
+            && retired.try_reserve(before).is_ok();
+        if !has_room {
+            return;
+        }
+        let mut old = std::mem::take(published).into_iter().peekable();
+        for (range, object) in tables.objects() {
+            gone.extend(std::iter::from_fn(|| old.next_if(|old| old.start < range.start)));
+            let (number, version) = object.map_or((0, 0), |(object, _)| (object.number, object.version));
+            let same =
+                old.next_if(|old| (old.start, old.end, old.number) == (range.start, range.end, number));
+            match (same, object) {
+                (Some(same), _) if same.version == version => now.push(Published { is_new: false, ..same }),
+                (same, None) => now.push(same.unwrap_or_else(|| Published::of(range, None))),
+                (same, Some((_, table))) => match table.copy() {
+                    Some(table) => {
+                        retired.extend(same.and_then(|same| same.table));
+                        let table = Some(Arc::new(table));
+                        now.push(Published { number, version, ..Published::of(range, table) });
+                    }
+                    // No memory: walks go on with the one before.
+                    None => now.extend(same),
+                },
+            }
+        }
+        gone.extend(old);
+        *published = now;
+        let shown = CODE.update(|edit| {
+            for gone in &gone {
+                edit.remove(gone.start..gone.end)?;
+            }
+            for Published { start, end, table, .. } in published.iter().filter(|of| of.is_new) {
+                let table = TableRef(table.as_ref().map_or(ptr::null(), Arc::as_ptr));
+                edit.insert(*start..*end, table, Overlap::Replace)?;
+            }
+            Ok::<_, dormouse_maps::EditError>(())
+        });
+        if !gone.is_empty() {
+            retired.extend(gone.into_iter().filter_map(|gone| gone.table));
+            // After the map. Release: pairs with the load in `generation`, so a walk of the new
+            // generation finds no older rule.
+            GENERATION.fetch_add(1, Ordering::Release);
+        }
+        if shown.is_err() {
+            // The map has the replaced ones, and leads to them for ever.
+            self.retired.drain(..).for_each(std::mem::forget);
+        } else if CODE.is_settled() {
+            self.retired.clear();
+        }
+    }
+}
+
+impl Published {
+    /// A table that no walk has seen.
+    fn of(range: &Range<u64>, table: Option<Arc<RowTable>>) -> Self {
+        Self { start: range.start, end: range.end, number: 0, version: 0, table, is_new: true }
+    }
+}
+
+/// The rule of an address that the thread does not remember.
+#[cold]
+#[inline(never)]
+pub(crate) fn search(
+    code: &Held<'_, TableRef>,
+    cache: Option<&ThreadCache>,
+    address: u64,
+) -> Option<PackedRule> {
+    let found = match cache {
+        Some(cache) => code.find(&cache.ranges, address),
+        None => code.find_uncached(address),
+    };
+    let TableRef(table) = found?.value;
+    // SAFETY: null, or published: the publisher frees it only when no walk holds the map that had
+    // it.
+    match unsafe { table.as_ref() } {
+        Some(table) => table.packed(address),
+        None => PackedRule::new(FrameRule::LINK),
+    }
+}

@@ -1,0 +1,219 @@
+//! The callers of code on the calling thread, by the tables that are published for walks, and from
+//! the first function on of which nothing has been learned by frame pointers.
+//!
+//! # Async-signal-safety
+//!
+//! No lock, allocation, panic or thread-local. Some 300 bytes of the stack. On a stack that is not
+//! the thread's own the kernel copies its words, half a kilobyte at once: the system calls of
+//! [`peek::copy_some`], and 800 bytes of the stack.
+//!
+//! # Safety
+//!
+//! The unsafe code reads words of the calling thread's own stack.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr;
+
+use dormouse_sys::peek;
+
+use crate::arch::RED_ZONE;
+use crate::cache::ThreadCache;
+use crate::frames;
+use crate::published::{CODE, generation, miss, search};
+use crate::rule::{CallFrame, CallerStep, FrameRule};
+
+/// A word on the stack.
+const WORD: usize = size_of::<usize>();
+
+/// The words of the stack that are searched for callers.
+const REACH: usize = 256;
+
+/// The bytes of another stack that are copied at once.
+const WINDOW: usize = 512;
+
+/// How a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WalkEnd {
+    /// At code whose caller no rule finds.
+    #[default]
+    Unknown,
+    /// At a thread's first function.
+    Outermost,
+    /// Where the caller of the walk wanted no more.
+    Enough,
+}
+
+/// A walk that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Walk {
+    /// How it ended.
+    pub end: WalkEnd,
+    /// Whether nothing had been learned about a function: its address is noted, and its callers
+    /// were followed by frame pointers.
+    pub is_missed: bool,
+}
+
+/// Passes the functions of the calling thread's stack to `take`, the innermost first, until it
+/// returns false: the instruction of `from`, and for each caller one inside of its call. `cache` is
+/// the thread's.
+///
+/// # Async-signal-safety
+///
+/// See the module; and that of `take`.
+///
+/// # Safety
+///
+/// `own` is empty, or the calling thread can read it: from the stack pointer on, if that lies in
+/// `own`, and in the red zone below, where the interrupted code may have written.
+#[inline]
+pub unsafe fn walk(
+    cache: Option<&ThreadCache>,
+    from: CallFrame,
+    own: &Range<usize>,
+    mut take: impl FnMut(CallFrame) -> bool,
+) -> Walk {
+    if !own.contains(&from.stack) {
+        return walk_unbound(cache, from, &mut take);
+    }
+    let lowest = from.stack.saturating_sub(RED_ZONE).max(own.start);
+    let word = |at: usize| {
+        let is_there = at >= lowest && at <= own.end - WORD && at.is_multiple_of(WORD);
+        // SAFETY: the address lies in the thread's own stack, as the caller guarantees: not below
+        // the stack pointer, or where the interrupted code has written according to the table.
+        // Volatile: other code of the thread wrote it.
+        is_there.then(|| unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() })
+    };
+    walk_by(cache, from, word, take)
+}
+
+/// Walks a stack as [`walk`] does, into limited room, as [`frames`] has it. `count` is the number
+/// of functions, also if there is no room for all.
+///
+/// # Async-signal-safety
+///
+/// See the module. Not generic: it is called where the stack is small, also in builds without
+/// optimisation.
+///
+/// # Safety
+///
+/// That of [`walk`].
+#[inline(never)]
+pub unsafe fn walk_into(
+    cache: Option<&ThreadCache>,
+    from: CallFrame,
+    own: &Range<usize>,
+    count: &mut u32,
+    into: &mut [usize],
+) -> Walk {
+    // SAFETY: the caller's promise.
+    unsafe { walk(cache, from, own, |frame| frames::take(frame.instruction, count, into)) }
+}
+
+/// Walks a stack as [`walk`] does, but the kernel copies its words: nothing is known about it.
+///
+/// # Async-signal-safety
+///
+/// See the module; and that of `take`. Not generic: it is called where the stack is small, also in
+/// builds without optimisation.
+#[cold]
+#[inline(never)]
+pub fn walk_unbound(
+    cache: Option<&ThreadCache>,
+    from: CallFrame,
+    take: &mut dyn FnMut(CallFrame) -> bool,
+) -> Walk {
+    let mut window = [0; WINDOW];
+    let (mut begins, mut filled) = (0, 0);
+    let word = |at: usize| {
+        if at < begins || at.checked_add(WORD)? > begins + filled {
+            (begins, filled) = (at, peek::copy_some(at, &mut window));
+        }
+        window[..filled].get(at - begins..)?.first_chunk().map(|word| usize::from_ne_bytes(*word))
+    };
+    walk_by(cache, from, word, take)
+}
+
+#[inline(always)]
+fn walk_by(
+    cache: Option<&ThreadCache>,
+    from: CallFrame,
+    mut read: impl FnMut(usize) -> Option<usize>,
+    mut take: impl FnMut(CallFrame) -> bool,
+) -> Walk {
+    let generation = generation();
+    let (mut last, mut is_first) = (from, true);
+    let by_tables = CODE.hold(|code| {
+        loop {
+            if !take(last) {
+                return Some(WalkEnd::Enough);
+            }
+            let address = last.instruction as u64;
+            let rule = match cache {
+                Some(cache) => cache.rule(address, generation, || search(&code, Some(cache), address)),
+                None => search(&code, None, address),
+            };
+            let rule = rule?.rule();
+            match rule.caller(last, &mut read) {
+                CallerStep::Found(caller) => (last, is_first) = (caller, false),
+                CallerStep::Outermost => return Some(WalkEnd::Outermost),
+                CallerStep::Unknown if !is_first && rule.is_first(last) => return Some(WalkEnd::Outermost),
+                CallerStep::Unknown => return Some(WalkEnd::Unknown),
+            }
+        }
+    });
+    match by_tables {
+        Ok(Some(end)) => Walk { end, is_missed: false },
+        Ok(None) => {
+            note_callers(last, &mut read);
+            Walk { end: follow_links(last, read, take), is_missed: true }
+        }
+        // Too many readers at once.
+        Err(_) if !take(last) => Walk { end: WalkEnd::Enough, is_missed: true },
+        Err(_) => Walk { end: follow_links(last, read, take), is_missed: true },
+    }
+}
+
+/// Notes the function of which nothing has been learned, and those that may have called it: each
+/// address of code on the stack above. Some of these are no return addresses, or of calls that have
+/// returned. Their functions are learned in vain; without the others, each walk would meet the next
+/// function that is not known.
+#[cold]
+#[inline(never)]
+fn note_callers(from: CallFrame, read: &mut impl FnMut(usize) -> Option<usize>) {
+    miss(from.instruction);
+    let _too_many_readers = CODE.hold(|code| {
+        let is_code = |address: usize| code.find_uncached(address as u64).is_some();
+        // Code of an object that has just come: nothing can be learned before the next look at the
+        // mappings.
+        if is_code(from.instruction) {
+            let words = (0..REACH).map_while(|word| read(from.stack.wrapping_add(word * WORD)));
+            words.filter(|&word| is_code(word)).for_each(|word| miss(word.wrapping_sub(1)));
+        }
+    });
+}
+
+/// Goes on by frame pointers. The register of the first function means nothing if it is zero: a
+/// library without frame pointers uses it for other values (glibc keeps the type of cancellation
+/// in it while `send` waits).
+#[inline(always)]
+fn follow_links(
+    from: CallFrame,
+    mut read: impl FnMut(usize) -> Option<usize>,
+    mut take: impl FnMut(CallFrame) -> bool,
+) -> WalkEnd {
+    let mut last = from;
+    loop {
+        match FrameRule::LINK.caller(last, &mut read) {
+            CallerStep::Found(caller) => last = caller,
+            CallerStep::Outermost => return WalkEnd::Outermost,
+            CallerStep::Unknown if last != from && FrameRule::LINK.is_first(last) => {
+                return WalkEnd::Outermost;
+            }
+            CallerStep::Unknown => return WalkEnd::Unknown,
+        }
+        if !take(last) {
+            return WalkEnd::Enough;
+        }
+    }
+}

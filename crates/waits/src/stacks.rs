@@ -1,0 +1,324 @@
+//! The stacks at which wakers are taken, each with its number.
+//!
+//! A stack is walked by the unwind tables. Its hash finds its number; the stack of a new number is
+//! walked a second time, into the table. So a walk takes no room of its own, however deep the stack
+//! is.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the stack of the calling thread within the bounds that it has found.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use dormouse_sys::stack::CallFrame;
+use dormouse_sys::thread;
+use dormouse_unwind::{Walk, WalkEnd, claim, frames, own, walk};
+
+/// The place of a waker whose stack is unknown: no rule leads to the caller of its leaf, or there
+/// is no room.
+pub const UNKNOWN_PLACE: u32 = 1;
+
+/// The place of a waker whose stack has a function of which nothing has been learned yet. The next
+/// waker that is taken there after [`learn`] has another place.
+pub const UNLEARNED_PLACE: u32 = 2;
+
+/// How many stacks there is room for, the first numbers included.
+pub(crate) const STACKS: usize = 1 << 14;
+/// The functions of all stacks that there is room for: 13 MB of address space, of which as much is
+/// taken as is used.
+const ALL_FRAMES: usize = STACKS * 48;
+/// The most functions of a stack: of a deeper one those in the middle are left out.
+const FRAMES: usize = 128;
+/// How far from its hash a stack or a sum may lie.
+const REACH: usize = 32;
+
+/// A stack, by its number.
+struct Stack {
+    /// 0: free.
+    hash: AtomicU64,
+    /// See [`Extent`]; 0: it is not whole yet.
+    extent: AtomicU64,
+    /// How far below the end of the poll's stack the stack pointer was; 0: the stack cannot be
+    /// compared.
+    below: AtomicU32,
+}
+
+/// A function of a stack.
+struct Caller {
+    /// The return address, minus one.
+    address: AtomicUsize,
+    /// How far below the end of the poll's stack the return address lies.
+    below: AtomicU32,
+}
+
+/// Where the functions of a stack are in the table, and how it ended.
+#[derive(Clone, Copy)]
+struct Extent {
+    first: usize,
+    /// How many functions it has; at most [`FRAMES`] are there.
+    depth: usize,
+    is_whole: bool,
+}
+
+impl Extent {
+    const IS_THERE: u64 = 1;
+    const IS_WHOLE: u64 = 2;
+    const DEPTH: u32 = 2;
+    const FIRST: u32 = 32;
+
+    fn word(self) -> u64 {
+        let whole = if self.is_whole { Self::IS_WHOLE } else { 0 };
+        (self.first as u64) << Self::FIRST | (self.depth as u64) << Self::DEPTH | whole | Self::IS_THERE
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        let depth = (word as u32 >> Self::DEPTH) as usize;
+        let of = Self { first: (word >> Self::FIRST) as usize, depth, is_whole: word & Self::IS_WHOLE != 0 };
+        (word & Self::IS_THERE != 0).then_some(of)
+    }
+
+    fn callers(self, table: &Stacks) -> &[Caller] {
+        &table.callers[self.first..self.first + self.depth.min(FRAMES)]
+    }
+}
+
+/// All stacks. Zeros are none.
+pub(crate) struct Stacks {
+    /// Stacks and sums that found no room.
+    pub(crate) no_room: AtomicU64,
+    /// Wakers whose stack is not known.
+    unknown: AtomicU64,
+    /// Wakers whose stack has functions that have not been learned.
+    unlearned: AtomicU64,
+    /// How many of `callers` are taken.
+    taken: AtomicUsize,
+    stacks: [Stack; STACKS],
+    callers: [Caller; ALL_FRAMES],
+}
+
+/// Whether functions are learned. If not, callers are found by frame pointers alone.
+static HAS_TABLES: AtomicBool = AtomicBool::new(false);
+
+/// Has functions be learned from now on.
+pub(crate) fn begin() {
+    HAS_TABLES.store(own::begin().is_ok(), Ordering::Relaxed);
+}
+
+/// Learns the functions that wakers have met. While places are requested, a thread that may wait
+/// calls it from time to time. Returns whether there were any.
+///
+/// # Cost
+///
+/// Some ten reads of memory for each function.
+pub fn learn() -> bool {
+    own::step()
+}
+
+/// The cells in which what has this hash may be.
+pub(crate) fn cells<T>(of: &[T], hash: u64) -> impl Iterator<Item = (usize, &T)> {
+    let first = hash as usize % of.len();
+    (first..first + REACH).map(move |at| (at % of.len(), &of[at % of.len()]))
+}
+
+/// Whether the cell is the one of `key` now, and whether it was free.
+pub(crate) fn claim_cell(cell: &AtomicU64, key: u64) -> Option<bool> {
+    let found = match cell.load(Ordering::Relaxed) {
+        0 => cell.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed).err(),
+        other => Some(other),
+    };
+    match found {
+        None => Some(true),
+        Some(found) => (found == key).then_some(false),
+    }
+}
+
+pub(crate) fn mixed(word: u64) -> u64 {
+    word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+}
+
+/// The code that takes a waker, on the stack of a poll.
+pub(crate) struct Taker {
+    pub(crate) from: CallFrame,
+    /// The end of the poll's stack.
+    pub(crate) top: usize,
+    /// The thread's own stack from the stack pointer on.
+    pub(crate) own: Range<usize>,
+}
+
+impl Taker {
+    /// Passes the callers to `take`, with the places of their return addresses, up to the poll.
+    /// Returns whether they lead there.
+    fn walk(&self, mut take: impl FnMut(usize, usize)) -> (bool, Walk) {
+        let cache = thread::try_current().and_then(|block| claim(block.tid()));
+        let (mut is_whole, mut count) = (false, 0);
+        let each = |caller: CallFrame| {
+            let returns_at = caller.stack.wrapping_sub(size_of::<usize>());
+            is_whole = count > 0 && returns_at >= self.top;
+            if count > 0 && !is_whole {
+                take(caller.instruction, returns_at);
+            }
+            count += 1;
+            !is_whole && count <= frames::MOST_FRAMES
+        };
+        // SAFETY: `own` can be read, as has been found out.
+        let walk = unsafe { walk(cache.as_deref(), self.from, &self.own, each) };
+        (is_whole, walk)
+    }
+
+    /// The word at an address of the own stack, between the stack pointer and the poll's end.
+    fn word(&self, at: usize) -> usize {
+        debug_assert!(self.own.contains(&at) && at < self.top);
+        // SAFETY: `own` can be read, as has been found out. Volatile: other code of the thread
+        // wrote it.
+        unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() }
+    }
+
+    /// Whether the stack can be read plainly up to the poll's end.
+    fn is_own(&self) -> bool {
+        self.own.contains(&self.from.stack) && self.own.contains(&self.top)
+    }
+}
+
+impl Stacks {
+    /// Whether the taker's stack is that of the place: each return address lies where it lay when
+    /// the stack got its number.
+    pub(crate) fn has(&self, place: u32, taker: &Taker) -> bool {
+        let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNLEARNED_PLACE) else {
+            return false;
+        };
+        // Acquire: pairs with the store in `fill`.
+        let extent = Extent::of(stack.extent.load(Ordering::Acquire));
+        let below = stack.below.load(Ordering::Relaxed) as usize;
+        let Some(extent) = extent.filter(|_| below == taker.top - taker.from.stack && taker.is_own()) else {
+            return false;
+        };
+        extent.callers(self).iter().fold(true, |is_same, caller| {
+            let returns_to = taker.word(taker.top - caller.below.load(Ordering::Relaxed) as usize);
+            is_same & (returns_to.wrapping_sub(1) == caller.address.load(Ordering::Relaxed))
+        })
+    }
+
+    /// The number of the place of that stack; `None`: it is not that of the poll.
+    pub(crate) fn place_of(&self, taker: &Taker) -> Option<u32> {
+        if !taker.own.is_empty() && !taker.own.contains(&taker.top) {
+            return None;
+        }
+        let (mut hash, mut depth) = (0, 0);
+        let (is_whole, Walk { is_missed, .. }) = taker.walk(|address, _| {
+            hash = mixed(hash ^ address as u64);
+            depth += 1;
+        });
+        if is_missed && HAS_TABLES.load(Ordering::Relaxed) {
+            self.unlearned.fetch_add(1, Ordering::Relaxed);
+            return Some(UNLEARNED_PLACE);
+        }
+        if depth == 0 {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
+            return Some(UNKNOWN_PLACE);
+        }
+        let hash = mixed(hash ^ depth as u64);
+        Some(self.number(taker, (hash ^ hash >> 32).max(1), depth, is_whole))
+    }
+
+    /// The number of a stack with this hash.
+    fn number(&self, taker: &Taker, hash: u64, depth: usize, is_whole: bool) -> u32 {
+        for (at, stack) in cells(&self.stacks, hash) {
+            if at as u32 <= UNLEARNED_PLACE {
+                continue;
+            }
+            match claim_cell(&stack.hash, hash) {
+                None => continue,
+                Some(false) => {}
+                Some(true) => self.fill(stack, taker, depth, is_whole),
+            }
+            return at as u32;
+        }
+        self.no_room.fetch_add(1, Ordering::Relaxed);
+        UNKNOWN_PLACE
+    }
+
+    /// Walks the stack again, into the table.
+    fn fill(&self, stack: &Stack, taker: &Taker, depth: usize, is_whole: bool) {
+        let kept = depth.min(FRAMES);
+        let first = self.taken.fetch_add(kept, Ordering::Relaxed);
+        let Some(room) = self.callers.get(first..first + kept) else {
+            self.taken.fetch_sub(kept, Ordering::Relaxed);
+            self.no_room.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let mut found = 0;
+        let mut can_compare = is_whole && depth <= FRAMES && taker.is_own();
+        taker.walk(|address, returns_at| {
+            if let Some(caller) = room.get(frames::place(found, kept)).filter(|_| found < depth) {
+                caller.address.store(address, Ordering::Relaxed);
+                caller.below.store((taker.top - returns_at) as u32, Ordering::Relaxed);
+            }
+            // A signal has no return address there.
+            can_compare = can_compare && taker.word(returns_at) == address + 1;
+            found += 1;
+        });
+        // Functions that have been learned in between may lead further.
+        if found != depth {
+            return;
+        }
+        if can_compare {
+            stack.below.store((taker.top - taker.from.stack) as u32, Ordering::Relaxed);
+        }
+        // Release: who finds the extent finds the rest.
+        stack.extent.store(Extent { first, depth, is_whole }.word(), Ordering::Release);
+    }
+
+    /// The place with a number.
+    pub(crate) fn get(&self, number: u32) -> Option<Place> {
+        let stack = self.stacks.get(number as usize)?;
+        // Acquire: pairs with the store in `fill`.
+        let extent = Extent::of(stack.extent.load(Ordering::Acquire))?;
+        let address = |caller: &Caller| caller.address.load(Ordering::Relaxed) as u64;
+        let addresses: Vec<u64> = extent.callers(self).iter().map(address).collect();
+        let (inner, outer) = frames::in_order(extent.depth, &addresses);
+        let end = match extent.depth {
+            0..=FRAMES if extent.is_whole => WalkEnd::Outermost,
+            0..=FRAMES => WalkEnd::Unknown,
+            _ => WalkEnd::Enough,
+        };
+        let inner = inner.len();
+        Some(Place { number, stack: addresses[..inner].iter().copied().chain(outer).collect(), inner, end })
+    }
+
+    /// How many places are missing so far, and why.
+    pub(crate) fn coverage(&self) -> PlaceCoverage {
+        let [unknown, unlearned, no_room] =
+            [&self.unknown, &self.unlearned, &self.no_room].map(|count| count.load(Ordering::Relaxed));
+        PlaceCoverage { unknown, unlearned, no_room }
+    }
+}
+
+/// A place where tasks wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The place's number, which it keeps as long as the process lives.
+    pub number: u32,
+    /// The stack from the leaf (the innermost future) to the poll of its task: each return address,
+    /// minus one.
+    pub stack: Vec<u64>,
+    /// How many of these functions lie before those that are left out, if some are.
+    pub inner: usize,
+    /// How the stack ended: at the poll of the task ([`WalkEnd::Outermost`]), at a function whose
+    /// caller no rule finds, or with functions in the middle left out ([`WalkEnd::Enough`]).
+    pub end: WalkEnd,
+}
+
+/// Why places are missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PlaceCoverage {
+    /// The number of wakers whose stack is unknown, because no rule leads to the caller of their
+    /// leaf.
+    pub unknown: u64,
+    /// The number of wakers whose stack had functions of which nothing had been learned yet.
+    pub unlearned: u64,
+    /// The number of stacks, and times, for which the tables had no room.
+    pub no_room: u64,
+}
