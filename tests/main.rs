@@ -21,6 +21,7 @@ mod protocol;
 mod recorder;
 mod refusals;
 mod serve;
+mod shares;
 mod soak;
 mod stat;
 mod support;
