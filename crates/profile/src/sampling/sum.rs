@@ -7,10 +7,8 @@ use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind
 use dormouse_unwind::WalkEnd;
 
 use super::queue::Record;
-use super::walk::DEPTH;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
-use crate::symbols::deeper_than;
 
 /// The samples of one profile.
 #[derive(Debug)]
@@ -59,7 +57,7 @@ impl Sum {
         self.coverage.samples += 1;
         self.coverage.cut += u64::from(record.frames.is_cut());
         self.coverage.ended += u64::from(record.frames.end == WalkEnd::Outermost);
-        let stack = record.frames.stack(deeper_than(DEPTH));
+        let stack = record.frames.stack();
         aggregate.add(record.group, thread, stack, values)
     }
 

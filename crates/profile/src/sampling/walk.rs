@@ -13,6 +13,8 @@ use std::ops::Range;
 
 use dormouse_unwind::{CallFrame, ThreadCache, WalkEnd, frames, walk_into};
 
+use crate::symbols::deeper_than;
+
 /// The most functions of a stack: of a deeper one those in the middle are left out.
 pub(super) const DEPTH: usize = 512;
 
@@ -81,11 +83,13 @@ impl Frames {
         (self.depth > 0).then(|| self.addresses[0])
     }
 
-    /// The functions, the innermost first. In place of those that are missing stands `cut`.
-    pub(super) fn stack(&self, cut: u64) -> impl DoubleEndedIterator<Item = u64> + Clone + '_ {
+    /// The functions, the innermost first. In place of those that are missing stands
+    /// [`deeper_than`].
+    pub(super) fn stack(&self) -> impl DoubleEndedIterator<Item = u64> + Clone + '_ {
         let (inner, outer) = frames::in_order(self.depth as usize, &self.addresses);
         let is_deep = self.depth as usize > DEPTH;
-        let [amid, behind] = [is_deep, self.is_cut() && !is_deep].map(|is_it| is_it.then_some(cut));
+        let [amid, behind] = [is_deep, self.is_cut() && !is_deep]
+            .map(|is_it| is_it.then(|| deeper_than(self.known().count())));
         let address = |address: usize| address as u64;
         inner.iter().copied().map(address).chain(amid).chain(outer.map(address)).chain(behind)
     }

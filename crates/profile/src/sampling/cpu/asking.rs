@@ -20,8 +20,6 @@ use super::handler::{self, Copied};
 use super::slots::{self, SlotId};
 use super::{arm, signal, timer};
 use crate::sampling::queue::Queue;
-use crate::sampling::walk::DEPTH;
-use crate::symbols::deeper_than;
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
 /// The process and the thread that asks, 32 bits each; 0 if none does.
@@ -116,7 +114,7 @@ impl Asking {
             } else {
                 (&record.frames, StackWay::FramePointers)
             };
-            let frames = frames.stack(deeper_than(DEPTH)).collect();
+            let frames = frames.stack().collect();
             is_it.then_some(ThreadStack { frames, way })
         }) {
             // One that came too late for its asker is thrown away.

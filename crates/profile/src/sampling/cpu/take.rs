@@ -20,8 +20,6 @@ use super::slots::SlotId;
 use crate::aggregate::Aggregate;
 use crate::mappings::Mappings;
 use crate::options::Options;
-use crate::sampling::walk::DEPTH;
-use crate::symbols::deeper_than;
 
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
@@ -282,7 +280,7 @@ impl Take {
             aggregate.add_thread(Thread { tid, name })
         });
         let frames = &record.frames;
-        let stack = frames.stack(deeper_than(DEPTH));
+        let stack = frames.stack();
         let row = aggregate.add(record.group, index, stack, [1, weight, 0, 0]);
         let coverage = &mut self.coverage;
         coverage.samples += 1;
