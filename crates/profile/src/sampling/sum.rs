@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
-use dormouse_unwind::WalkEnd;
 
 use super::queue::Record;
 use crate::aggregate::Aggregate;
@@ -56,7 +55,7 @@ impl Sum {
             .or_insert_with(|| aggregate.add_thread(Thread { tid, name: name_of(tid).unwrap_or_default() }));
         self.coverage.samples += 1;
         self.coverage.cut += u64::from(record.frames.is_cut());
-        self.coverage.ended += u64::from(record.frames.end == WalkEnd::Outermost);
+        self.coverage.ended += u64::from(record.frames.is_whole());
         let stack = record.frames.stack();
         aggregate.add(record.group, thread, stack, values)
     }

@@ -78,6 +78,11 @@ impl Frames {
         self.depth as usize > DEPTH || self.end == WalkEnd::Enough
     }
 
+    /// Whether all functions are there, up to the first one of the thread.
+    pub(super) fn is_whole(&self) -> bool {
+        self.end == WalkEnd::Outermost && !self.is_cut()
+    }
+
     /// The innermost function.
     pub(super) fn first(&self) -> Option<usize> {
         (self.depth > 0).then(|| self.addresses[0])

@@ -12,7 +12,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use dormouse_clock::thread_cpu_ns_of;
 use dormouse_protocol::profile::{Moment, NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use dormouse_sys::clock::monotonic_ns;
-use dormouse_unwind::WalkEnd;
 
 use super::arm;
 use super::handler::Record;
@@ -294,7 +293,7 @@ impl Take {
         let is_whole =
             is_in_library(frames.known().last()) && frames.known().any(|at| !library.contains(&at));
         coverage.cut += u64::from(frames.is_cut());
-        coverage.ended += u64::from(frames.end == WalkEnd::Outermost || !frames.is_cut() && is_whole);
+        coverage.ended += u64::from(frames.is_whole() || !frames.is_cut() && is_whole);
         let has_room =
             |timeline: &mut Vec<_>| timeline.len() < MOST_MOMENTS && timeline.try_reserve(1).is_ok();
         if let Some(timeline) =

@@ -1,5 +1,7 @@
 //! Samples of one profile, their weights and their threads.
 
+use dormouse_unwind::WalkEnd;
+
 use super::*;
 use crate::sampling::cpu::handler::Tick;
 use crate::sampling::walk::Frames;
