@@ -47,7 +47,7 @@
 #![deny(unsafe_code)]
 
 /// The name of a symbol of this copy: a program may contain several versions.
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 macro_rules! of_this_version {
     ($name:literal) => {
         concat!(
@@ -62,6 +62,7 @@ macro_rules! of_this_version {
     };
 }
 
+mod arch;
 pub mod barrier;
 mod capability;
 pub mod clock;
@@ -106,7 +107,7 @@ pub use capability::{Capability, State};
 #[cfg(target_arch = "x86_64")]
 pub use cpuid::cpuid;
 pub use likeness::likeness;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_for_write};
 pub use rendezvous::records;
 #[cfg(target_arch = "x86_64")]
 pub use rendezvous::trap;

@@ -19,13 +19,10 @@
 //! # Async-signal-safety
 //!
 //! One system call for each page, which leaves `errno` as it was.
-//!
-//! # Safety
-//!
-//! The kernel gets an address, and accesses it in a way that cannot fault.
-#![allow(unsafe_code)]
 
 use std::ops::Range;
+
+use crate::arch;
 
 /// Whether every page of a range of memory can be read now.
 pub fn is_readable(range: Range<usize>) -> bool {
@@ -65,37 +62,14 @@ impl Pages {
     }
 }
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 fn is_page_readable(page: usize) -> bool {
-    const NO_OPERATION: usize = usize::MAX;
-    const MASK_BYTES: usize = 8;
-    let answer: isize;
-    // SAFETY: the call reads eight bytes of a page, if it can, and changes nothing. The instruction
-    // changes the registers that are named here.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") libc::SYS_rt_sigprocmask as isize => answer,
-            in("rdi") NO_OPERATION,
-            // Not the page's first bytes: at address 0 there would be no mask to read.
-            in("rsi") page + MASK_BYTES,
-            in("rdx") 0_usize,
-            in("r10") MASK_BYTES,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    answer != -(libc::EFAULT as isize)
+    // Not the page's first bytes: at address 0 there would be no mask to read.
+    const INTO_THE_PAGE: usize = 8;
+    arch::refused_mask(page + INTO_THE_PAGE) != -(libc::EFAULT as isize)
 }
 
-/// Not needed here, because no code is patched.
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
-fn is_page_readable(_: usize) -> bool {
-    true
-}
-
-#[cfg(all(test, target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[cfg(all(test, target_os = "linux", not(miri)))]
+#[allow(unsafe_code)]
 mod tests {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;

@@ -18,12 +18,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-#[cfg(target_arch = "x86_64")]
+use crate::arch;
 use crate::sync::OnceBox;
-
-/// The signature that glibc registers on x86 (`RSEQ_SIG`).
-#[cfg(target_arch = "x86_64")]
-const SIGNATURE: u32 = 0x5305_3053;
 
 /// `struct rseq` of the kernel, as far as it is used here.
 #[derive(Debug)]
@@ -108,10 +104,12 @@ impl Flag {
     }
 }
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn area() -> Result<&'static Area, &'static str> {
     // Not std's cell, which a fork in the middle leaves locked.
     static OFFSET: OnceBox<Result<isize, &'static str>> = OnceBox::new();
+    if !arch::IS_KNOWN {
+        return Err("rseq is supported on x86-64 and arm64 Linux only");
+    }
     let offset = (*OFFSET.get_or_init(|| Box::new(glibc_offset())))?;
     // SAFETY: glibc keeps the area at this offset from the thread pointer as long as the thread
     // lives, and the flag is used on this thread only.
@@ -119,28 +117,11 @@ fn area() -> Result<&'static Area, &'static str> {
 }
 
 /// The address of the thread's control block, or 0 if it is unknown.
-#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[inline(always)]
 pub fn thread_pointer() -> u64 {
-    let pointer: u64;
-    // SAFETY: on x86-64 the thread control block's first word is its own address.
-    unsafe {
-        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
-    }
-    pointer
+    arch::thread_pointer()
 }
 
-/// 0: the thread control block cannot be found here.
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
-pub fn thread_pointer() -> u64 {
-    0
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn area() -> Result<&'static Area, &'static str> {
-    Err("rseq is supported on x86-64 Linux only")
-}
-
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn glibc_offset() -> Result<isize, &'static str> {
     // SAFETY: dlsym with constant names; both symbols are plain data in glibc.
     unsafe {
@@ -159,14 +140,16 @@ fn glibc_offset() -> Result<isize, &'static str> {
 /// The address of the descriptor; 0, which no library has, before the first flag.
 static DESCRIPTOR: AtomicU64 = AtomicU64::new(0);
 
-#[cfg(target_arch = "x86_64")]
 fn descriptor() {
     // Pairs with the exchange below: the descriptor is written.
     if DESCRIPTOR.load(Ordering::Acquire) != 0 {
         return;
     }
-    let mut descriptor =
-        Box::new(Descriptor { post_commit_offset: 4, signature: SIGNATURE, ..Descriptor::default() });
+    let mut descriptor = Box::new(Descriptor {
+        post_commit_offset: 4,
+        signature: arch::RSEQ_SIGNATURE,
+        ..Descriptor::default()
+    });
     descriptor.start_ip = descriptor.section.as_ptr() as u64;
     descriptor.abort_ip = descriptor.abort.as_ptr() as u64;
     let address = std::ptr::from_ref(&*descriptor) as u64;
@@ -176,6 +159,3 @@ fn descriptor() {
         Box::leak(descriptor);
     }
 }
-
-#[cfg(not(target_arch = "x86_64"))]
-fn descriptor() {}

@@ -3,7 +3,7 @@
 //! Stable Rust can neither export a thread-local nor choose how it is reached (rust-lang/rust
 //! 132480). So the assembler defines the symbol, and the sequence below finds it by a *TLS
 //! descriptor*, the way that the standard prefers. A linker replaces the descriptor by a constant
-//! where it knows the offset: in an executable the sequence is then four instructions and no call.
+//! where it knows the offset: in an executable the sequence then has no call.
 //!
 //! The definition is weak. If another library of the same object defines the symbol, too, the
 //! program links, and the two share the pointer. So each copy of dormouse also has a hidden name
@@ -21,7 +21,7 @@
 //! # References
 //!
 //! OTEP 4947, *Thread-Local Variable Resolution*. Alexandre Oliva, *TLS Descriptors for x86*
-//! (RFC-TLSDESC-x86).
+//! (RFC-TLSDESC-x86); *ELF for the Arm 64-bit Architecture*, TLS descriptors.
 //!
 //! # Safety
 //!
@@ -41,11 +41,12 @@ use crate::loader;
 /// `-Wl,--export-dynamic-symbol=otel_thread_ctx_v1`.
 pub const SYMBOL: &CStr = c"otel_thread_ctx_v1";
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod arch {
-    use std::arch::{asm, global_asm};
+    use std::arch::global_asm;
 
     use super::{AtomicPtr, ThreadContext};
+    use crate::arch::address_of_thread_local;
 
     global_asm!(
         ".pushsection .tbss.otel_thread_ctx_v1,\"awT\",@nobits",
@@ -71,39 +72,20 @@ mod arch {
     #[unsafe(export_name = concat!("otel_thread_ctx[_", env!("CARGO_PKG_VERSION"), "]v1"))]
     static EXPORT: u8 = 0;
 
-    macro_rules! address {
-        ($symbol:expr) => {{
-            let address: *const AtomicPtr<ThreadContext>;
-            // SAFETY: the sequence of the processor's ABI supplement. The loader may allocate the
-            // thread's storage in the call, so it is a call of C's (not `nostack`, nor the
-            // registers that only the constant forms leave alone: glibc before 2.40 lost some).
-            unsafe {
-                asm!(
-                    concat!("lea rax, [rip + ", $symbol, "@tlsdesc]"),
-                    concat!("call [rax + ", $symbol, "@tlscall]"),
-                    "add rax, qword ptr fs:[0]",
-                    out("rax") address,
-                    clobber_abi("C"),
-                );
-            }
-            address
-        }};
-    }
-
     #[inline(never)]
     pub(super) fn shared() -> *const AtomicPtr<ThreadContext> {
-        address!("otel_thread_ctx_v1")
+        address_of_thread_local!("otel_thread_ctx_v1")
     }
 
     #[inline(never)]
     pub(super) fn own() -> *const AtomicPtr<ThreadContext> {
-        address!(of_this_version!("dormouse_thread_ctx_v1"))
+        address_of_thread_local!(of_this_version!("dormouse_thread_ctx_v1"))
     }
 
     pub(super) const EXISTS: bool = true;
 }
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
 mod arch {
     use super::{AtomicPtr, ThreadContext};
 
@@ -189,7 +171,7 @@ pub fn visibility() -> Visibility {
     if loader::exports(here, SYMBOL) { Visibility::Visible(object) } else { Visibility::Hidden(object) }
 }
 
-#[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(miri)))]
+#[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::num::NonZero;
 
 use super::kernel_event::{Breakpoint, KernelEvent};
-use super::record::UNWIND_REGISTERS;
+use crate::arch::UNWIND_REGISTERS;
 
 /// `PERF_TYPE_BREAKPOINT`.
 const TYPE_BREAKPOINT: u32 = 5;

@@ -1,6 +1,8 @@
 //! The kernel's records: `PERF_RECORD_*` of `linux/perf_event.h`, those that [`Attr`](super::Attr)
 //! can request.
 
+use crate::arch;
+
 /// `PERF_RECORD_{LOST, COMM, EXIT, FORK, SAMPLE, MMAP2}`.
 const LOST: u32 = 2;
 const COMM: u32 = 3;
@@ -103,21 +105,6 @@ pub struct UserStack {
     pub bytes: Vec<u8>,
 }
 
-/// `PERF_REG_*` as bits, in the order in which a sample has them, and the place of each in
-/// [`UserStack::registers`].
-#[cfg(target_arch = "x86_64")]
-pub(super) const UNWIND_REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
-#[cfg(target_arch = "x86_64")]
-const REGISTER_PLACES: &[usize] = &[2, 1, 0];
-#[cfg(target_arch = "aarch64")]
-pub(super) const UNWIND_REGISTERS: u64 = 1 << 29 | 1 << 30 | 1 << 31 | 1 << 32;
-#[cfg(target_arch = "aarch64")]
-const REGISTER_PLACES: &[usize] = &[2, 3, 1, 0];
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(super) const UNWIND_REGISTERS: u64 = 0;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const REGISTER_PLACES: &[usize] = &[];
-
 /// The meaning of a whole record, whose sample has a reading or not; none for kinds and shapes that
 /// were not asked for.
 pub(super) fn parse(record: &[u8], has_reading: bool) -> Option<PerfRecord> {
@@ -174,7 +161,7 @@ fn rest(bytes: &[u8]) -> Option<(Vec<u64>, Option<Box<UserStack>>)> {
         return Some((callchain, None));
     }
     let mut stack = Box::<UserStack>::default();
-    for &place in REGISTER_PLACES {
+    for &place in arch::REGISTER_PLACES {
         stack.registers[place] = words.next()?;
     }
     let size = usize::try_from(words.next()?).ok()?;
@@ -259,17 +246,24 @@ mod tests {
         assert_eq!(parse(&with_reading, true), Some(PerfRecord { time: 77, what }));
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_copied_stack_has_registers_and_bytes() {
-        // A chain of one, 64-bit registers (frame, stack, instruction), 16 bytes of which 8 were
-        // read.
-        let words = [0xabc, pair(3, 4), 77, 0, 1, 0x123, 2, 0xb, 0x5, 0x1, 16, 0x1234, 0, 8];
+        // A chain of one, 64-bit registers, 16 bytes of which 8 were read.
+        let mut registers = [0; 4];
+        let values = arch::REGISTER_PLACES.iter().zip(1..).map(|(&place, value)| {
+            registers[place] = value;
+            value
+        });
+        let words: Vec<u64> = [0xabc, pair(3, 4), 77, 0, 1, 0x123, 2]
+            .into_iter()
+            .chain(values)
+            .chain([16, 0x1234, 0, 8])
+            .collect();
         let of = |words: &[u64]| match parse(&raw(SAMPLE, 0, words, b""), false)?.what {
             What::Sample { callchain, stack, .. } => Some((callchain, stack)),
             _ => None,
         };
-        let stack = UserStack { registers: [0x1, 0x5, 0xb, 0], bytes: 0x1234_u64.to_ne_bytes().to_vec() };
+        let stack = UserStack { registers, bytes: 0x1234_u64.to_ne_bytes().to_vec() };
         assert_eq!(of(&words), Some((vec![0x123], Some(Box::new(stack)))));
         // No registers, and a stack that breaks off.
         assert_eq!(of(&[1, 2, 3, 4, 0, 0, 0]), Some((Vec::new(), None)));

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering, fe
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::event::Reading;
+use crate::arch;
 
 /// `cap_user_rdpmc` of the capabilities.
 const RDPMC: u64 = 1 << 2;
@@ -92,33 +93,17 @@ pub trait Processor {
 #[derive(Debug, Clone, Copy)]
 pub struct ThisProcessor;
 
-#[cfg(target_arch = "x86_64")]
 impl Processor for ThisProcessor {
     #[inline]
     unsafe fn register(&self, number: u32) -> u64 {
-        let (low, high): (u32, u32);
-        // SAFETY: permitted, as the caller promises. Not `nomem`: it stays between the looks at the
-        // page.
-        unsafe {
-            std::arch::asm!(
-                "rdpmc", in("ecx") number, out("eax") low, out("edx") high,
-                options(nostack, preserves_flags)
-            );
-        }
-        u64::from(high) << 32 | u64::from(low)
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Processor for ThisProcessor {
-    unsafe fn register(&self, _number: u32) -> u64 {
-        0
+        // SAFETY: permitted, as the caller promises.
+        unsafe { arch::counter(number) }
     }
 }
 
 impl UserPage {
     /// Whether registers can be read on this kind of processor.
-    pub const IS_KNOWN: bool = cfg!(target_arch = "x86_64");
+    pub const IS_KNOWN: bool = arch::READS_COUNTERS;
 
     /// Maps the page of an event of the calling thread. It stays until [`UserPage::unmap`].
     ///

@@ -28,7 +28,7 @@
 //! which use the leader.
 
 mod leader;
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 mod note;
 pub mod records;
 mod table;

@@ -33,6 +33,8 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::arch;
+
 #[repr(C, align(64))]
 struct Cell<T> {
     turn: AtomicU64,
@@ -109,14 +111,7 @@ impl<T: Copy> Queue<T> {
         const LINES: usize = 6;
         let first = ptr::from_ref(self.cell(self.tail.load(Ordering::Relaxed))).cast::<u8>();
         for line in 0..LINES.min(size_of::<Cell<T>>() / LINE) {
-            // SAFETY: a hint, which changes nothing and faults nowhere.
-            #[cfg(target_arch = "x86_64")]
-            unsafe {
-                std::arch::asm!("prefetchw [{}]", in(reg) first.wrapping_add(line * LINE),
-                    options(nostack, preserves_flags, readonly));
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = (first, line);
+            arch::prefetch_for_write(first.wrapping_add(line * LINE));
         }
     }
 

@@ -1,0 +1,12 @@
+//! Everything that differs between processors, for this crate: registers, instructions that Rust
+//! has no word for, numbers of the kernel's interface. A new processor is a file here.
+
+#[cfg_attr(all(target_os = "linux", target_arch = "x86_64", not(miri)), path = "x86_64.rs")]
+#[cfg_attr(all(target_os = "linux", target_arch = "aarch64", not(miri)), path = "aarch64.rs")]
+#[cfg_attr(
+    not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))),
+    path = "portable.rs"
+)]
+mod processor;
+
+pub(crate) use processor::*;
