@@ -239,9 +239,10 @@ mod tests {
         crate::point::ns_to_ticks(ns)
     }
 
-    /// Ticks are rounded, and their rate may be measured anew.
+    /// Both ends are rounded to ticks, whose rate may be measured anew.
     fn near(ns: u64, expected: u64) -> bool {
-        ns.abs_diff(expected) <= 3 + expected / 1000
+        let tick = 1_000_000 / ticks(1_000_000);
+        ns.abs_diff(expected) <= 3 + 2 * tick + expected / 1000
     }
 
     #[test]

@@ -272,9 +272,8 @@ fn kernel_offers_it() -> bool {
     fs::read(SOURCES).map_or(true, |list| lists_tsc(&list))
 }
 
-/// `tsc-early` is the counter too, until it has been measured against another clock.
 fn lists_tsc(sources: &[u8]) -> bool {
-    sources.split(u8::is_ascii_whitespace).any(|source| source == b"tsc" || source == b"tsc-early")
+    sources.split(u8::is_ascii_whitespace).any(|source| arch::CLOCK_SOURCES.contains(&source))
 }
 
 #[cfg(test)]
@@ -316,7 +315,10 @@ mod tests {
 
     #[test]
     fn a_counter_given_up_is_not_listed() {
-        assert!(lists_tsc(b"tsc kvm-clock \n") && lists_tsc(b"kvm-clock tsc-early\n"));
+        for own in arch::CLOCK_SOURCES {
+            assert!(lists_tsc(&[b"kvm-clock ", *own, b"\n"].concat()));
+            assert!(lists_tsc(&[*own, b" kvm-clock \n"].concat()));
+        }
         assert!(!lists_tsc(b"kvm-clock acpi_pm \n") && !lists_tsc(b"hyperv_clocksource_tsc_page\n"));
     }
 

@@ -11,21 +11,17 @@ use std::cell::Cell;
 
 use dormouse_sys::cpuid;
 
+use super::tsc_faults;
+
+/// The kernel's names for this counter as a clock source. `tsc-early` is it, too, until it has been
+/// measured against another clock.
+pub(crate) const CLOCK_SOURCES: &[&[u8]] = &[b"tsc", b"tsc-early"];
+
 /// The time stamp counter. Not serialising: neighbouring instructions may move across it.
 #[inline(always)]
 pub fn rdtsc() -> u64 {
     // SAFETY: no memory is touched.
     unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// Whether reading the counter is forbidden here, and would end the process.
-pub(crate) fn tsc_faults() -> bool {
-    const PR_GET_TSC: i32 = 25;
-    const PR_TSC_SIGSEGV: i32 = 2;
-    let mut mode = 0i32;
-    // SAFETY: PR_GET_TSC writes one int.
-    let asked = unsafe { libc::prctl(PR_GET_TSC, &raw mut mode) };
-    asked == 0 && mode == PR_TSC_SIGSEGV
 }
 
 /// Whether the counter runs at one rate in all states of the processor, and may be read here.
