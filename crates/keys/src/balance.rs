@@ -341,13 +341,12 @@ fn meddle(foreign: bool) {
     use std::os::unix::fs::FileExt;
 
     let site = crate::registry::first_site(&crate::registry::lock().unwrap(), key(2));
-    let byte = if foreign {
-        0xcc
-    } else {
-        crate::arch::encode(site.code, site.target, site.branch ^ TWO.is_enabled())[0]
-    };
+    let mut bytes = crate::arch::encode(site.code, site.target, site.branch ^ TWO.is_enabled());
+    if foreign {
+        bytes[0] = 0xcc;
+    }
     let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
-    memory.write_all_at(&[byte], site.code as u64).unwrap();
+    memory.write_all_at(&bytes, site.code as u64).unwrap();
 }
 
 #[cfg(not(dormouse_patching))]

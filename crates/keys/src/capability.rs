@@ -3,7 +3,7 @@
 use dormouse_sys::Capability;
 
 #[cfg(dormouse_patching)]
-use crate::{Protocol, text};
+use crate::{Protocol, arch, text};
 
 /// Whether keys can be switched in this process, and if not, the setting to change. Under a seccomp
 /// filter nothing is tried, because the filter might end the process.
@@ -53,7 +53,7 @@ pub fn capability() -> Vec<Capability> {
         Protocol::Flip => Capability::ok("keys.protocol", "flip"),
         Protocol::Int3 { .. } => Capability::ok("keys.protocol", "int3, the kernel's way, by DORMOUSE_KEYS"),
     });
-    report.push(processor(cpuid()));
+    report.push(arch::processor());
     if let Some(obstacle) = obstacle {
         report.push(match obstacle {
             None => Capability::ok("keys.int3", "no thread blocks SIGTRAP, and no other handler has it"),
@@ -68,40 +68,6 @@ pub fn capability() -> Vec<Capability> {
         report.push(Capability::limited("keys.setting", error).with_fix("unset DORMOUSE_KEYS"));
     }
     report
-}
-
-/// This processor's vendor and signature, as `cpuid` gives them.
-#[cfg(dormouse_patching)]
-fn cpuid() -> ([u8; 12], u32) {
-    let (leaf, mut vendor) = (dormouse_sys::cpuid(0), [0; 12]);
-    for (part, register) in vendor.chunks_exact_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
-        part.copy_from_slice(&register.to_le_bytes());
-    }
-    (vendor, dormouse_sys::cpuid(1).eax)
-}
-
-/// Family and model, as the vendors count them.
-#[cfg(dormouse_patching)]
-fn family_and_model(signature: u32) -> (u32, u32) {
-    let bits = |from: u32, count: u32| signature >> from & ((1 << count) - 1);
-    let base = bits(8, 4);
-    let family = if base == 15 { base + bits(20, 8) } else { base };
-    (family, if matches!(base, 6 | 15) { bits(16, 4) << 4 | bits(4, 4) } else { bits(4, 4) })
-}
-
-/// The word of a processor's vendor and of our tests on storing one byte of an instruction that
-/// others run.
-#[cfg(dormouse_patching)]
-fn processor((vendor, signature): ([u8; 12], u32)) -> Capability {
-    let known = match &vendor {
-        b"AuthenticAMD" | b"HygonGenuine" => "flip has run its stress tests on processors of this kind",
-        b"GenuineIntel" => {
-            "its vendor guarantees only int3 (DORMOUSE_KEYS=int3); flip relies on the behaviour that just-in-time compilers rely on"
-        }
-        _ => "flip has not been run on it; DORMOUSE_KEYS=int3 is the kernel's way",
-    };
-    let (vendor, (family, model)) = (vendor.escape_ascii(), family_and_model(signature));
-    Capability::ok("keys.processor", format!("{vendor}, family {family:#x}, model {model:#x}: {known}"))
 }
 
 /// The way by which code is written, and why the other would not do.
@@ -130,35 +96,4 @@ fn to_write(ways: &[text::Way; 2]) -> Vec<Capability> {
 #[cfg(not(dormouse_patching))]
 pub fn capability() -> Vec<Capability> {
     vec![Capability::limited("keys.sites", "sites load and test their key: patching is not built in")]
-}
-
-#[cfg(all(test, dormouse_patching))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signature_tells_family_and_model() {
-        for (vendor, signature, family, model, said) in [
-            (b"GenuineIntel", 0x000c_06f2, 6, 0xcf, "DORMOUSE_KEYS=int3"),
-            (b"GenuineIntel", 0x0000_0f4a, 15, 4, "DORMOUSE_KEYS=int3"),
-            (b"AuthenticAMD", 0x00a0_0f11, 0x19, 1, "stress tests"),
-            (b"CentaurHauls", 0x0000_06fe, 6, 15, "not been run"),
-        ] {
-            assert_eq!(family_and_model(signature), (family, model));
-            assert!(processor((*vendor, signature)).detail.contains(said));
-        }
-    }
-
-    #[test]
-    fn this_processor_is_known_by_name() {
-        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap();
-        let field = |name: &str| {
-            let line = info.lines().find(|line| line.split('\t').next() == Some(name)).unwrap();
-            line.split(": ").nth(1).unwrap().to_owned()
-        };
-        let (vendor, signature) = cpuid();
-        let (family, model) = family_and_model(signature);
-        assert_eq!(vendor.escape_ascii().to_string(), field("vendor_id"));
-        assert_eq!((family.to_string(), model.to_string()), (field("cpu family"), field("model")));
-    }
 }

@@ -10,6 +10,7 @@ use dormouse_sys::masks::Blocking;
 use dormouse_sys::process::lock::Reentrant;
 use dormouse_sys::rendezvous::Conflict;
 
+use crate::arch::LENGTH;
 use crate::key::Key;
 
 /// Why a batch was refused.
@@ -19,7 +20,7 @@ pub enum Error {
     /// A site does not hold what it should: a debugger, a uprobe or another patcher was there.
     #[error(
         "site {addr:#x} of key {key} holds {found:02x?} instead of {expected:02x?}: {}; it is left alone",
-        suspect(found[0])
+        suspect(*found)
     )]
     UnexpectedText {
         /// The key's name.
@@ -27,9 +28,9 @@ pub enum Error {
         /// The site's address.
         addr: usize,
         /// The bytes of the instruction that belongs there.
-        expected: [u8; 5],
+        expected: [u8; LENGTH],
         /// The bytes that are there.
-        found: [u8; 5],
+        found: [u8; LENGTH],
     },
     /// None of a key's sites lies in readable code of a loaded object, so none can be checked or
     /// written.
@@ -211,13 +212,14 @@ impl Error {
     }
 }
 
-/// The usual writer of such a first byte.
-fn suspect(first: u8) -> &'static str {
-    match first {
-        0xcc => "cc is a breakpoint: a debugger's, a uprobe's (perf probe, bpftrace) or another patcher's",
-        0xe8 => "a call: the kernel's form of a uprobe on a nop, or a hook of another patcher",
-        _ => "something else has patched it (a binary rewriter, a hook, a removed uprobe)",
+/// The usual writer of such bytes.
+fn suspect(found: [u8; LENGTH]) -> &'static str {
+    #[cfg(dormouse_patching)]
+    if let Some(known) = crate::arch::suspect(found) {
+        return known;
     }
+    let _ = found;
+    "something else has patched it (a binary rewriter, a hook, a removed uprobe)"
 }
 
 fn taker(handler: Option<&(usize, String)>) -> String {

@@ -67,8 +67,8 @@
 //!
 //! # Elsewhere
 //!
-//! On other architectures, under Miri, and with `--cfg dormouse_fallback`, a site is a relaxed load
-//! and a branch with the same API; [`PATCHING`] is false then.
+//! On processors other than x86-64 and arm64, under Miri, and with `--cfg dormouse_fallback`, a site
+//! is a relaxed load and a branch with the same API; [`PATCHING`] is false then.
 //!
 //! # Layers
 //!
@@ -116,7 +116,7 @@ mod lease;
 mod select;
 mod timer;
 
-#[cfg(all(feature = "bench", dormouse_patching))]
+#[cfg(all(feature = "bench", dormouse_patching, target_arch = "x86_64"))]
 #[doc(hidden)]
 pub mod bench;
 mod capability;

@@ -6,7 +6,9 @@ mod off;
 #[cfg(not(any(dormouse_patching, dormouse_off)))]
 mod portable;
 #[cfg(dormouse_patching)]
-mod x86_64;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod processor;
 
 pub use crate::key::flags;
 #[cfg(dormouse_patching)]

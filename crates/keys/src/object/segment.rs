@@ -82,9 +82,12 @@ pub(crate) fn segment_of(segments: &[Segment], code: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU8;
+
     use super::*;
 
-    static DATA: u8 = 0;
+    // Not read-only: some linkers put constants beside the code.
+    static DATA: AtomicU8 = AtomicU8::new(0);
 
     #[test]
     fn an_object_knows_its_code_and_its_name() {

@@ -5,7 +5,7 @@
 //!    system calls for each run of pages, for any number of sites. Refused where code must not
 //!    become writable (`PR_SET_MDWE`, systemd's `MemoryDenyWriteExecute=`, `mseal`, a policy on
 //!    `execmod`, a filter of system calls).
-//! 2. *The memory file*, `/proc/thread-self/mem`: two system calls for each first byte (a read and
+//! 2. *The memory file*, `/proc/thread-self/mem`: two system calls for each first unit (a read and
 //!    a write), and two for a trial of each page before; the pages never become writable. Refused
 //!    without `/proc`, to a process that is not dumpable and has not opened it before, and by
 //!    `proc_mem.force_override=`.
@@ -17,11 +17,11 @@
 //! No byte changes before a way is open for every site of the batch. A write can still be refused;
 //! then the protocol puts back what it has written.
 //!
-//! # The first byte
+//! # The first unit
 //!
-//! Bytes are exchanged, not stored: an `int3` of a debugger or uprobe that was set after the bytes
+//! Units are exchanged, not stored: an `int3` of a debugger or uprobe that was set after the bytes
 //! were verified is detected, left alone, and makes the batch fail. Through the memory file the
-//! byte is read again right before it is written, because the kernel offers no exchange there.
+//! unit is read again right before it is written, because the kernel offers no exchange there.
 //!
 //! # Safety
 //!
@@ -32,7 +32,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -40,7 +40,7 @@ use super::memory::Memory;
 use super::pages::{self, Layout, Run};
 use super::patch::Patch;
 use super::trial::{self, By};
-use crate::arch::LENGTH;
+use crate::arch::{AtomicUnit, LENGTH, UNIT, Unit};
 use crate::object::{Segment, Site};
 use crate::patch_lock::PatchLock;
 use crate::{Error, StaticKey};
@@ -97,64 +97,51 @@ impl Access {
         self.writable.is_empty() || after > 0 && address < self.foreign[after - 1].end
     }
 
-    fn outside(&self, address: usize) -> Option<&Memory> {
+    /// The memory file, for a site that is written through it.
+    pub(super) fn outside(&self, address: usize) -> Option<&Memory> {
         self.memory.as_ref().filter(|_| self.is_outside(address))
     }
 
     /// Asks for the line of a site that will be written: an exchange waits for it, where a store
     /// would not.
     pub(super) fn prefetch(patch: &Patch) {
-        // SAFETY: a hint, which changes nothing and faults nowhere.
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) patch.code, options(nostack, preserves_flags, readonly));
-        }
+        dormouse_sys::prefetch_for_write(std::ptr::without_provenance(patch.code));
     }
 
-    /// Writes the first byte of a site that holds `from`, or `to` already.
-    pub(super) fn exchange(&self, patch: &Patch, from: u8, to: u8) -> Result<(), Error> {
+    /// Writes the first unit of a site that holds `from`, or `to` already.
+    pub(super) fn exchange(&self, patch: &Patch, from: Unit, to: Unit) -> Result<(), Error> {
         let address = patch.code;
         let held = if let Some(memory) = self.outside(address) {
-            let mut held = [0];
+            let mut held = [0; UNIT];
             memory.read(address, &mut held).map_err(interrupted)?;
-            if held[0] == from {
-                memory.write(address, &[to]).map_err(interrupted)?;
+            let held = Unit::from_ne_bytes(held);
+            if held == from {
+                memory.write(address, &to.to_ne_bytes()).map_err(interrupted)?;
             }
-            held[0]
+            held
         } else {
             // SAFETY: inside a site whose pages are writable; instruction fetches of other threads
             // are not data accesses.
-            let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
+            let unit = unsafe { AtomicUnit::from_ptr(address as *mut Unit) };
             // Behind whatever was written before, for processors that fetch it.
-            let exchanged = byte.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+            let exchanged = unit.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
             exchanged.unwrap_or_else(|other| other)
         };
         // It is there already where a linker has kept two entries of one site.
         if [from, to].contains(&held) { Ok(()) } else { Err(self.unexpected(patch, from, held)) }
     }
 
-    /// Writes all of a site but the first byte.
-    pub(super) fn store_tail(&self, patch: &Patch, bytes: [u8; LENGTH]) -> Result<(), Error> {
-        let address = patch.code + 1;
-        if let Some(memory) = self.outside(patch.code) {
-            return memory.write(address, &bytes[1..]).map_err(interrupted);
-        }
-        for (at, &byte) in bytes[1..].iter().enumerate() {
-            // SAFETY: as in `exchange`.
-            unsafe { AtomicU8::from_ptr((address + at) as *mut u8) }.store(byte, Ordering::Release);
-        }
-        Ok(())
-    }
-
     /// Somebody has written to a site since it was verified.
-    fn unexpected(&self, patch: &Patch, from: u8, held: u8) -> Error {
+    fn unexpected(&self, patch: &Patch, from: Unit, held: Unit) -> Error {
         let [mut expected, mut found] = [patch.old(); 2];
         match self.outside(patch.code) {
-            // If even this cannot be read, the first byte alone is reported.
+            // If even this cannot be read, the first unit alone is reported.
             Some(memory) => drop(memory.read(patch.code, &mut found)),
             // SAFETY: as in `exchange`.
             None => found = unsafe { std::ptr::read_volatile(patch.code as *const [u8; LENGTH]) },
         }
-        (expected[0], found[0]) = (from, held);
+        expected[..UNIT].copy_from_slice(&from.to_ne_bytes());
+        found[..UNIT].copy_from_slice(&held.to_ne_bytes());
         Error::UnexpectedText { key: patch.key.name(), addr: patch.code, expected, found }
     }
 
@@ -169,7 +156,7 @@ fn foreign_page() -> io::Error {
     io::Error::other("other code has changed the permissions of its page")
 }
 
-fn interrupted(errno: Errno) -> Error {
+pub(super) fn interrupted(errno: Errno) -> Error {
     Error::Denied {
         what: "writing code through /proc/thread-self/mem",
         source: errno.into(),
@@ -213,10 +200,10 @@ pub(crate) type Way = Result<(), (io::Error, Option<&'static str>)>;
 pub(crate) fn steps(_: PatchLock<'_>, site: &Site, segments: &[Segment]) -> Option<[Way; 2]> {
     static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
     let patches = [Patch::new(site, NO_KEY.key(), false)?];
-    let mut layout = Layout::of(&patches, 1, segments).ok()?;
+    let mut layout = Layout::of(&patches, UNIT, segments).ok()?;
     let is_futile = [By::Mprotect, By::Memory].map(|by| trial::is_futile(by, segments));
     if is_futile[1] {
-        layout = Layout::by_headers(&patches, 1, segments).ok()?;
+        layout = Layout::by_headers(&patches, UNIT, segments).ok()?;
     }
     let mprotect = if is_futile[0] {
         Err((trial::refusal(), Some(trial::SETTING)))
@@ -231,7 +218,7 @@ pub(crate) fn steps(_: PatchLock<'_>, site: &Site, segments: &[Segment]) -> Opti
     let memory = if is_futile[1] {
         Err((trial::refusal(), Some(trial::SETTING)))
     } else {
-        Memory::open(patches.iter(), 1).map(drop).map_err(|refused| {
+        Memory::open(patches.iter(), UNIT).map(drop).map_err(|refused| {
             let setting = for_memory(&refused);
             (refused, setting)
         })
@@ -273,7 +260,7 @@ mod tests {
             assert_eq!(access.is_outside(address), !extra.is_empty());
 
             memory.write(address, &[0xcc]).unwrap();
-            let error = access.exchange(&patch, patch.old()[0], patch.new_bytes()[0]).unwrap_err();
+            let error = access.exchange(&patch, patch.old_unit(), patch.new_unit()).unwrap_err();
             assert_eq!(access.close(), 0);
 
             let mut broken = patch.old();

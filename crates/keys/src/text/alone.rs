@@ -21,7 +21,7 @@ use super::memory::Memory;
 use super::pages::Run;
 use super::patch::{Bytes, Patch};
 use super::trial::{self, By};
-use crate::arch::LENGTH;
+use crate::arch::{UNIT, Unit, fetch_again};
 use crate::key::Key;
 use crate::object::{Segment, Site};
 
@@ -37,35 +37,36 @@ pub(crate) fn write_alone(key: &'static Key, sites: &[Site], segments: &[Segment
         return false;
     }
     let memory = Memory::alone().ok();
-    let write = |patch: &Patch, bytes: [u8; LENGTH]| write(memory.as_ref(), patch, bytes[0], segments);
-    let written = patches().take_while(|patch| write(patch, patch.new_bytes())).count();
+    let write = |patch: &Patch, unit: Unit| write(memory.as_ref(), patch, unit, segments);
+    let written = patches().take_while(|patch| write(patch, patch.new_unit())).count();
     if written == patches().count() {
         return true;
     }
     patches().take(written).for_each(|patch| {
         // This could be written a moment before.
-        write(&patch, patch.old());
+        write(&patch, patch.old_unit());
     });
     false
 }
 
-fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, first: u8, segments: &[Segment]) -> bool {
+fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, unit: Unit, segments: &[Segment]) -> bool {
     let usual = segments[patch.segment()].protection();
     let mapping = maps::ask_alone(patch.code);
     if mapping.as_ref().is_some_and(|mapping| mapping.is_shared) {
         return false;
     }
     let is_futile = trial::was_futile(By::Memory);
-    if !is_futile && memory.is_some_and(|memory| memory.write(patch.code, &[first]).is_ok()) {
+    if !is_futile && memory.is_some_and(|memory| memory.write(patch.code, &unit.to_ne_bytes()).is_ok()) {
         return true;
     }
-    let run = Run::of(patch, 1, usual);
+    let run = Run::of(patch, UNIT, usual);
     let is_foreign = mapping.is_some_and(|mapping| mapping.protection != usual);
     if is_foreign && !is_futile || run.open().is_err() {
         return false;
     }
     // SAFETY: the site's page is writable, and no thread runs it.
-    unsafe { (patch.code as *mut u8).write(first) };
+    unsafe { (patch.code as *mut Unit).write(unit) };
+    fetch_again(std::iter::once(patch.code));
     run.seal();
     true
 }

@@ -18,12 +18,7 @@ pub(crate) fn register() -> Result<(), Error> {
     barrier::register_sync_core().map_err(denied)
 }
 
-/// Has every thread serialise; the process must be registered.
-pub(super) fn sync() -> Result<(), Error> {
-    barrier::sync_core().map_err(denied)
-}
-
-/// Calls [`sync`], or waits where that is refused. Returns the number of barriers used.
+/// Has every thread serialise, or waits where that is refused. Returns the number of barriers used.
 pub(super) fn sync_or_wait() -> usize {
     if barrier::sync_core().is_ok() {
         return 1;
@@ -32,7 +27,7 @@ pub(super) fn sync_or_wait() -> usize {
     0
 }
 
-fn denied(source: io::Error) -> Error {
+pub(super) fn denied(source: io::Error) -> Error {
     Error::Denied {
         what: "membarrier(SYNC_CORE)",
         source,

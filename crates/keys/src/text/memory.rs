@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Every page of a batch's sites was tried: one byte of it was written back unchanged. The byte
-//!    is a site's last on the page, where no debugger sets a breakpoint.
+//! 1. Every page of a batch's sites was tried: one unit of it was written back unchanged. It is a
+//!    site's last on the page: of longer sites that is where no debugger sets a breakpoint.
 //!
 //! # Async-signal-safety
 //!
@@ -22,7 +22,7 @@ use rustix::io::{Errno, pread, pwrite};
 
 use super::patch::Patch;
 use super::proc_file::ProcFile;
-use crate::arch::LENGTH;
+use crate::arch::{LENGTH, UNIT};
 
 /// Not by the process's id: a child in a namespace of its own may have its parent's.
 pub(super) static FILE: ProcFile =
@@ -42,14 +42,14 @@ impl Memory {
         for patch in patches {
             let first = patch.code;
             let end_of_page = first | (page - 1);
-            let last = first + LENGTH - 1;
+            let last = first + LENGTH - UNIT;
             // The second only where the whole site is written, and it crosses the end of its page.
-            let second = Some(last).filter(|&last| last > end_of_page && length > 1);
+            let second = Some(last).filter(|&last| last > end_of_page && length > UNIT);
             for address in [Some(last.min(end_of_page)), second].into_iter().flatten() {
                 if tried.replace(address & !(page - 1)) != Some(address & !(page - 1)) {
-                    let mut byte = [0];
-                    memory.read(address, &mut byte)?;
-                    memory.write(address, &byte)?;
+                    let mut unit = [0; UNIT];
+                    memory.read(address, &mut unit)?;
+                    memory.write(address, &unit)?;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Writing code under running threads: checking the old bytes, the ways to write, and the
 //! protocols.
 //!
-//! By [`flip`](Protocol::Flip), one byte for each site: `patch` (a site with its old and new bytes)
+//! By [`flip`](Protocol::Flip), one unit for each site: `patch` (a site with its old and new bytes)
 //! → `maps`, `pages`, `memory` (how the kernel lets code be written) → `access` (the first of these
 //! ways that works for all sites of a batch and, by `trial`, takes effect) → `flip`. `int3/` is the
 //! kernel's protocol, which is used only on request. `alone` is for a forked child.
@@ -29,6 +29,7 @@ mod access;
 mod alone;
 mod barrier;
 mod flip;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_int3.rs")]
 mod int3;
 mod maps;
 mod memory;
@@ -41,7 +42,7 @@ pub(crate) use access::{Way, steps};
 pub(crate) use alone::write_alone;
 pub(crate) use barrier::register;
 pub(crate) use int3::{fallback, obstacle, take_signal};
-#[cfg(feature = "bench")]
+#[cfg(all(feature = "bench", target_arch = "x86_64"))]
 pub(crate) use int3::{look_up, midway};
 pub(crate) use patch::{Patch, is_on};
 
@@ -80,7 +81,7 @@ pub(crate) fn write(
     let registered = barrier::register();
     match protocol {
         // It waits where the barrier is refused.
-        Protocol::Flip => change(patches, segments, 1, flip::write),
+        Protocol::Flip => change(patches, segments, crate::arch::UNIT, flip::write),
         Protocol::Int3 { capacity } => {
             registered?;
             int3::prepare(lock)?;

@@ -8,7 +8,7 @@
 use dormouse_sys::readable::Pages;
 
 use crate::Error;
-use crate::arch::{LENGTH, encode};
+use crate::arch::{LENGTH, Unit, encode, unit};
 use crate::key::Key;
 use crate::object::Site;
 use crate::patch_lock::PatchLock;
@@ -22,7 +22,7 @@ pub(crate) struct Patch {
     /// The index of the site's segment.
     segment: u32,
     /// Whether the site jumps after the batch.
-    jumps: bool,
+    pub(super) jumps: bool,
 }
 
 // A large batch sorts very many.
@@ -49,9 +49,14 @@ impl Patch {
         encode(self.code, self.target, self.jumps)
     }
 
-    /// The address at which a thread goes on that runs the old bytes, or the new ones.
-    pub(super) fn leads_to(&self, new: bool) -> usize {
-        if self.jumps == new { self.target } else { self.code + LENGTH }
+    /// The unit that a batch exchanges, before it.
+    pub(super) fn old_unit(&self) -> Unit {
+        unit(self.old())
+    }
+
+    /// The unit after it.
+    pub(super) fn new_unit(&self) -> Unit {
+        unit(self.new_bytes())
     }
 
     /// Looks at the site's bytes, if they can be read.

@@ -24,6 +24,7 @@ use super::memory::Memory;
 use super::pages::Run;
 use super::patch::Patch;
 use crate::StaticKey;
+use crate::arch::{self, SUBJECT, subject};
 use crate::object::{Segment, Site, segment_of};
 
 /// A way to write code.
@@ -37,12 +38,6 @@ pub(super) enum By {
 static FOUND: [AtomicU8; 2] = [const { AtomicU8::new(0) }; 2];
 const ACTS: u8 = 1;
 const IS_FUTILE: u8 = 2;
-
-/// Returns a number that stands in its code, behind the first byte.
-#[unsafe(naked)]
-extern "C" fn subject() -> u32 {
-    std::arch::naked_asm!(".byte 0xb8, 1, 0, 0, 0", "ret")
-}
 
 /// Tries a way, if that was not done yet: whether the code that it writes is not what runs. Under
 /// the patch lock. Where our own code is in none of the segments nothing is tried.
@@ -72,25 +67,12 @@ pub(super) fn find_futile(by: By) {
 pub(super) fn refusal() -> io::Error {
     io::Error::other(format!(
         "code that is written takes no effect here: {} keeps translations",
-        emulator().unwrap_or("an emulator (qemu-user, Rosetta, Valgrind)")
+        arch::emulator().unwrap_or("an emulator (qemu-user, Rosetta, Valgrind)")
     ))
 }
 
 /// The setting to change.
 pub(super) const SETTING: &str = "run the program without the emulator";
-
-/// The emulator, where the processor that it shows has its name.
-fn emulator() -> Option<&'static str> {
-    let bytes = |leaf: u32| {
-        let found = dormouse_sys::cpuid(leaf);
-        [found.eax, found.ebx, found.ecx, found.edx].map(u32::to_le_bytes).concat()
-    };
-    if bytes(0x4000_0000)[4..] == *b"TCGTCGTCGTCG" {
-        return Some("qemu");
-    }
-    let has_brand = dormouse_sys::cpuid(0x8000_0000).eax >= 0x8000_0002;
-    (has_brand && bytes(0x8000_0002).starts_with(b"VirtualApple")).then_some("Rosetta")
-}
 
 /// Whether the function changes its behaviour after a write, as `run` observes; `None` if it cannot
 /// be written.
@@ -98,7 +80,8 @@ fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
     static NO_KEY: StaticKey<false> = StaticKey::new("", "", 0);
     let code = subject as *const () as usize;
     let segment = segment_of(segments, code)?;
-    let byte = code + 1;
+    let (at, one_to_two) = SUBJECT;
+    let byte = code + at;
     let patch = Patch::new(&Site::new(code, code, false, Some(segment)), NO_KEY.key(), false)?;
     let pages = Run::of(&patch, 2, segments[segment].protection());
     let write = |value: u8| match by {
@@ -106,19 +89,21 @@ fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
             pages.open().ok()?;
             // SAFETY: the byte's page is writable.
             unsafe { AtomicU8::from_ptr(byte as *mut u8) }.store(value, Ordering::Release);
+            arch::fetch_again(std::iter::once(byte));
             pages.seal();
             Some(())
         }
         By::Memory => Memory::open(std::iter::empty(), 1).ok()?.write(byte, &[value]).ok(),
     };
+    // SAFETY: the pages of this function are readable, as the segment says.
+    let there = unsafe { std::ptr::read_volatile(byte as *const u8) };
     // 1, or 2 if an earlier trial could not be ended.
-    let before = run() as u8;
-    let other = before ^ 3;
-    write(other)?;
+    let before = run();
+    write(there ^ one_to_two)?;
     let changed = run();
     // It could be written a moment before.
-    write(before)?;
-    Some((changed, run()) == (other.into(), before.into()))
+    write(there)?;
+    Some((changed, run()) == (before ^ 3, before))
 }
 
 #[cfg(test)]

@@ -29,12 +29,12 @@ mod tests;
 use std::collections::TryReserveError;
 use std::io::Write as _;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use dormouse_sys::rendezvous;
 use dormouse_sys::trap::INT3;
 
-use super::access::Access;
+use super::access::{Access, interrupted};
 use super::barrier;
 use super::patch::Patch;
 use crate::Error;
@@ -86,11 +86,20 @@ impl World for Live<'_> {
     }
 
     fn store_tail(&mut self, patch: &Patch, bytes: [u8; LENGTH]) -> Result<(), Error> {
-        self.0.store_tail(patch, bytes)
+        let (address, Self(access)) = (patch.code + 1, self);
+        if let Some(memory) = access.outside(patch.code) {
+            return memory.write(address, &bytes[1..]).map_err(interrupted);
+        }
+        for (at, &byte) in bytes[1..].iter().enumerate() {
+            // SAFETY: inside a site whose pages are writable; instruction fetches of other threads
+            // are not data accesses.
+            unsafe { AtomicU8::from_ptr((address + at) as *mut u8) }.store(byte, Ordering::Release);
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), Error> {
-        barrier::sync()
+        dormouse_sys::barrier::sync_core().map_err(barrier::denied)
     }
 
     fn wait(&mut self) {

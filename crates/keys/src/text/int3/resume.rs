@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use dormouse_sys::trap::{self, Verdict};
 
+use crate::arch::LENGTH;
 use crate::room::{collect, extend};
 use crate::text::patch::Patch;
 
@@ -47,7 +48,8 @@ pub(super) struct Resume {
 impl Resume {
     /// Where the old instruction would continue, or the new one if `new`.
     pub(super) fn of(patch: &Patch, new: bool) -> Self {
-        Self { code: patch.code, target: patch.leads_to(new) }
+        let leads_to = if patch.jumps == new { patch.target } else { patch.code + LENGTH };
+        Self { code: patch.code, target: leads_to }
     }
 }
 

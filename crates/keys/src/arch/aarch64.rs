@@ -1,0 +1,99 @@
+//! arm64: `nop` and `b`, of which the architecture says that one may be changed into the other
+//! while processors run them: each runs the old or the new one. (ARM DDI 0487, B2.2.5.)
+//!
+//! A store does not reach instructions that were fetched before it. So the line is cleaned to the
+//! point at which data and instructions are one, and the line of instructions is invalidated on all
+//! processors ([`fetch_again`]). The barrier of the batch then has each processor drop what it has
+//! fetched. A write through the memory file is cleaned by the kernel.
+//!
+//! # Safety
+//!
+//! The unsafe code is instructions that change no memory.
+#![allow(unsafe_code)]
+
+use std::arch::asm;
+
+use dormouse_sys::Capability;
+
+/// Bytes of a site.
+pub(crate) const LENGTH: usize = 4;
+
+/// All in which the two instructions of a site differ; exchanged at once.
+pub(crate) type Unit = u32;
+pub(crate) type AtomicUnit = std::sync::atomic::AtomicU32;
+
+/// The bytes of a site at `code` that jumps to `target` (`b`) or falls through (`nop`).
+pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
+    const NOP: u32 = 0xd503_201f;
+    const B: u32 = 0x1400_0000;
+    /// Instructions are counted, to 128 MB either way.
+    const OFFSET: u32 = 0x03ff_ffff;
+    let distance = (target.wrapping_sub(code) >> 2) as u32 & OFFSET;
+    (if jump { B | distance } else { NOP }).to_le_bytes()
+}
+
+/// Has processors fetch again what was stored at these addresses, which are mapped.
+pub(crate) fn fetch_again(sites: impl Iterator<Item = usize> + Clone) {
+    // SAFETY: maintenance of lines that are mapped; no memory changes. Not `nomem`: the stores come
+    // before it.
+    unsafe {
+        for site in sites.clone() {
+            asm!("dc cvau, {}", in(reg) site, options(nostack, preserves_flags));
+        }
+        asm!("dsb ish", options(nostack, preserves_flags));
+        for site in sites {
+            asm!("ic ivau, {}", in(reg) site, options(nostack, preserves_flags));
+        }
+        asm!("dsb ish", "isb", options(nostack, preserves_flags));
+    }
+}
+
+/// Returns [`SUBJECT`]'s number, which stands in its code.
+#[unsafe(naked)]
+pub(crate) extern "C" fn subject() -> u32 {
+    std::arch::naked_asm!("mov w0, #1", "ret")
+}
+
+/// The byte of [`subject`] that has the number, and what turns a 1 in it into a 2.
+pub(crate) const SUBJECT: (usize, u8) = (0, 3 << 5);
+
+/// The usual writer of a site, if the instruction there is a breakpoint.
+pub(crate) fn suspect(found: [u8; LENGTH]) -> Option<&'static str> {
+    /// `brk` without its number.
+    const BRK: u32 = 0xd420_0000;
+    let is_breakpoint = u32::from_le_bytes(found) & 0xffe0_001f == BRK;
+    is_breakpoint.then_some(
+        "brk is a breakpoint: a debugger's, a uprobe's (perf probe, bpftrace) or another patcher's",
+    )
+}
+
+/// No emulator of this processor can be told from it.
+pub(crate) fn emulator() -> Option<&'static str> {
+    None
+}
+
+/// The report on this processor.
+pub(crate) fn processor() -> Capability {
+    Capability::ok("keys.processor", "arm64: the architecture lets nop and b change under running threads")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn branches_lead_both_ways() {
+        let word = |code, target| u32::from_le_bytes(encode(code, target, true));
+        assert_eq!(word(0x1000, 0x1008), 0x1400_0002);
+        assert_eq!(word(0x1008, 0x1000), 0x17ff_fffe);
+        assert_eq!(u32::from_le_bytes(encode(0x1000, 0x1008, false)), 0xd503_201f);
+    }
+
+    #[test]
+    fn breakpoints_are_told_by_their_instruction() {
+        for breakpoint in [0xd420_0000_u32, 0xd420_00a0] {
+            assert!(suspect(breakpoint.to_le_bytes()).is_some_and(|why| why.contains("breakpoint")));
+        }
+        assert_eq!(suspect(encode(0x1000, 0x1008, true)), None);
+    }
+}
