@@ -1,5 +1,5 @@
-//! Decides, in one place, whether sites are patched: Linux on x86-64 and arm64, and no checker that runs no
-//! machine code. Where dormouse is off (`--cfg dormouse_off`), sites are constants.
+//! Decides, in one place, whether sites are patched: Linux on x86-64 and arm64, and no checker that
+//! runs no machine code. Where dormouse is off (`--cfg dormouse_off`), sites are constants.
 
 use std::env::var_os;
 

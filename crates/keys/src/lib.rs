@@ -67,8 +67,8 @@
 //!
 //! # Elsewhere
 //!
-//! On processors other than x86-64 and arm64, under Miri, and with `--cfg dormouse_fallback`, a site
-//! is a relaxed load and a branch with the same API; [`PATCHING`] is false then.
+//! On processors other than x86-64 and arm64, under Miri, and with `--cfg dormouse_fallback`, a
+//! site is a relaxed load and a branch with the same API; [`PATCHING`] is false then.
 //!
 //! # Layers
 //!

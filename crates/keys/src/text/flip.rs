@@ -1,4 +1,5 @@
-//! The flip protocol: one unit ([`crate::arch::Unit`]) for each site and one barrier, or a wait where the kernel has none.
+//! The flip protocol: one unit ([`crate::arch::Unit`]) for each site and one barrier, or a wait
+//! where the kernel has none.
 
 use super::access::Access;
 use super::barrier;
