@@ -15,7 +15,7 @@ use dormouse_sys::{loader, memory};
 
 use crate::pool;
 use crate::process::{LOOK, ProcessTables};
-use crate::published::Publisher;
+use crate::published::{self, Publisher};
 use crate::rule::CallFrame;
 use crate::tables::CopyEnd;
 
@@ -120,7 +120,7 @@ pub fn step() -> bool {
     {
         *loaded = now;
     }
-    let has_missed = publisher.learn_missed(|address| tables.learn(address));
+    let has_missed = published::learn_missed(|address| tables.learn(address));
     if has_missed || tables.tables().changes() != *changes {
         *changes = tables.tables().changes();
         publisher.publish(tables.tables());

@@ -20,6 +20,8 @@ use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use dormouse_sys::memory;
+
 use crate::cache::ThreadCache;
 
 /// How many memories there are: 4 MiB of address space, of which the kernel gives what is used.
@@ -41,9 +43,10 @@ static POOL: AtomicPtr<Memory> = AtomicPtr::new(ptr::null_mut());
 
 /// Allocates the memories, if they are not there yet, and if there is room. One thread at a time.
 pub(crate) fn prepare() {
-    if POOL.load(Ordering::Relaxed).is_null() {
+    let layout = Layout::new::<[Memory; MEMORIES]>();
+    if POOL.load(Ordering::Relaxed).is_null() && memory::is_there(layout.size()) {
         // SAFETY: the type is not empty.
-        let pool = unsafe { alloc_zeroed(Layout::new::<[Memory; MEMORIES]>()) };
+        let pool = unsafe { alloc_zeroed(layout) };
         // Release: pairs with the load in `claim`.
         POOL.store(pool.cast(), Ordering::Release);
     }

@@ -29,6 +29,10 @@ const RANGE: usize = 256;
 /// The code of this process.
 pub(crate) static CODE: RangeMap<TableRef> = RangeMap::new();
 
+/// The most bytes of replaced tables that wait for walks to end. Beyond it walks go on with what
+/// they have.
+const MOST_RETIRED: usize = 64 << 20;
+
 /// Begins anew when code that had a table is gone, or belongs to another object: rules that threads
 /// remember are those of one generation.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
@@ -42,7 +46,7 @@ pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
-/// Notes an address for [`Publisher::learn_missed`].
+/// Notes an address for [`learn_missed`].
 pub(crate) fn miss(address: usize) {
     // The upper bits of a product with an odd number spread addresses that differ in low bits.
     let place = (address as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - MISSED.len().ilog2());
@@ -62,6 +66,20 @@ struct Published {
     is_new: bool,
 }
 
+/// Has `learn` learn the functions that walks have missed since the last time. Whether there
+/// were any.
+pub(crate) fn learn_missed(mut learn: impl FnMut(u64)) -> bool {
+    let mut has_missed = false;
+    for missed in &MISSED {
+        // Relaxed: an address says all.
+        if missed.load(Ordering::Relaxed) != 0 {
+            has_missed = true;
+            learn(missed.swap(0, Ordering::Relaxed));
+        }
+    }
+    has_missed
+}
+
 /// The tables of this process that walks search. There is one: it is never dropped.
 #[derive(Debug)]
 pub(crate) struct Publisher {
@@ -75,23 +93,17 @@ impl Publisher {
         Self { published: Vec::new(), retired: Vec::new() }
     }
 
-    /// Has `learn` learn the functions that walks have missed since the last time. Whether there
-    /// were any.
-    pub(crate) fn learn_missed(&mut self, mut learn: impl FnMut(u64)) -> bool {
-        let mut has_missed = false;
-        for missed in &MISSED {
-            // Relaxed: an address says all.
-            if missed.load(Ordering::Relaxed) != 0 {
-                has_missed = true;
-                learn(missed.swap(0, Ordering::Relaxed));
-            }
-        }
-        has_missed
-    }
-
     /// Publishes what has been learned since the last time. If there is no memory for it, walks
     /// go on with what they have.
     pub(crate) fn publish(&mut self, tables: &UnwindTables<ProcessMemory>) {
+        // A walk that never ended (one of a thread that a fork has left in the parent, or one that
+        // `siglongjmp` has left) keeps all of them.
+        if self.retired.iter().map(|table| table.size()).sum::<usize>() > MOST_RETIRED {
+            if !CODE.is_settled() {
+                return;
+            }
+            self.retired.clear();
+        }
         let Self { published, retired } = self;
         let (ranges, before) = (tables.objects().count(), published.len());
         let (mut now, mut gone) = (Vec::new(), Vec::new());

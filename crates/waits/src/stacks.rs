@@ -95,16 +95,17 @@ pub(crate) struct Stacks {
     unlearned: AtomicU64,
     /// How many of `callers` are taken.
     taken: AtomicUsize,
-    stacks: [Stack; STACKS],
+    known: [Stack; STACKS],
     callers: [Caller; ALL_FRAMES],
 }
 
 /// Whether functions are learned. If not, callers are found by frame pointers alone.
 static HAS_TABLES: AtomicBool = AtomicBool::new(false);
 
-/// Has functions be learned from now on.
+/// Has functions be learned from now on, where walks have registers to begin with
+/// ([`dormouse_sys::stack::here`]): elsewhere every stack would be one that is yet to be learned.
 pub(crate) fn begin() {
-    HAS_TABLES.store(own::begin().is_ok(), Ordering::Relaxed);
+    HAS_TABLES.store(cfg!(target_arch = "x86_64") && own::begin().is_ok(), Ordering::Relaxed);
 }
 
 /// Learns the functions that wakers have met. While places are requested, a thread that may wait
@@ -165,7 +166,8 @@ impl Taker {
         };
         // SAFETY: `own` can be read, as has been found out.
         let walk = unsafe { walk(cache.as_deref(), self.from, &self.own, each) };
-        (is_whole, walk)
+        // A register that is no frame pointer may point behind the poll's stack, too.
+        (is_whole && !walk.is_missed, walk)
     }
 
     /// The word at an address of the own stack, between the stack pointer and the poll's end.
@@ -186,7 +188,7 @@ impl Stacks {
     /// Whether the taker's stack is that of the place: each return address lies where it lay when
     /// the stack got its number.
     pub(crate) fn has(&self, place: u32, taker: &Taker) -> bool {
-        let Some(stack) = self.stacks.get(place as usize).filter(|_| place > UNLEARNED_PLACE) else {
+        let Some(stack) = self.known.get(place as usize).filter(|_| place > UNLEARNED_PLACE) else {
             return false;
         };
         // Acquire: pairs with the store in `fill`.
@@ -196,8 +198,9 @@ impl Stacks {
             return false;
         };
         extent.callers(self).iter().fold(true, |is_same, caller| {
-            let returns_to = taker.word(taker.top - caller.below.load(Ordering::Relaxed) as usize);
-            is_same & (returns_to.wrapping_sub(1) == caller.address.load(Ordering::Relaxed))
+            // Not below the stack pointer, whatever the table has.
+            let returns_at = taker.top - (caller.below.load(Ordering::Relaxed) as usize).min(below);
+            is_same & (taker.word(returns_at).wrapping_sub(1) == caller.address.load(Ordering::Relaxed))
         })
     }
 
@@ -225,7 +228,7 @@ impl Stacks {
 
     /// The number of a stack with this hash.
     fn number(&self, taker: &Taker, hash: u64, depth: usize, is_whole: bool) -> u32 {
-        for (at, stack) in cells(&self.stacks, hash) {
+        for (at, stack) in cells(&self.known, hash) {
             if at as u32 <= UNLEARNED_PLACE {
                 continue;
             }
@@ -243,12 +246,14 @@ impl Stacks {
     /// Walks the stack again, into the table.
     fn fill(&self, stack: &Stack, taker: &Taker, depth: usize, is_whole: bool) {
         let kept = depth.min(FRAMES);
-        let first = self.taken.fetch_add(kept, Ordering::Relaxed);
-        let Some(room) = self.callers.get(first..first + kept) else {
-            self.taken.fetch_sub(kept, Ordering::Relaxed);
+        // Never more than there is: whoever took too much and gave it back would give back what
+        // another thread has taken in between.
+        let more = |taken: usize| Some(taken + kept).filter(|taken| *taken <= ALL_FRAMES);
+        let Ok(first) = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) else {
             self.no_room.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        let room = &self.callers[first..first + kept];
         let mut found = 0;
         let mut can_compare = is_whole && depth <= FRAMES && taker.is_own();
         taker.walk(|address, returns_at| {
@@ -273,7 +278,7 @@ impl Stacks {
 
     /// The place with a number.
     pub(crate) fn get(&self, number: u32) -> Option<Place> {
-        let stack = self.stacks.get(number as usize)?;
+        let stack = self.known.get(number as usize)?;
         // Acquire: pairs with the store in `fill`.
         let extent = Extent::of(stack.extent.load(Ordering::Acquire))?;
         let address = |caller: &Caller| caller.address.load(Ordering::Relaxed) as u64;

@@ -82,7 +82,7 @@ struct Place {
     /// first had to be learned.
     depth: AtomicUsize,
     stack: [AtomicUsize; DEPTH],
-    /// The next hit shall leave its stack.
+    /// A later hit shall leave its stack.
     is_short: AtomicBool,
 }
 
@@ -97,8 +97,9 @@ impl Sites {
             self.others.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        place.hits.fetch_add(1, Ordering::Relaxed);
-        let is_short = place.is_short.load(Ordering::Relaxed);
+        let nth = place.hits.fetch_add(1, Ordering::Relaxed) + 1;
+        // Ever more rarely: nothing is learned before somebody reads, and some code never is.
+        let is_short = nth.is_power_of_two() && place.is_short.load(Ordering::Relaxed);
         let with_stack = is_first || is_short && place.is_short.swap(false, Ordering::Relaxed);
         if with_stack {
             stack(hit);

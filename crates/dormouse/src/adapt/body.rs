@@ -72,7 +72,7 @@ pub(super) fn has_no_body(status: u16) -> bool {
     matches!(status, 100..=199 | 204 | 304)
 }
 
-/// What a frame of a body is to the request.
+/// The meaning of a frame of a body for the request.
 pub(super) enum Sent {
     Bytes(usize),
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "of HTTP's frames"))]
@@ -188,6 +188,10 @@ impl<B> GroupBody<B> {
             Poll::Ready(None) | Poll::Pending => {}
         }
         if this.body.is_none() {
+            // The body has ended before its length: the server cuts the connection.
+            if *this.left != NO_BODY && *this.left != UNKNOWN_LENGTH {
+                task.ends(Ending::Error);
+            }
             *this.task = None;
         }
         frame

@@ -62,8 +62,9 @@ pub(super) fn responded(group: Group) {
 #[cfg(all(feature = "tokio", any(feature = "actix", feature = "tower")))]
 #[inline(never)]
 fn note(group: Group) {
-    // Invariant 3.
-    if crate::core::tasks::is_request(dormouse_events::current_task()) {
+    // Invariant 3. The layer around may be a part of the request: in the same group as another one.
+    let nesting = dormouse_events::nesting();
+    if [nesting.task, nesting.around].into_iter().any(crate::core::tasks::is_request) {
         return;
     }
     let Some(task) = try_id() else { return };

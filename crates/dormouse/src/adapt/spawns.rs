@@ -26,6 +26,7 @@ use dormouse_profile::own::path_in_package;
 
 use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
 use super::lazy::thread_parks;
+use crate::core::ends::MOST_NOTED;
 use crate::core::group::{Group, MAX_NAME};
 use crate::core::registry::OTHER;
 
@@ -205,10 +206,13 @@ fn name(file: &str, line: u32) -> String {
 }
 
 /// A number that no other task has: [`tasks::number`](crate::core::tasks::number) does not come
-/// this far. Odd, as those of requests are.
+/// this far. Odd, as those of requests are, and short enough for a note ([`MOST_NOTED`]).
 fn task_number(task: Id) -> u64 {
-    1 << 62 | number(task) << 1 | 1
+    FIRST | number(task) << 1 | 1
 }
+
+const FIRST: u64 = 1 << 55;
+const _: () = assert!(FIRST << 1 <= MOST_NOTED + 1);
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,9 @@
 //! decides the line. The end of the task takes its note; until the process leaves its first note,
 //! this is one load.
 //!
+//! Only requests have notes: others are not counted by their outcomes, and a connection would keep
+//! its note for as long as its client stays.
+//!
 //! A line that is full has no room for a ninth task. A panic takes the place of another note there;
 //! a word is refused and counted.
 //!
@@ -81,6 +84,9 @@ const UNWOUND: u64 = 1 << 5;
 /// Above them is the number of the task.
 const TASK: u32 = 8;
 
+/// The highest number of a task of which there can be notes.
+pub(crate) const MOST_NOTED: u64 = u64::MAX >> TASK;
+
 /// Tasks of a line.
 const LINE: usize = 8;
 /// Room for some thousand tasks that have a word at the same time.
@@ -131,16 +137,22 @@ fn noted(notes: u64, ending: Ending) -> TaskOutcome {
     TaskOutcome { number, is_unwound }
 }
 
+/// Whether the task is counted by its outcome: the numbers of requests are odd (invariant 2 of
+/// [`super::tasks`]).
+fn is_counted(task: u64) -> bool {
+    task % 2 == 1
+}
+
 /// A panic starts in that task, or has unwound a task inside of it.
 pub(crate) fn panic_seen(task: u64) {
-    if task != 0 && !note(task, |bits| bits | SEEN) {
+    if is_counted(task) && !note(task, |bits| bits | SEEN) {
         displace(task, SEEN);
     }
 }
 
 /// A panic unwinds that task.
 pub(crate) fn panic_unwinds(task: u64) {
-    if task != 0 && !note(task, |bits| bits | UNWOUND) {
+    if is_counted(task) && !note(task, |bits| bits | UNWOUND) {
         displace(task, UNWOUND);
     }
 }
@@ -152,8 +164,9 @@ pub(crate) fn panic_unwinds(task: u64) {
 ///
 /// A process has at most [`MAX_OUTCOMES`] words, of which 64 bytes are kept, cut at the end of a
 /// character: name kinds of outcomes, never what a request contains. Returns false if the word has
-/// no place: no task is current, this would be the seventh word, or too many tasks have a word at the
-/// same time. `dormouse doctor` has the number of refused words.
+/// no place: no task is current, or one that is no request (a part of another one, a connection);
+/// this would be the seventh word; or too many requests have a word at the same time.
+/// `dormouse doctor` has the number of refused words.
 ///
 /// ```
 /// use dormouse::Group;
@@ -169,7 +182,7 @@ pub(crate) fn panic_unwinds(task: u64) {
 /// A comparison with each known word, and one exchange; an allocation for a new word.
 pub fn outcome(word: &str) -> bool {
     let task = dormouse_events::current_task();
-    if cfg!(dormouse_off) || task == 0 {
+    if cfg!(dormouse_off) || !is_counted(task) {
         return false;
     }
     let is_noted = number(word).is_some_and(|number| note(task, |bits| (bits & !WORD) | (number as u64 + 1)));
@@ -207,6 +220,10 @@ fn line(task: u64) -> &'static [AtomicU64; LINE] {
 
 /// Changes the bits of a task's note. False: there is no room for it.
 fn note(task: u64, change: impl Fn(u64) -> u64) -> bool {
+    // Its note would be another task's.
+    if task > MOST_NOTED {
+        return false;
+    }
     HAS_NOTES.store(true, Ordering::Relaxed);
     let line = line(task);
     let own = |place: &&AtomicU64| place.load(Ordering::Relaxed) >> TASK == task;
@@ -225,16 +242,15 @@ fn displace(task: u64, bits: u64) {
     line(task)[0].store(task << TASK | bits, Ordering::Relaxed);
 }
 
-/// Takes the notes of a task.
+/// Takes the notes of a task. Of two words, the later place's counts: both in one would be a third.
 #[inline(never)]
 fn take(task: u64) -> u64 {
     let mut notes = 0;
     for place in line(task) {
-        let entry = place.load(Ordering::Relaxed);
-        if entry >> TASK == task
-            && place.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            notes |= entry & ((1 << TASK) - 1);
+        let gone = |entry: u64| (entry >> TASK == task).then_some(0);
+        if let Ok(entry) = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, gone) {
+            let before = if entry & WORD == 0 { notes } else { notes & !WORD };
+            notes = before | entry & ((1 << TASK) - 1);
         }
     }
     notes
@@ -246,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_note_goes_with_its_task() {
-        for task in (1 << 40..).step_by(7).take(2000) {
+        for task in ((1 << 40) + 1..).step_by(14).take(2000) {
             panic_seen(task);
             assert_eq!(outcome_of(task, Ending::Error).number, PANICKED, "caught, and answered for");
             assert_eq!(outcome_of(task, Ending::Error).number, Ending::Error as u8, "a later task");
@@ -259,9 +275,18 @@ mod tests {
     }
 
     #[test]
+    fn the_highest_number_has_its_own_note() {
+        let (task, low) = (1 << 55 | 0x7531, 0x7531);
+        assert!(note(task, |bits| bits | 6));
+        assert_eq!(outcome_of(low, Ending::Completed).index(), 0, "another task");
+        assert_eq!(outcome_of(task, Ending::Completed).index(), 5);
+        assert!(!note(1 << 56 | 0x7531, |bits| bits | 6), "it cannot be kept");
+    }
+
+    #[test]
     fn a_full_line_refuses_words_and_takes_panics() {
         let same = |task: &u64| std::ptr::eq(line(*task), line(1 << 41));
-        let tasks: Vec<u64> = (1 << 41..).filter(same).take(LINE + 1).collect();
+        let tasks: Vec<u64> = ((1 << 41) + 1..).step_by(2).filter(same).take(LINE + 1).collect();
         let (last, first) = tasks.split_last().unwrap();
         assert!(first.iter().all(|task| note(*task, |bits| bits | 6)));
         assert!(!note(*last, |bits| bits | 6));
@@ -270,6 +295,16 @@ mod tests {
         assert_eq!(outcome_of(*last, Ending::Cancelled).number, PANICKED);
         let kept = first.iter().map(|task| outcome_of(*task, Ending::Completed).index());
         assert_eq!(kept.collect::<Vec<_>>(), [0, 5, 5, 6, 5, 5, 5, 5]);
+    }
+
+    #[test]
+    fn two_notes_of_a_task_are_one_word() {
+        let task = 1 << 42;
+        // Of two threads that were in the task at the same moment.
+        line(task)[2].store(task << TASK | 5, Ordering::Relaxed);
+        line(task)[5].store(task << TASK | SEEN | 0xa, Ordering::Relaxed);
+        HAS_NOTES.store(true, Ordering::Relaxed);
+        assert_eq!(outcome_of(task, Ending::Completed).index(), 9);
     }
 
     #[test]

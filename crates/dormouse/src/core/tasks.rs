@@ -311,7 +311,9 @@ mod tests {
             // Started on one thread, finished on the other.
             let (hand, taken) = std::sync::mpsc::sync_channel(16);
             let other = scope.spawn(move || {
-                taken.into_iter().for_each(|task| tasks.finish(task, outcome_of(task, Ending::Completed)))
+                for task in taken {
+                    tasks.finish(task, outcome_of(task, Ending::Completed));
+                }
             });
             for _ in 0..TASKS {
                 let task = number(Origin::Part);

@@ -1,8 +1,9 @@
-//! Functions are learned while threads of the service walk their own stacks: where wakers are
-//! taken, and where watches are hit.
+//! Functions are learned while threads of the service walk their own stacks, where wakers are
+//! taken.
 //!
 //! Such a walk notes the functions of which nothing has been learned. The lookout learns them: soon
-//! after others were met, and else five times a second. (Profiles learn by themselves.)
+//! after others were met, and else five times a second. (Profiles, and readers of watches, learn by
+//! themselves.)
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -74,8 +75,10 @@ impl Engine for Learning {
             return None;
         }
         let (shortest, longest) = PAUSES;
-        self.pause = if learn() { shortest } else { (self.pause * 2).clamp(shortest, longest) };
-        Some(now + self.pause)
+        let has_learned = learn();
+        self.pause = if has_learned { shortest } else { (self.pause * 2).clamp(shortest, longest) };
+        // At most a tenth of a CPU.
+        Some(Instant::now() + self.pause.max(now.elapsed() * 9))
     }
 
     fn end(&mut self, _: u64) {

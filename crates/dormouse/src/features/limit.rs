@@ -29,7 +29,7 @@ use crate::core::asleep::{self, Part};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::features::cost::own_cost;
-use crate::features::{profile, recorder, sleep};
+use crate::features::{profile, recorder, sleep, watch};
 
 /// The time between two looks.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -62,25 +62,37 @@ fn judge(cost: OwnCost, ns: u64, limit_percent: f64, clients: &mut [Client]) {
     if percent <= limit_percent {
         return;
     }
-    let Some(part) = dearest(cost, profile::verb::has_any(clients)) else { return };
+    let of_clients = OfClients {
+        has_profiles: profile::verb::has_any(clients),
+        has_watches: watch::verb::has_any(clients),
+    };
+    let Some(part) = dearest(cost, of_clients) else { return };
     // Refused as any batch may be: the next look tries it again.
     if sleep::suspend(part, clients).is_ok() {
         asleep::limit(part, percent);
     }
 }
 
+/// The features that clients use. Those that the service's own code has begun go on, whatever they
+/// cost.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfClients {
+    has_profiles: bool,
+    has_watches: bool,
+}
+
 /// The part that costs the most of those that are awake.
-fn dearest(cost: OwnCost, has_profiles: bool) -> Option<Part> {
+fn dearest(cost: OwnCost, of_clients: OfClients) -> Option<Part> {
     let polls = cost.polls_ns.unwrap_or(0);
     let records = cost.records_ns.unwrap_or(0);
     let read = if recorder::stat().is_some() { cost.threads_ns } else { 0 };
-    let sampled = if has_profiles { cost.samples_ns.unwrap_or(0) + cost.threads_ns } else { 0 };
+    let sampled = if of_clients.has_profiles { cost.samples_ns.unwrap_or(0) + cost.threads_ns } else { 0 };
     let parts = [
         (records + read, Part::Records),
         (if dormouse_waits::is_on() { polls } else { 0 }, Part::Times),
         (if dormouse_waits::is_on() { 0 } else { polls }, Part::Counts),
         (sampled, Part::Profiles),
-        (cost.hits_ns.unwrap_or(0), Part::Watches),
+        (if of_clients.has_watches { cost.hits_ns.unwrap_or(0) } else { 0 }, Part::Watches),
     ];
     let awake = parts.into_iter().filter(|(cost, part)| *cost > 0 && !asleep::is_limited(*part));
     awake.max_by_key(|(cost, _)| *cost).map(|(_, part)| part)
@@ -147,9 +159,11 @@ mod tests {
             assert!(what.contains("2.1 % of a CPU") && what.contains("times of tasks"), "{what}");
             assert!(asleep::check(Part::Times).is_err() && asleep::check(Part::Records).is_ok());
             let cost = OwnCost { hits_ns: ms(20), samples_ns: ms(30), threads_ns: 40_000_000, ..cost };
+            let watches = OfClients { has_watches: true, ..OfClients::default() };
+            assert_eq!(dearest(cost, watches), Some(Part::Watches), "dearer than records");
+            assert_eq!(dearest(cost, OfClients { has_profiles: true, ..watches }), Some(Part::Profiles));
             judge(cost, second, 2.0, &mut []);
-            assert!(asleep::is_limited(Part::Watches), "dearer than records, and there is no profile");
-            assert_eq!(dearest(cost, true), Some(Part::Profiles));
+            assert!(asleep::is_limited(Part::Records) && !asleep::is_limited(Part::Watches), "no client's");
             sleep::resume_all().unwrap();
             assert!(dormouse_waits::is_on() && asleep::limited().is_none());
         });

@@ -220,7 +220,7 @@ fn response(status: u16, headers: &[(&'static str, &'static str)], body: Body) -
     response
 }
 
-/// What a server does with a response's body.
+/// A server's treatment of a response's body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     All,

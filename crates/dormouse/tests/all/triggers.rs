@@ -8,7 +8,7 @@ use std::future::Future;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -326,14 +326,15 @@ fn a_command_has_a_file_written_at_once() {
     });
 }
 
-/// Makes records of 100 bytes that take up almost as many in a file.
+/// Makes records of 100 bytes that take up almost as many in a file, and none twice.
 fn noise(records: u64) {
+    static STATE: AtomicU64 = AtomicU64::new(1);
     fn made(text: &str) {
         probe!("noise.made", text);
     }
-    let mut state = 1_u64;
     let mut letter = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let state = STATE.load(Relaxed).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        STATE.store(state, Relaxed);
         char::from(b'!' + (state >> 33) as u8 % 90)
     };
     (0..records).for_each(|_| made(&(0..100).map(&mut letter).collect::<String>()));
@@ -402,7 +403,6 @@ fn a_file_too_large_removes_no_other() {
         unsafe { std::env::set_var("DORMOUSE_RECORD_DISK", "64KiB") };
         let first = file_of(triggers::save().unwrap()).0.file.unwrap();
         let recorder = dormouse::recorder::start("noise.*", 4 << 20).unwrap();
-        // The lookout may be late, and rings lose what it does not take out in time.
         eventually(|| {
             noise(200);
             dormouse::recorder::stat().is_some_and(|stat| stat.held >= 256 * 1024)

@@ -156,7 +156,7 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         columns: &[column(View::Stat, 30, "REQUESTS", Unit::Whole)],
         ..value("requests", |group| group.now.requests.into())
     },
-    // Points with outcomes are added by whoever exports them: services name some.
+    // An exporter adds the points with outcomes: services name some.
     Figure {
         metric: Some(metric(&REQUESTS)),
         ..value("requests_of_any_outcome", |group| match group.now.outcomes {

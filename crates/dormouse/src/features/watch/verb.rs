@@ -29,6 +29,11 @@ pub(crate) fn end_all(clients: &mut [Client]) {
     }
 }
 
+/// Whether a client has a watch.
+pub(crate) fn has_any(clients: &[Client]) -> bool {
+    clients.iter().any(|client| watches(client) > 0)
+}
+
 impl Answered for WatchRequest {
     fn answer(self, asked: &mut Asked<'_>) -> Result<Watching, WireError> {
         check(Part::Watches)?;

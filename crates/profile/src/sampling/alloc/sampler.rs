@@ -110,7 +110,9 @@ impl Engine for Sampler {
         let (dropped, lost) = (awake.queue.dropped(), live::lost());
         let live = options.live.then(HashMap::new);
         let mut sum = Sum::new(ProfileKind::Alloc, period);
-        note.into_iter().for_each(|note| sum.note(note));
+        if let Some(note) = note {
+            sum.note(note);
+        }
         let take = Take { sum, dropped, lost, rest: 0.0, live };
         self.takes.insert(number, take);
         Ok(())

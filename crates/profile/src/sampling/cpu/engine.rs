@@ -37,6 +37,6 @@ impl Engine for Option<Sampler> {
     }
 
     fn step(&mut self) -> Option<Duration> {
-        self.as_mut().map(|sampler| sampler.step())
+        self.as_mut().map(super::sampler::Sampler::step)
     }
 }

@@ -246,8 +246,10 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     };
     // SAFETY: writes all fields, and returns.
     unsafe { queue.push(write) };
-    // The last digits of a thread's time are as good as chance.
-    if cpu_ns % TIMED == 0 && cpu_ns != 0 {
+    // Multiplied by an odd number, a thread's time is as good as chance in its upper bits. Its last
+    // digits are not: some clocks count in steps (that of Hyper-V in 100 ns).
+    let chance = cpu_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    if chance < u64::MAX / TIMED && cpu_ns != 0 {
         let end_ns = clock::ask(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
         SPENT_NS.fetch_add(end_ns.saturating_sub(cpu_ns) * TIMED, Ordering::Relaxed);
     }

@@ -139,7 +139,9 @@ impl Sampler {
             self.is_over = false;
         }
         let mut take = Take::new(options, process_ns(), self.queue.dropped());
-        note.into_iter().for_each(|note| take.note(note));
+        if let Some(note) = note {
+            take.note(note);
+        }
         self.run_at(self.period().min(take.period()));
         self.scan();
         self.refresh_mappings();

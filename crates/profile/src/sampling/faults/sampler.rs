@@ -12,6 +12,7 @@ use dormouse_protocol::profile::{Profile, ProfileKind};
 use dormouse_sys::perf::{Error as Refusal, OpenEvent};
 use dormouse_sys::process::threads;
 use dormouse_sys::{signals, trap};
+use dormouse_unwind::own;
 
 use super::event::{self, SIGNAL_TAKEN};
 use super::handler::{Fault, QUEUE};
@@ -66,12 +67,22 @@ struct Armed {
     is_over: bool,
 }
 
+/// Learns the C library, which brings in most pages: a sample of a fault leaves no copy of its stack,
+/// so functions that are not known would be without callers until the next step.
+fn learn_library() {
+    let known = libc::getpid as *const () as usize;
+    if !dormouse_sys::loader::is_in_executable(known) {
+        own::learn_object(known as u64);
+    }
+}
+
 impl Engine for Sampler {
     fn kind(&self) -> ProfileKind {
         ProfileKind::Faults
     }
 
     fn start(&mut self, number: u64, options: &Options, note: Option<&str>) -> Result<(), Error> {
+        learn_library();
         self.drain();
         let every = NonZero::new(options.faults).unwrap_or(NonZero::<u32>::MIN);
         let data = event::take_signal().map_err(Error::Unavailable)?;
@@ -80,7 +91,9 @@ impl Engine for Sampler {
             None => QUEUE.begin(RECORDS).map_err(|error| Error::Unavailable(error.to_string()))?,
         };
         let mut sum = Sum::new(ProfileKind::Faults, every.get().into());
-        note.into_iter().for_each(|note| sum.note(note));
+        if let Some(note) = note {
+            sum.note(note);
+        }
         let (armed, refused) = (HashSet::new(), HashSet::new());
         let take = Take { sum, every, dropped: queue.dropped() + trap::cramped(), armed, refused };
         self.takes.insert(number, take);

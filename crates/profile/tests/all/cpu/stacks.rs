@@ -149,6 +149,7 @@ fn memory_between_stacks_may_go() {
 }
 
 #[test]
+#[expect(clippy::large_stack_arrays, reason = "frames that the test lays out on its stack")]
 fn a_deep_recursion_is_cut() {
     #[inline(never)]
     fn deeper(frames: &mut [usize], depth: usize) {

@@ -18,7 +18,7 @@ pub static REQUESTS: MetricFamily = MetricFamily {
     name: "dormouse.requests",
     unit: Things("{request}"),
     kind: Counter,
-    help: "Requests that have ended, by outcome: completed, client_error, error, cancelled (dropped before their \
+    help: "Requests that have ended, by outcome: completed, client error, error, cancelled (dropped before their \
            end), panicked, or a word of the service's own. A request is a task that is not part of another.",
 };
 

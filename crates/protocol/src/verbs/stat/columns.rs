@@ -12,6 +12,7 @@ use dormouse_statistics::buckets::{EXPORTED_SCALE, SCALE};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Outliving;
+use super::outcomes::KnownOutcomes;
 use crate::id::{WireId, known};
 
 /// The part of an answer to `stat` that a client wants, the smallest first. Each has what the one
@@ -63,7 +64,7 @@ pub struct GroupColumns {
     pub requests: Vec<u64>,
     /// The `outcomes` of each group: `completed`, `client_error`, `error`, `cancelled`, `panicked`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub outcomes: Vec<Option<(u64, u64, u64, u64, u64)>>,
+    pub outcomes: Vec<Option<KnownOutcomes>>,
     /// The `own` outcomes of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub own_outcomes: Vec<Vec<(Cow<'static, str>, u64)>>,

@@ -4,6 +4,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+/// The outcomes that dormouse finds by itself: `completed`, `client_error`, `error`, `cancelled`,
+/// `panicked`.
+pub(super) type KnownOutcomes = (u64, u64, u64, u64, u64);
+
 /// The requests of a group, by their outcomes. The sum is the `requests` of the group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -44,7 +48,7 @@ impl OutcomesRow {
     }
 
     /// Those that dormouse finds by itself, in the order of the columns.
-    pub(super) fn known(&self) -> (u64, u64, u64, u64, u64) {
+    pub(super) fn known(&self) -> KnownOutcomes {
         (self.completed, self.client_error, self.error, self.cancelled, self.panicked)
     }
 

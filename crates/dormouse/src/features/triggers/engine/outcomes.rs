@@ -67,7 +67,7 @@ impl OutcomeSight {
         let mut worst: Option<(u64, u32, u64)> = None;
         let (mut times, mut while_of) = (0, Duration::ZERO);
         if let Some((at, before)) = self.readings.front().filter(|(at, _)| is_old(*at)) {
-            while_of = armed - *at;
+            while_of = armed.saturating_sub(*at);
             for &(group, now) in &now {
                 let before = before.iter().find(|(id, _)| *id == group).map_or([0; 2], |(_, before)| *before);
                 let [all, counted] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
@@ -135,7 +135,8 @@ mod tests {
         OutcomeSight::new(counted, level, Duration::from_secs(seconds), Groups(None))
     }
 
-    /// When a trigger fires, second by second, whose group 7 ends so many in each.
+    /// The seconds in which a trigger fires. Group 7 ends these requests and outcomes in each
+    /// second.
     fn fires(sight: &mut OutcomeSight, each: impl Fn(u64) -> [u64; 2]) -> Vec<u64> {
         let mut sum = [0; 2];
         let mut all = Vec::new();
