@@ -356,10 +356,10 @@ fn code_without_names_says_why() {
         (
             copied,
             &["-fno-omit-frame-pointer"][..],
-            "[unknown]: code that no file maps: a JIT, or text copied",
+            "no names for code that is generated at run time",
         ),
-        (&spins, &["-s"], "spins: no symbols but the exported ones, and no debug information"),
-        (&spins, &["-gsplit-dwarf"], "spins: its inlined functions are in .dwo files or a .dwp file"),
+        (&spins, &["-s"], "spins: exported functions only"),
+        (&spins, &["-gsplit-dwarf"], "spins: functions and lines, no inlined functions: they are in .dwo files"),
     ] {
         let Some(program) = Spinning::start(text, flags) else { return };
         for form in [&[][..], &["--json"]] {

@@ -47,7 +47,7 @@ fn callers_have_the_share_that_they_used() {
     let seconds = (f64::from(wanted) / 1000.0).to_string();
     let ended =
         finish(command(["profile", "--json", "--hz", "1000", "--", &at("shares"), &at("truth"), &seconds]));
-    if ended.stdout.is_empty() {
+    if ended.code == Some(3) {
         return skip("the kernel does not allow profiles from outside");
     }
     let document: Value = ended.json();

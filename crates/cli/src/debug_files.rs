@@ -13,6 +13,8 @@ use dormouse_protocol::{Check, CheckState};
 const NAME: &str = "profile.names";
 /// Objects that have a line of their own, those with the most code first.
 const MOST_LINES: usize = 4;
+/// Objects that are opened, those with the most code: a process may have mapped tens of thousands.
+const MOST_OBJECTS: usize = 256;
 
 /// The caches of debuginfod's clients, in which files are found by build id. Nothing is downloaded.
 ///
@@ -37,7 +39,7 @@ pub(crate) fn caches(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf
 ///
 /// # Cost
 ///
-/// Opens each of its objects.
+/// Opens each of its objects, up to [`MOST_OBJECTS`], and copies or reads their debug information.
 pub(crate) fn checks(pid: u32) -> Vec<Check> {
     let Ok(space) = AddressSpace::of(pid) else { return Vec::new() };
     let Ok(mappings) = space.mappings() else { return Vec::new() };
@@ -52,7 +54,7 @@ pub(crate) fn checks(pid: u32) -> Vec<Check> {
     objects.sort_unstable_by_key(|&(length, mapping)| (u64::MAX - length, mapping.start));
     let mut symbolizer = Symbolizer::new();
     let (mut checks, mut left, all) = (Vec::new(), 0, objects.len());
-    for (_, mapping) in objects {
+    for (_, mapping) in objects.into_iter().take(MOST_OBJECTS) {
         let Some(lack) = symbolizer.lack(&space, &mapping) else { continue };
         if checks.len() == MOST_LINES {
             left += 1;
@@ -70,7 +72,9 @@ pub(crate) fn checks(pid: u32) -> Vec<Check> {
         }
         Some(_) => {}
         None => {
-            let detail = format!("functions, inlined ones and lines of all {all} objects with code");
+            let which =
+                if all > MOST_OBJECTS { format!("the {MOST_OBJECTS} largest of") } else { "all".into() };
+            let detail = format!("functions, inlined ones and lines of {which} {all} objects with code");
             checks.push(Check { name: NAME.into(), state: CheckState::Ok, detail, fix: None });
         }
     }

@@ -7,7 +7,6 @@
 
 #![deny(unsafe_code)]
 
-mod advice;
 mod args;
 mod bytes;
 mod child;

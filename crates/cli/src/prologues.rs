@@ -1,5 +1,5 @@
-//! Whether a program's own code keeps frame pointers, without which a profile's stacks lack
-//! callers. Such a stack may still end correctly, in the next frame of std or the C library.
+//! Whether a program's own code keeps frame pointers. Stacks are whole without them, by unwind
+//! tables.
 //!
 //! With frame pointers a function begins by `push rbp` and `mov rbp, rsp`, or does so after a check
 //! whether it has anything to do; gcc puts other instructions between the two. Functions that call
@@ -15,8 +15,6 @@ use std::fs::File;
 
 use object::read::ReadCache;
 use object::{Architecture, Object as _, ObjectSection as _, ObjectSymbol as _, SymbolKind};
-
-use crate::advice::is_rust_main;
 
 /// `push rbp`, and `mov rbp, rsp` as LLVM and GCC write it.
 const PUSH: u8 = 0x55;
@@ -148,12 +146,35 @@ fn is_of_std(name: &str) -> bool {
     krate.is_none_or(|krate| krate.is_empty() || OF_STD.contains(&krate))
 }
 
+/// Whether a symbol is the function `main` at the root of a crate.
+fn is_rust_main(symbol: &str) -> bool {
+    symbol.contains("4main")
+        && rustc_demangle::try_demangle(symbol).is_ok_and(|name| {
+            format!("{name:#}").split_once("::").is_some_and(|(krate, main)| {
+                main == "main" && krate.chars().all(|c| c == '_' || c.is_alphanumeric())
+            })
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn only_a_crates_main_is_one() {
+        for (symbol, is_main) in [
+            ("_ZN3tea4main17h0123456789abcdefE", true),
+            ("_RNvCs1234_3tea4main", true),
+            ("_ZN3tea3pot4main17h0123456789abcdefE", false),
+            ("main", false),
+            ("_Z4mainv", false),
+        ] {
+            assert_eq!(is_rust_main(symbol), is_main, "{symbol}");
+        }
+    }
 
     #[test]
     fn functions_of_std_do_not_count() {

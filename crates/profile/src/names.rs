@@ -92,6 +92,10 @@ impl NameFinder {
             let Self { space, cache, known, .. } = self;
             see(space, cache, known, node.address);
         }
+        let is_generated = |it: Mapping<Region>| it.value.kind == MappingKind::Anonymous;
+        if self.known.values().any(|place| place.mapping.is_some_and(is_generated)) {
+            self.symbolizer.see_generated(&self.space);
+        }
     }
 
     /// The names of all addresses of a profile.

@@ -158,7 +158,9 @@ pub fn run_programs(programs: &[(&str, fn())]) {
     let is_chosen = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(*filter));
     let chosen: Vec<_> = programs.iter().map(|(name, _)| *name).filter(|name| is_chosen(name)).collect();
     if arguments.iter().any(|argument| argument == "--list") {
-        chosen.iter().for_each(|name| println!("{name}: test"));
+        for name in &chosen {
+            println!("{name}: test");
+        }
         return;
     }
     let failed = run_children(chosen.iter().map(|&name| {

@@ -14,7 +14,6 @@ use dormouse_profile::StackEnds;
 use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest, ProfileRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::advice;
 use crate::client::Client;
 use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
@@ -217,8 +216,8 @@ fn stacks(target: &Target, context: &Context) -> Check {
     Check { fix, ..check(NAME, state, ends.to_string()) }
 }
 
-/// Whether places of waits and stacks of allocations show callers. `None`: its file cannot be
-/// opened, as that of another user.
+/// How many functions keep frame pointers, by which stacks are followed where there is no table.
+/// `None`: its file cannot be opened, as that of another user.
 fn frame_pointers(pid: u32) -> Option<Check> {
     const NAME: &str = "profile.frame-pointers";
     let program = File::open(format!("/proc/{pid}/exe")).ok()?;
@@ -233,13 +232,8 @@ fn frame_pointers(pid: u32) -> Option<Check> {
         return Some(Check { fix, ..check(NAME, CheckState::Limited, detail) });
     };
     let Prologues { keep, all } = functions;
-    let detail = format!("{keep} of {all} functions of its own keep them");
-    if functions.is_most() {
-        return Some(check(NAME, CheckState::Ok, detail));
-    }
-    let detail = format!("{detail}; places of waits and stacks of allocations leave callers out");
-    let fix = advice::of_process(pid, None).map(str::to_owned);
-    Some(Check { fix, ..check(NAME, CheckState::Limited, detail) })
+    let rest = if functions.is_most() { "" } else { "; callers are found by unwind tables" };
+    Some(check(NAME, CheckState::Ok, format!("{keep} of {all} functions of its own keep them{rest}")))
 }
 
 fn check(name: &str, state: CheckState, detail: impl Into<String>) -> Check {

@@ -38,9 +38,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use super::elf::{
-    ET_DYN, Elf, Link, Load, SHF_COMPRESSED, SHT_PROGBITS, Section, Width, broken, build_id, read,
-};
+use super::elf::{ET_DYN, Elf, Link, Load, SHF_COMPRESSED, SHT_PROGBITS, Section, Width, broken, read};
 use super::open::{by_id, path_of};
 use super::{cut, entries, packed};
 
@@ -117,7 +115,8 @@ impl Copied {
         let elf = Elf::read(file)?;
         if cut::is_survived() && is_harmless(&elf) {
             let has_debug = elf.find(b".debug_info").is_some();
-            return Ok(copied(&elf, file.try_clone()?, has_debug, elf.length, None));
+            // Its pages are the file's.
+            return Ok(copied(&elf, file.try_clone()?, has_debug, 0, None));
         }
         let all = [&SYMBOLS[..], &DEBUG].concat();
         copy(&elf, &all, debug_dirs).or_else(|_| copy(&elf, &SYMBOLS, &[]))
@@ -137,6 +136,16 @@ impl Copied {
     pub(super) fn offset_of_code(&self, addr: u64) -> Option<u64> {
         let load = self.loads.iter().find(|load| load.is_code && addr.wrapping_sub(load.addr) < load.size)?;
         Some(load.offset + (addr - load.addr))
+    }
+
+    /// The address that the linker gave to a mapping that begins at `offset` of the file. Segments
+    /// are mapped in whole pages, so it may begin with the end of the segment before.
+    pub(super) fn addr_of_mapping(&self, offset: u64) -> Option<u64> {
+        let page = rustix::param::page_size() as u64;
+        let load = self.loads.iter().rfind(|load| {
+            load.offset & !(page - 1) <= offset && offset < load.offset.saturating_add(load.size)
+        })?;
+        Some(offset.wrapping_sub(load.offset).wrapping_add(load.addr))
     }
 
     /// The address that the linker gave to the byte at `offset` of the file.
@@ -261,7 +270,7 @@ fn unpacked(elf: &Elf<'_>) -> io::Result<File> {
 
 /// Debug information that several files share. It leads to no other file.
 fn shared(debug_dirs: &[PathBuf], id: &[u8]) -> Option<Copied> {
-    let file = by_id(debug_dirs, id).filter(|file| build_id(file).as_deref() == Some(id))?;
+    let file = by_id(debug_dirs, id)?;
     Copied::of(&file, &[]).ok()
 }
 

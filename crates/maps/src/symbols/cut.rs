@@ -23,13 +23,14 @@
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Set once the handler is there; relaxed, because it guards no other memory.
 static IS_SURVIVED: AtomicBool = AtomicBool::new(false);
 
-/// The smallest page; a larger one is replaced in parts.
-const PAGE: usize = 4096;
+/// The size of a page, which is 16 or 64 KiB on some machines: no smaller part can be replaced. Set
+/// before the handler is there, so relaxed.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// Has this process survive files that are cut off while it reads them, so that its symbolizers
 /// read them without copying them. Replaces the process's handler of SIGBUS.
@@ -38,6 +39,7 @@ const PAGE: usize = 4096;
 ///
 /// Those of `sigaction(2)`.
 pub fn survive_cut_files() -> io::Result<()> {
+    PAGE.store(rustix::param::page_size(), Ordering::Relaxed);
     // SAFETY: zeros are a valid `sigaction`: no flags, and the signals in the mask are none.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = on_bus as extern "C" fn(_, _, _) as usize;
@@ -59,9 +61,10 @@ extern "C" fn on_bus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut li
     // SAFETY: the kernel passes a description of the signal; that of SIGBUS has an address.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if code == libc::BUS_ADRERR {
-        let (page, flags) = (addr & !(PAGE - 1), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        let size = PAGE.load(Ordering::Relaxed);
+        let (page, flags) = (addr & !(size - 1), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         // SAFETY: the page has no content, so nothing is lost; whoever reads there reads zeros.
-        let placed = unsafe { libc::mmap(page as *mut _, PAGE, libc::PROT_READ, flags, -1, 0) };
+        let placed = unsafe { libc::mmap(page as *mut _, size, libc::PROT_READ, flags, -1, 0) };
         if placed != libc::MAP_FAILED {
             return;
         }

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::io::{self, Read as _};
+use std::panic::catch_unwind;
 
 use super::copy::Copied;
 use super::elf::{Elf, SHF_COMPRESSED, number, read};
@@ -76,7 +77,8 @@ impl Functions {
     pub(super) fn at(&self, addr: u64, copied: &Copied, names: &mut Names) -> Option<Frame> {
         let function = self.function(addr)?;
         let raw = self.name(&function, copied)?;
-        let name = names.intern(&in_source_form(&raw));
+        // A name at which a demangler panics stands as it is.
+        let name = names.intern(&catch_unwind(|| in_source_form(&raw)).unwrap_or(raw));
         Some(Frame { function: name, offset: Some(addr - function.begin), source: None })
     }
 
@@ -102,10 +104,10 @@ impl Functions {
 
     fn name(&self, function: &Function, copied: &Copied) -> Option<String> {
         let (from, size) = self.names;
-        let left = size.checked_sub(function.name.into())?;
+        let (left, end) = (size.checked_sub(function.name.into())?, from.checked_add(size)?);
         [NAME, LONGEST_NAME].into_iter().find_map(|most| {
             let (at, most) = (from + u64::from(function.name), most.min(left));
-            let mut bytes = read(&copied.file, from.checked_add(size)?, at, most).ok()?;
+            let mut bytes = read(&copied.file, end, at, most).ok()?;
             bytes.truncate(memchr::memchr(0, &bytes)?);
             String::from_utf8(bytes).ok()
         })

@@ -37,6 +37,8 @@ pub(super) struct Image {
     debug: Option<Readable>,
     crates: OnceCell<Crates>,
     advice: String,
+    /// There is a package that cannot be read.
+    has_unread_package: bool,
 }
 
 /// A copy of a file, and its reader.
@@ -84,13 +86,13 @@ impl Image {
         });
         let (mut own, mut debug) = (Readable::new(copied), debug.flatten().map(Readable::new));
         let teller = debug.as_mut().unwrap_or(&mut own);
-        if teller.copied.has_debug
-            && let Some(package) = package(&file, space.pid(), object)
-        {
-            teller.add_package(&package);
+        let package = package(&file, space.pid(), object).filter(|_| teller.copied.has_debug);
+        if let Some(package) = &package {
+            teller.add_package(package);
         }
+        let has_unread_package = package.is_some() && teller.package.is_none();
         let advice = advice(object.name(), own.copied.build_id.as_deref());
-        Some(Self { object: own, debug, crates: OnceCell::new(), advice })
+        Some(Self { object: own, debug, crates: OnceCell::new(), advice, has_unread_package })
     }
 
     /// The crates that have code in it.
@@ -104,7 +106,8 @@ impl Image {
         let Copied { has_debug, has_functions, unread, .. } = teller.copied;
         if has_debug {
             let is_split = || self.crates().is_split && teller.package.is_none();
-            return is_split().then(|| Lack { has: NO_INLINED.into(), change: PACK.to_owned() });
+            let change = if self.has_unread_package { OWN_PACKAGE } else { PACK };
+            return is_split().then(|| Lack { has: NO_INLINED.into(), change: change.to_owned() });
         }
         let has = if has_functions || self.object.copied.has_functions {
             "functions only, no lines and no inlined functions"
@@ -119,7 +122,7 @@ impl Image {
     /// where that is a copy of this file's text: `anchor` is a mapping of the file.
     pub(super) fn offset_of_copy(&self, anchor: &Mapping<Region>, addr: u64) -> Option<u64> {
         let copied = &self.object.copied;
-        let distance = anchor.start.wrapping_sub(copied.addr_of(anchor.value.offset)?);
+        let distance = anchor.start.wrapping_sub(copied.addr_of_mapping(anchor.value.offset)?);
         copied.offset_of_code(addr.wrapping_sub(distance))
     }
 
@@ -235,6 +238,8 @@ impl Readable {
 /// An object whose debug information is in files that were not found.
 const NO_INLINED: &str = "functions and lines, no inlined functions: they are in .dwo files";
 const PACK: &str = "make a package of these beside it (dwp -e OBJECT -o OBJECT.dwp)";
+/// The entries of other users' packages are not checked, so these are not read.
+const OWN_PACKAGE: &str = "look as the user to whom its .dwp file belongs, if that file is whole";
 
 /// The way to give an object debug information.
 fn advice(name: &Path, build_id: Option<&[u8]>) -> String {

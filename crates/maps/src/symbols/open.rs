@@ -21,6 +21,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
+use super::elf::build_id;
+
+/// Bytes of a build id: a shorter one is no sum of anything, a longer one none that linkers make.
+const ID: std::ops::RangeInclusive<usize> = 8..=64;
+
 /// The file that `path` leads to, through links too.
 pub(super) fn regular(path: &Path) -> io::Result<File> {
     reopen(&look_up(path)?)
@@ -36,17 +41,16 @@ pub(super) fn regular_below(root: &Path, name: &Path) -> io::Result<File> {
 
 /// The name of a file with debug information below a directory for it.
 pub(super) fn name_by_id(id: &[u8]) -> Option<String> {
-    // A shorter one is no sum of anything.
-    let (first, rest) = id.split_first().filter(|_| id.len() >= 8)?;
+    let (first, rest) = id.split_first().filter(|_| ID.contains(&id.len()))?;
     Some(format!(".build-id/{first:02x}/{}.debug", hex(rest)))
 }
 
 /// The debug information of the object with that build id, from directories that are not the
-/// object's to choose.
+/// object's to choose. A file of another id, which may stand there under that name, is passed over.
 pub(super) fn by_id(debug_dirs: &[PathBuf], id: &[u8]) -> Option<File> {
     let names = [name_by_id(id)?, format!("{}/debuginfo", hex(id))];
     let paths = debug_dirs.iter().flat_map(|dir| names.iter().map(move |name| dir.join(name)));
-    paths.into_iter().find_map(|path| regular(&path).ok())
+    paths.filter_map(|path| regular(&path).ok()).find(|file| build_id(file).as_deref() == Some(id))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -49,3 +49,20 @@ impl Package {
         drop(self.links.take());
     }
 }
+
+#[cfg(all(test, feature = "forms"))]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn links_are_gone_once_hidden() {
+        let copied = Copied::of(&File::open("/proc/self/exe").unwrap(), &[]).unwrap();
+        let (package, path) = Package::new(copied, Path::new("/proc/self/exe")).unwrap();
+        let directory = path.parent().unwrap();
+        assert!(directory.join("object.dwp").exists());
+        package.hide();
+        assert!(!directory.exists());
+    }
+}

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use std::time::Instant;
 use super::open::regular_below;
 use super::symbol::{Frame, Names};
 
-/// Bytes that are read of such a file.
+/// Bytes that are read of such a file: the last ones, because later lines replace earlier ones.
 const MOST_BYTES: u64 = 64 << 20;
 /// Between two reads, as a multiple of the time that the first took: a busy runtime adds lines all
 /// the time.
 const PAUSE: u32 = 20;
-/// Functions, after which the rest is left out.
-const MOST_FUNCTIONS: usize = 1 << 20;
+/// Lines that are taken: the last ones. Each adds two functions at most.
+const MOST_LINES: usize = 1 << 20;
 /// Letters of a name.
 const LONGEST_NAME: usize = 1 << 12;
 
@@ -64,12 +64,18 @@ type Version = (u64, u64, i64, i64);
 impl PerfMap {
     /// The function at `addr` of process `pid`.
     pub(super) fn frame(&mut self, pid: u32, addr: u64, names: &mut Names) -> Option<Frame> {
-        if self.refresh(pid).is_err() {
-            (self.read, self.functions) = (None, BTreeMap::new());
-        }
+        self.see(pid);
         let (_, (end, function)) = self.functions.range(..=addr).next_back()?;
         let name = (addr < *end).then(|| names.intern(&function.name))?;
         Some(Frame { function: name, offset: Some(addr - function.begin), source: None })
+    }
+
+    /// Reads the file, if it has changed. The names of a process that has ended stay.
+    pub(super) fn see(&mut self, pid: u32) {
+        let is_there = || fs::read_link(format!("/proc/{pid}/root")).is_ok();
+        if self.refresh(pid).is_err() && is_there() {
+            (self.read, self.functions) = (None, BTreeMap::new());
+        }
     }
 
     /// Reads the file if it has changed.
@@ -112,20 +118,25 @@ fn version(data: &Metadata) -> Version {
     (data.ino(), data.len(), data.mtime(), data.mtime_nsec())
 }
 
-fn text(file: &File) -> io::Result<Vec<u8>> {
+fn text(mut file: &File) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
+    let skipped = file.metadata()?.len().saturating_sub(MOST_BYTES);
+    file.seek(SeekFrom::Start(skipped))?;
     file.take(MOST_BYTES).read_to_end(&mut text)?;
+    if skipped > 0 {
+        // The rest of a line whose beginning is not there.
+        let end = memchr::memchr(b'\n', &text).map_or(text.len(), |at| at + 1);
+        text.drain(..end);
+    }
     Ok(text)
 }
 
 /// The functions of a file. A line that is none is left out: the last one may be half written.
 fn functions(text: &[u8]) -> BTreeMap<u64, (u64, Function)> {
     let mut all = BTreeMap::new();
-    for line in text.split_inclusive(|&byte| byte == b'\n') {
+    let skipped = memchr::memchr_iter(b'\n', text).count().saturating_sub(MOST_LINES);
+    for line in text.split_inclusive(|&byte| byte == b'\n').skip(skipped) {
         let Some((begin, end, name)) = line.strip_suffix(b"\n").and_then(parsed) else { continue };
-        if all.len() >= MOST_FUNCTIONS {
-            break;
-        }
         make_room(&mut all, begin, end);
         all.insert(begin, (end, Function { begin, name: name.into() }));
     }

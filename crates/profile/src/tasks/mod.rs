@@ -121,7 +121,9 @@ fn works<'s>(profile: &Profile, symbols: &'s Symbols) -> Vec<Result<Work, Unname
             };
             frames.map(step).collect()
         });
-        here.iter().for_each(|step| reading.enter(step));
+        for step in here.iter() {
+            reading.enter(step);
+        }
         flaw.is_cut |= is_deeper(node.address);
         let is_in_program = || profile.mapping(node.address).is_some_and(|it| it.path == profile.program);
         flaw.is_bare |= here.is_empty() && is_in_program();

@@ -8,14 +8,21 @@
 //! | a symbol in the legacy mangling | `tokio::runtime::task::core::Core<T,S>::poll`: here `T` is the name of the parameter, not the type |
 
 /// Types that only run another one, which is their first argument.
-const WRAPPERS: [&str; 13] = [
+const WRAPPERS: [&str; 20] = [
     "alloc::boxed::Box",
     "core::panic::unwind_safe::AssertUnwindSafe",
     "core::pin::Pin",
     "dormouse::adapt::inherit::Inherited",
     "dormouse::core::task::Instrumented",
+    "futures_util::abortable::Abortable",
+    "futures_util::future::future::Inspect",
+    "futures_util::future::future::Map",
+    "futures_util::future::future::Then",
     "futures_util::future::future::catch_unwind::CatchUnwind",
+    "futures_util::future::future::fuse::Fuse",
     "futures_util::future::future::map::Map",
+    "futures_util::future::try_future::MapErr",
+    "futures_util::future::try_future::MapOk",
     BLOCKING,
     "tokio::task::coop::unconstrained::Unconstrained",
     "tokio::time::timeout::Timeout",
@@ -23,6 +30,9 @@ const WRAPPERS: [&str; 13] = [
     "tower::util::service_fn::ServiceFn",
     "tracing::instrument::Instrumented",
 ];
+
+/// How deep they are looked into: debug information may contain any name.
+const MOST_WRAPPERS: usize = 64;
 
 /// The task that runs a closure on a thread for blocking work.
 pub(super) const BLOCKING: &str = "tokio::runtime::blocking::task::BlockingTask";
@@ -100,23 +110,30 @@ pub(super) enum TypeName {
 impl TypeName {
     /// The name of the function, closure or type of this name that a runtime runs.
     pub(super) fn of(name: &str) -> TypeName {
-        let name = name.trim();
-        if name.starts_with("fn(") {
-            // In line tables a function is known by its type alone, in which its future has a name.
-            return match split(name, " -> ")[..] {
-                [_, future] if future.contains('{') => TypeName::of(future),
-                _ => TypeName::Any,
-            };
+        let mut name = name.trim();
+        for _ in 0..MOST_WRAPPERS {
+            if name.starts_with("fn(") {
+                // In line tables a function is known by its type alone, in which its future has a
+                // name.
+                match split(name, " -> ")[..] {
+                    [_, future] if future.contains('{') => {
+                        name = future.trim();
+                        continue;
+                    }
+                    _ => return TypeName::Any,
+                }
+            }
+            if name.starts_with(['&', '(', '*']) || name.starts_with("dyn ") {
+                return TypeName::Any;
+            }
+            let Path { path, args } = Path::of_type(name);
+            match args.first() {
+                Some(inside) if WRAPPERS.contains(&&*path) => name = inside.trim(),
+                _ if path.contains("::") => return TypeName::Known(plain(&path)),
+                _ => return TypeName::Missing,
+            }
         }
-        if name.starts_with(['&', '(', '*']) || name.starts_with("dyn ") {
-            return TypeName::Any;
-        }
-        let Path { path, args } = Path::of_type(name);
-        match args.first() {
-            Some(inside) if WRAPPERS.contains(&&*path) => TypeName::of(inside),
-            _ if path.contains("::") => TypeName::Known(plain(&path)),
-            _ => TypeName::Missing,
-        }
+        TypeName::Missing
     }
 }
 
@@ -231,6 +248,7 @@ mod tests {
             ("shop::main::{closure#0}::{closure#2}", known("shop::main::{closure#2}")),
             ("shop::main::{closure_env#1}", known("shop::main::{closure#1}")),
             ("shop::Import<shop::Db>", known("shop::Import")),
+            ("futures_util::future::future::Map<shop::brew::{async_fn_env#0}, F>", known("shop::brew")),
             ("core::pin::Pin<alloc::boxed::Box<shop::brew::{closure#0}>>", known("shop::brew")),
             ("tracing::instrument::Instrumented<shop::brew::{async_fn_env#0}>", known("shop::brew")),
             (
@@ -238,6 +256,10 @@ mod tests {
                 TypeName::Any,
             ),
             ("fn(u8) -> core::result::Result<u8, u8>", TypeName::Any),
+            (
+                format!("{}shop::Tea{}", "core::pin::Pin<".repeat(70), ">".repeat(70)).as_str(),
+                TypeName::Missing,
+            ),
             ("T", TypeName::Missing),
             ("", TypeName::Missing),
         ] {

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use axum::routing::{any, get};
 use dormouse::tower::GroupLayer;
 use dormouse::{Group, OutcomesRow};
 use dormouse_testkit::{HANG, eventually, is_long};
+use futures_util::future::{Either, select};
 use futures_util::{StreamExt as _, stream};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -142,19 +144,29 @@ fn calls_of_grpc_end_as_their_status_says() {
     let address = serve(app.layer(layer()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let path = |kind: &str, number: u32| format!("/{kind}/{number}").parse().expect("a path");
+    let waits = Group::new("/unary/99");
     runtime.block_on(async {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
         let mut client = Client::new(endpoint.connect().await.expect("a service that accepts"));
         for _ in 0..each() {
             for (number, code) in [(0, 0), (5, 5), (14, 14), (13, 1), (99, 4)] {
                 client.ready().await.expect("a connection");
+                let before = waits.read().started;
                 let call = client.unary(tonic::Request::new(number), path("unary", number), Codec::default());
-                let patience = if number == 99 { Duration::from_millis(20) } else { HANG };
-                match tokio::time::timeout(patience, call).await {
-                    Ok(Ok(_)) => assert_eq!(code, 0),
-                    Ok(Err(status)) if number != 13 => assert_eq!(status.code() as i32, code),
-                    Ok(Err(_)) => {}
-                    Err(_) => assert_eq!(number, 99),
+                let patience = async {
+                    if number != 99 {
+                        return tokio::time::sleep(HANG).await;
+                    }
+                    // The client gives up once the service has the request.
+                    while waits.read().started == before {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                match select(pin!(call), pin!(patience)).await {
+                    Either::Left((Ok(_), _)) => assert_eq!(code, 0),
+                    Either::Left((Err(status), _)) if number != 13 => assert_eq!(status.code() as i32, code),
+                    Either::Left((Err(_), _)) => {}
+                    Either::Right(_) => assert_eq!(number, 99),
                 }
             }
             for number in [0, 14, 99] {

@@ -19,7 +19,7 @@ const PAUSES: usize = 4;
 
 type Begin = fn(Group) -> Task;
 
-/// What a request does while it is current.
+/// The work of a request while it is current.
 type Inside = fn();
 
 /// How a request's task begins: at its handler, or when the connection was woken.
@@ -35,7 +35,13 @@ pub(super) fn rows(bench: &mut Bench) {
             let spec = Spec::new(format!("request/{state}/{name}"), "ns").per("poll with a request").cpu();
             bench.per_iteration(spec, move |count| polls(count, is_timed, begin, None));
         }
-        // The first note of the process: the rows above have none.
+    }
+}
+
+/// Adds the rows after the first note of the process. To be measured after [`rows`], which have
+/// none: the rows that are measured together are shuffled in each round.
+pub(super) fn noted_rows(bench: &mut Bench) {
+    for (state, is_timed) in [("asleep", false), ("times", true)] {
         for (name, inside) in ENDS {
             let spec = Spec::new(format!("request/{state}/{name}"), "ns").per("poll with a request").cpu();
             bench.per_iteration(spec, move |count| polls(count, is_timed, Group::task, Some(inside)));

@@ -65,6 +65,8 @@ pub(crate) fn run(bench: &mut Bench) {
     cost::rows(bench);
     writes::rows(bench);
     bench.measure("requests", bench.plan(60, 4));
+    cost::noted_rows(bench);
+    bench.measure("noted", bench.plan(60, 4));
     cost::compare(bench);
     writes::compare(bench);
     let length = Duration::from_millis(bench.pick(2_000, 250));

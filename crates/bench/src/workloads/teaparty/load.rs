@@ -265,10 +265,11 @@ mod tests {
         });
         let mut clients = Clients::connect(target, 1).unwrap();
         let mut load = clients.run(&MENU, Duration::from_millis(10)).unwrap();
-        load += clients.run(&MENU, Duration::from_millis(10)).unwrap();
+        while load.refused == 0 {
+            load += clients.run(&MENU, Duration::from_millis(10)).unwrap();
+        }
         drop(clients);
         let served = server.join().unwrap();
         assert_eq!((load.answered, load.refused), (served.div_ceil(2), served / 2));
-        assert!(served > 0);
     }
 }

@@ -107,12 +107,13 @@ fn nulls_stay_quiet_over_all_looks() {
             *alarms += u32::from(judge.findings.iter().any(shows));
         }
     }
-    assert!(alarms[0] <= 3, "{alarms:?}");
+    // Of a thousand two are expected, of 150 none.
+    assert!(alarms[0] <= if is_long() { 3 } else { 1 }, "{alarms:?}");
     // Three deviations more than a fifth at most. (Rows and looks are not independent: it is on the
     // safe side.)
     let expected = experiments as f64 * 0.2;
     assert!(f64::from(alarms[1]) <= expected + 3.0 * (expected * 0.8).sqrt(), "{alarms:?}");
-    assert!(u64::from(alarms[1]) >= experiments / 100, "{alarms:?}");
+    assert!(u64::from(alarms[1]) >= experiments / 50, "{alarms:?}");
 }
 
 #[test]

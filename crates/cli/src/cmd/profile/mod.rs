@@ -266,9 +266,13 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
     profile.coverage.notes.extend(tasks.iter().flat_map(Tasks::notes));
     let by_task = tasks.as_ref().map(|tasks| tasks.regroup(profile));
     let parts = by_task.as_ref().unwrap_or(profile);
-    let old = old.map(|(old, names)| match request.tasks(&old, &names) {
-        Some(tasks) => (tasks.regroup(&old), names),
-        None => (old, names),
+    let old = old.map(|(old, mut names)| {
+        // The file does not contain which code is the program's own, by which tasks are named.
+        names.set_own(symbols.own().clone());
+        match request.tasks(&old, &names) {
+            Some(tasks) => (tasks.regroup(&old), names),
+            None => (old, names),
+        }
     });
     let (new, old) = ((parts, &symbols), old.as_ref().map(|(old, names)| (old, names)));
     let diff = old.map(|old| between(old, new)).transpose()?;
