@@ -1,4 +1,9 @@
 //! x86-64: `jmp rel32` and `test eax, imm32`, which differ in the first byte alone.
+//!
+//! # Safety
+//!
+//! The unsafe code is a function of two instructions, which returns a number.
+#![allow(unsafe_code)]
 
 use dormouse_sys::Capability;
 
@@ -24,11 +29,6 @@ pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
 pub(crate) fn fetch_again(_: impl Iterator<Item = usize> + Clone) {}
 
 /// Returns [`SUBJECT`]'s number, which stands in its code.
-///
-/// # Safety
-///
-/// Changes no memory.
-#[allow(unsafe_code)]
 #[unsafe(naked)]
 pub(crate) extern "C" fn subject() -> u32 {
     std::arch::naked_asm!(".byte 0xb8, 1, 0, 0, 0", "ret")

@@ -1,5 +1,9 @@
 //! All other processors, and checkers that run no machine code: what needs an instruction is not
 //! there.
+//!
+//! # Safety
+//!
+//! The one unsafe function does nothing.
 
 use crate::stack::CallFrame;
 

@@ -18,6 +18,10 @@
 //! If a queue refuses a site although it was just emptied, a warning is printed once, and from then
 //! on sites are written one by one ([`fallback`] returns true): slow, and correct. `resume` has the
 //! table, `signal` the installation of the handler.
+//!
+//! # Safety
+//!
+//! See [`super`]: stores go to sites whose pages are writable.
 
 #[cfg(feature = "bench")]
 mod midway;

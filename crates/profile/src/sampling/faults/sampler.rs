@@ -67,8 +67,8 @@ struct Armed {
     is_over: bool,
 }
 
-/// Learns the C library, which brings in most pages: a sample of a fault leaves no copy of its stack,
-/// so functions that are not known would be without callers until the next step.
+/// Learns the C library, which brings in most pages: a sample of a fault leaves no copy of its
+/// stack, so functions that are not known would be without callers until the next step.
 fn learn_library() {
     let known = libc::getpid as *const () as usize;
     if !dormouse_sys::loader::is_in_executable(known) {
