@@ -353,13 +353,13 @@ fn code_without_names_says_why() {
         }";
     let spins = SPINS.replace("int i = 0; i < 1000; i++", ";;");
     for (text, flags, why) in [
-        (
-            copied,
-            &["-fno-omit-frame-pointer"][..],
-            "no names for code that is generated at run time",
-        ),
+        (copied, &["-fno-omit-frame-pointer"][..], "no names for code that is generated at run time"),
         (&spins, &["-s"], "spins: exported functions only"),
-        (&spins, &["-gsplit-dwarf"], "spins: functions and lines, no inlined functions: they are in .dwo files"),
+        (
+            &spins,
+            &["-gsplit-dwarf"],
+            "spins: functions and lines, no inlined functions: they are in .dwo files",
+        ),
     ] {
         let Some(program) = Spinning::start(text, flags) else { return };
         for form in [&[][..], &["--json"]] {

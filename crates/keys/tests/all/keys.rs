@@ -262,7 +262,9 @@ fn the_timer_thread_takes_no_host_signal() {
 fn errors_say_what_to_change() {
     fn is_send_and_sync<T: Send + Sync>() {}
     let error = Error::UnexpectedText { key: "a.b", addr: 0x1000, expected: [0xa9; 5], found: [0xcc; 5] };
-    assert!(error.to_string().contains("a.b") && error.to_string().contains("breakpoint"));
+    assert!(error.to_string().contains("a.b"));
+    // Where no code is rewritten, nothing is known of it.
+    assert!(error.to_string().contains("breakpoint") || !dormouse_keys::PATCHING);
     let _: &dyn std::error::Error = &error;
     is_send_and_sync::<(Key, Lease, Batch, Error)>();
 }
