@@ -57,7 +57,9 @@ fn a_storm_is_held_to_its_rate() {
             // At ten microseconds a hit this loop would never be a thousand writes ahead of one.
             eventually(|| {
                 let report = watch.report();
-                report.coverage.rests >= 4 && written.load(Relaxed) > 1_000 * report.hits
+                let coverage = &report.coverage;
+                let rests_mostly = coverage.rests >= 4 && coverage.armed_ns < coverage.wall_ns / 2;
+                rests_mostly && written.load(Relaxed) > 1_000 * report.hits
             });
             eventually(|| watch.report().state == WatchState::Resting);
             stop.store(true, Relaxed);
@@ -66,7 +68,6 @@ fn a_storm_is_held_to_its_rate() {
         let report = watch.report();
         let most = u64::from(RATE) * report.coverage.wall_ns / 1_000_000_000 + u64::from(RATE) / 100 + 1;
         assert!(report.hits <= most, "more than {most}: {report:?}");
-        assert!(report.coverage.armed_ns < report.coverage.wall_ns / 2, "{report:?}");
         assert_eq!(
             (report.delivered, report.passed, report.lost),
             (report.hits, report.hits, 0),
