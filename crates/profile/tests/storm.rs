@@ -346,16 +346,16 @@ fn main() {
     // The host takes our signal, and calls the handler that it found: none of ours is its end.
     let mut ours = ours;
     let again = loop {
+        let before = caught();
         let there = action(ours, chain as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK);
         OURS.store(there.sa_sigaction as u64, Relaxed);
         // Until the sampler notices, our signals come to it.
         spin_for(Duration::from_millis(500));
-        let before = caught();
         let again = Profiling::start(&options(1000)).unwrap();
         if CHAINED.load(Relaxed) > 0 {
             break again;
         }
-        // It has noticed at once: the same with the signal that it has now.
+        // It has noticed meanwhile: the same with the signal that it has now.
         let is_new = |signal: &i32| caught() & !before & (1 << (signal - 1)) != 0;
         ours = (libc::SIGRTMIN()..=libc::SIGRTMAX()).find(is_new).unwrap();
     };

@@ -30,7 +30,7 @@ const WITH_VALUE: [&str; 7] =
 const AT_ONCE: [&str; 5] = ["--exact", "--list", "--help", "-h", "--bench"];
 
 /// The number of children that run at a time.
-const CHILDREN: usize = 3;
+const CHILDREN: usize = 2;
 
 /// The exit code that cargo expects of a test program that has failed.
 const FAILED: i32 = 101;
