@@ -102,8 +102,9 @@ pub(crate) struct Stacks {
 /// Whether functions are learned. If not, callers are found by frame pointers alone.
 static HAS_TABLES: AtomicBool = AtomicBool::new(false);
 
-/// Has functions be learned from now on, where walks have registers to begin with
-/// ([`dormouse_sys::stack::here`]): elsewhere every stack would be one that is yet to be learned.
+/// Has functions be learned from now on, on the one processor on which walks by the tables were
+/// tried. Without registers to begin with ([`dormouse_sys::stack::here`]), every stack would be one
+/// that is yet to be learned.
 pub(crate) fn begin() {
     HAS_TABLES.store(cfg!(target_arch = "x86_64") && own::begin().is_ok(), Ordering::Relaxed);
 }
