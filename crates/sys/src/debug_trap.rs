@@ -111,11 +111,11 @@ pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mconte
     match unsafe { (*info).si_code } {
         TRAP_PERF => {
             // SAFETY: the kernel has filled these in for this code.
-            let (data, flags) = unsafe {
+            let (addr, data, flags) = unsafe {
                 let info = info.cast::<PerfInfo>();
-                ((*info).data, (*info).flags)
+                ((*info).addr, (*info).data, (*info).flags)
             };
-            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late: flags & 1 }))
+            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late: flags & 1, addr }))
         }
         TRAP_BRKPT | TRAP_HWBKPT => keeping_errno(|| is_unexplained(ip)),
         _ => false,
@@ -163,5 +163,8 @@ pub(crate) struct PerfInfo {
     flags: u32,
 }
 
-const _: () =
-    assert!(std::mem::offset_of!(PerfInfo, data) == 24 && std::mem::offset_of!(PerfInfo, flags) == 36);
+const _: () = assert!(
+    std::mem::offset_of!(PerfInfo, addr) == 16
+        && std::mem::offset_of!(PerfInfo, data) == 24
+        && std::mem::offset_of!(PerfInfo, flags) == 36
+);

@@ -16,6 +16,8 @@ pub struct PerfTrap {
     /// 1 if the thread blocked the signal, and took it later, at another place, once for several
     /// hits.
     pub is_late: u32,
+    /// The address that the debug register watched when it was hit; 0 if the kernel reports none.
+    pub addr: usize,
 }
 
 /// Called for hits, with the signals of [`all_but_faults`](crate::signals::all_but_faults) blocked.

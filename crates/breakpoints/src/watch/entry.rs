@@ -17,6 +17,13 @@
 //! | live | [`Claimed::end`], or a fork, in the child | ended |
 //! | ended | [`claim`], once no handler is in it | live |
 //!
+//! # A register that moved
+//!
+//! Flexible watches take turns in a register. If a thread is stopped between a hit and its signal
+//! while the register goes to the next watch, the kernel sends the signal with the *new* watch's
+//! data. The signal's address is that of the hit. If the two do not agree, the hit belongs to the
+//! watch of the address.
+//!
 //! # Watches of the same bytes
 //!
 //! If several watches cover the same bytes, one access hits the registers of all of them, and the
@@ -164,20 +171,40 @@ pub fn spent_ns() -> u64 {
 #[must_use]
 pub(super) fn on_trap(trap: &PerfTrap) -> bool {
     let came = monotonic_ns();
-    let is_due = deal_out(trap, came);
+    let is_due = if is_moved(trap) { deal_out_by_address(trap, came) } else { deal_out(trap, came) };
     SPENT_NS.fetch_add(monotonic_ns().saturating_sub(came), Ordering::Relaxed);
     is_due
 }
 
+/// The entry, the generation and the piece in an event's data.
+fn parts(data: u64) -> (usize, u64, usize) {
+    (
+        (data >> PIECE_BITS) as usize % MOST_WATCHES,
+        data >> (ENTRY_BITS + PIECE_BITS) & ((1 << GENERATION_BITS) - 1),
+        data as usize % (1 << PIECE_BITS),
+    )
+}
+
+/// Whether the register was another watch's when it was hit.
+fn is_moved(trap: &PerfTrap) -> bool {
+    let (entry, generation, piece) = parts(trap.data);
+    with(entry, |present| present == generation, |tally| tally.is_of(piece, trap.addr)) == Some(false)
+}
+
+/// Counts the hit in the watches that begin at its address.
+#[cold]
+fn deal_out_by_address(trap: &PerfTrap, came: u64) -> bool {
+    let tell = |tally: &Tally| tally.piece_at(trap.addr).map(|piece| tally.hit(piece, trap, came));
+    let tell_at = |entry| with(entry, |_| true, tell).flatten().unwrap_or(false);
+    (0..MOST_WATCHES).fold(false, |is_due, entry| tell_at(entry) | is_due)
+}
+
 /// Counts the hit in its watch, and in each other one of the same bytes.
 fn deal_out(trap: &PerfTrap, came: u64) -> bool {
-    let data = trap.data;
-    let piece = data as usize % (1 << PIECE_BITS);
-    let entry = (data >> PIECE_BITS) as usize % MOST_WATCHES;
-    let named = data >> (ENTRY_BITS + PIECE_BITS) & ((1 << GENERATION_BITS) - 1);
+    let (entry, generation, piece) = parts(trap.data);
     let hit = with(
         entry,
-        |generation| generation == named,
+        |present| present == generation,
         |tally| (tally.hit(piece, trap, came), tally.place(piece)),
     );
     let Some((mut is_due, place)) = hit else { return false };
@@ -199,10 +226,14 @@ mod tests {
     use super::super::split::Piece;
     use super::*;
 
-    static VALUE: u64 = 5;
+    static VALUES: [u64; 2] = [5, 6];
 
     fn watch() -> (Claimed, u64) {
-        let addr = (&raw const VALUE).addr();
+        watch_of(&VALUES[0])
+    }
+
+    fn watch_of(value: &u64) -> (Claimed, u64) {
+        let addr = std::ptr::from_ref(value).addr();
         let mut said = 0;
         let piece = Piece { addr, len: WatchLen::Eight, watched: u64::MAX };
         let claimed = claim(0xd0a0 << 48, |data| {
@@ -213,7 +244,11 @@ mod tests {
     }
 
     fn hit(data: u64) {
-        let _ = on_trap(&PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0 });
+        hit_at(data, 0);
+    }
+
+    fn hit_at(data: u64, addr: usize) {
+        let _ = on_trap(&PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0, addr });
     }
 
     /// One test, because the table is the process's.
@@ -236,7 +271,17 @@ mod tests {
         one.end();
         hit(its_data);
         assert_eq!(other.tally.counts().delivered, 2);
+        // The register had been the other's when it was hit.
+        let (next, data_of_next) = watch_of(&VALUES[1]);
+        let [addr, addr_of_next] = VALUES.each_ref().map(|value| std::ptr::from_ref(value).addr());
+        hit_at(data_of_next, addr);
+        assert_eq!((other.tally.counts().delivered, next.tally.counts().delivered), (3, 0));
+        hit_at(data_of_next, addr_of_next);
+        assert_eq!((other.tally.counts().delivered, next.tally.counts().delivered), (3, 1));
         other.end();
+        hit_at(data_of_next, addr);
+        assert_eq!((other.tally.counts().delivered, next.tally.counts().delivered), (3, 1));
+        next.end();
         let held: Vec<_> = std::iter::from_fn(|| {
             claim(0, |data| Tally::new(WatchSpec::new(8, 8, Access::Write), Vec::new(), data))
         })

@@ -134,6 +134,16 @@ impl Tally {
         self.armed_since.store(if is_armed { monotonic_ns() } else { u64::MAX }, Ordering::Relaxed);
     }
 
+    /// Whether a hit of the address can be one of this piece; 0: unknown.
+    pub(super) fn is_of(&self, piece: usize, addr: usize) -> bool {
+        addr == 0 || self.pieces.get(piece).is_none_or(|piece| piece.addr == addr)
+    }
+
+    /// The piece that begins at the address.
+    pub(super) fn piece_at(&self, addr: usize) -> Option<usize> {
+        self.pieces.iter().position(|piece| piece.addr == addr)
+    }
+
     /// The piece with this number, and the accesses that hit it.
     pub(super) fn place(&self, number: usize) -> Option<(Piece, Access)> {
         Some((*self.pieces.get(number)?, self.spec.access))
