@@ -8,17 +8,25 @@ use crate::memory::ProcessMemory;
 use crate::rule::CallFrame;
 use crate::tables::{CopyEnd, UnwindTables};
 
-/// The shortest time between two looks at the mappings.
+/// The shortest time between two looks at the mappings of this process.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
+/// The pause between two looks at another process, in times of what the last look took. A process
+/// that has just begun loads its libraries within milliseconds.
+const PAUSE: u32 = 20;
+
 /// The unwind tables of a process. When a stack has an address in unknown code, the kernel's list
-/// of mappings is read again, at most once a second: an object may have been loaded since.
+/// of mappings is read again: an object may have been loaded since. This process's is read at most
+/// once a second, another one's for at most a twentieth of the time.
 #[derive(Debug)]
 pub struct ProcessTables {
     /// `/proc/PID/maps`.
     maps: String,
     tables: UnwindTables<ProcessMemory>,
+    is_own: bool,
     looked: Instant,
+    /// The shortest time until the next look.
+    pause: Duration,
 }
 
 impl ProcessTables {
@@ -28,7 +36,7 @@ impl ProcessTables {
     ///
     /// Those of [`ProcessMemory::own`], and of reading `/proc/self/maps`.
     pub fn own() -> io::Result<Self> {
-        Self::new(ProcessMemory::own()?, "/proc/self/maps".to_owned())
+        Self::new(ProcessMemory::own()?, "/proc/self/maps".to_owned(), true)
     }
 
     /// The tables of another process.
@@ -37,13 +45,14 @@ impl ProcessTables {
     ///
     /// Those of [`ProcessMemory::of`], and of reading `/proc/PID/maps`.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Self::new(ProcessMemory::of(pid)?, format!("/proc/{pid}/maps"))
+        Self::new(ProcessMemory::of(pid)?, format!("/proc/{pid}/maps"), false)
     }
 
-    fn new(memory: ProcessMemory, maps: String) -> io::Result<Self> {
+    fn new(memory: ProcessMemory, maps: String, is_own: bool) -> io::Result<Self> {
         let mut tables = UnwindTables::new(memory);
         tables.update(&fs::read(&maps)?);
-        Ok(Self { maps, tables, looked: Instant::now() })
+        let pause = if is_own { LOOK } else { Duration::ZERO };
+        Ok(Self { maps, tables, is_own, looked: Instant::now(), pause })
     }
 
     /// The tables.
@@ -76,11 +85,15 @@ impl ProcessTables {
 
     /// Looks at the mappings, if it is time to. Whether it did.
     pub fn look(&mut self) -> bool {
-        let is_due = self.looked.elapsed() >= LOOK;
+        let is_due = self.looked.elapsed() >= self.pause;
         if is_due {
-            self.looked = Instant::now();
+            let begun = Instant::now();
             if let Ok(maps) = fs::read(&self.maps) {
                 self.tables.update(&maps);
+            }
+            self.looked = Instant::now();
+            if !self.is_own {
+                self.pause = PAUSE * (self.looked - begun);
             }
         }
         is_due
