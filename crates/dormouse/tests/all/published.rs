@@ -118,6 +118,8 @@ fn follow(service: &Service, object: &str) {
     assert!(slot.object.ends_with(object), "{}", slot.object);
     for &(tid, word) in &service.threads {
         let mut tracee = Tracee::new(pid, tid);
+        // In the poll in which publishing began it shows none.
+        eventually(|| tracee.stopped(|tracee| shown(&slot, tracee, &context.keys)).is_some());
         let mut settled = [0; 4];
         for _ in 0..looks() {
             let seen = tracee.stopped(|tracee| {
