@@ -284,7 +284,10 @@ fn closed_without_a_client(host: &mut Host) {
     std::thread::sleep(Duration::from_millis(300));
     let used = host.number("cpu") - before;
     assert!(used < 100, "the agent's threads have used {used} ms of 300");
-    serves_again(host, &socket);
+    // An agent whose descriptors are closed and that nothing wakes looks once a minute.
+    if host.has_door || dormouse_testkit::is_long() {
+        serves_again(host, &socket);
+    }
     assert_eq!(host.ask("lost"), "[]");
 }
 
