@@ -90,6 +90,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-profile",
             "dormouse-protocol",
             "dormouse-statistics",
+            "dormouse-unwind",
             "dormouse-waits",
         ],
     ),

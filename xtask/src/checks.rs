@@ -12,7 +12,7 @@ const BESIDE: [&str; 3] =
 /// Workloads that `cargo xtask bench` runs if none is named. Two others build programs for release
 /// once more, each with features of its own, and `pound` fails beside other work of the machine.
 const SHORT: [&str; 7] = ["keys", "clock", "maps", "switch", "record", "waits", "metrics"];
-const ALL: [&str; 17] = [
+const ALL: [&str; 18] = [
     "keys",
     "poll",
     "groups",
@@ -23,6 +23,7 @@ const ALL: [&str; 17] = [
     "pound",
     "switch",
     "profile",
+    "stacks",
     "record",
     "waits",
     "metrics",

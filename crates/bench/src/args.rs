@@ -121,6 +121,9 @@ pub(crate) enum Workload {
     Switch,
     /// The price of a profile: for a sample, a thread, a service; and its error.
     Profile,
+    /// The price of finding callers in code without frame pointers, and the size of the tables for
+    /// it.
+    Stacks,
     /// The price of an awake probe, and of the flight recorder that keeps its records.
     Record,
     /// The price of taking times of tasks: for a poll with its wake, and for reading them.

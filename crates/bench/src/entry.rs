@@ -10,7 +10,7 @@ use crate::row::Params;
 use crate::workloads::maps::Recorded;
 use crate::workloads::{
     alloc, breakpoint, clock, embed, groups, keys, latency, maps, metrics, poll, pound, profile, record,
-    switch, teaparty, waits,
+    stacks, switch, teaparty, waits,
 };
 
 /// The function that measures a workload.
@@ -39,7 +39,7 @@ const fn entry(
 }
 
 /// In the order of `all`.
-pub(crate) const ENTRIES: [Entry; 17] = [
+pub(crate) const ENTRIES: [Entry; 18] = [
     entry(Workload::Keys, "keys", keys::ORIGIN, [100, 25], |bench, _, _| keys::run(bench)),
     entry(Workload::Poll, "poll", "", [20, 5], |bench, _, _| poll::run(bench)),
     entry(Workload::Clock, "clock", "", [30, 8], |bench, _, _| clock::run(bench)),
@@ -47,11 +47,12 @@ pub(crate) const ENTRIES: [Entry; 17] = [
     entry(Workload::Breakpoint, "breakpoint", breakpoint::ORIGIN, [300, 40], |bench, args, _| {
         breakpoint::run(bench, &args.breakpoint);
     }),
-    entry(Workload::Maps, "maps", maps::ORIGIN, [60, 15], |bench, _, trace| maps::run(bench, trace)),
+    entry(Workload::Maps, "maps", maps::ORIGIN, [200, 30], |bench, _, trace| maps::run(bench, trace)),
     entry(Workload::Pound, "pound", pound::ORIGIN, [200, 30], |bench, _, _| pound::run(bench)),
     entry(Workload::Switch, "switch", switch::ORIGIN, [60, 30], |bench, _, _| switch::run(bench)),
     entry(Workload::Groups, "groups", "", [20, 5], |bench, _, _| groups::run(bench)),
     entry(Workload::Profile, "profile", "", [120, 60], |bench, _, _| profile::run(bench)),
+    entry(Workload::Stacks, "stacks", "", [200, 60], |bench, _, _| stacks::run(bench)),
     entry(Workload::Record, "record", "", [40, 8], |bench, _, _| record::run(bench)),
     entry(Workload::Waits, "waits", "", [100, 20], |bench, _, _| waits::run(bench)),
     entry(Workload::Metrics, "metrics", "", [60, 20], |bench, _, _| metrics::run(bench)),

@@ -72,6 +72,15 @@ impl ThreadCache {
         Some(rule)
     }
 
+    /// Looks an address up as a walk does that finds a rule for it. Returns whether the thread had
+    /// it: for measurements of the memory by recorded stacks.
+    #[cfg(feature = "bench")]
+    pub fn meet(&self, address: u64) -> bool {
+        let hits = self.hits.get();
+        self.rule(address, 0, || Some(PackedRule::UNKNOWN));
+        self.hits.get() > hits
+    }
+
     /// The counts so far.
     pub fn counts(&self) -> CacheCounts {
         let CacheStats { hits, .. } = self.ranges.stats();

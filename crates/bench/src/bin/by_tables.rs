@@ -1,8 +1,8 @@
 //! A peer of `bench profile` in a separate program: `pprof-rs` by the tables of exceptions. Two
 //! versions of it cannot be in one program.
 //!
-//! Takes the number of bursts and of signals in each; prints the nanoseconds per signal, and the
-//! frames of the deepest stack.
+//! Takes the number of bursts and of signals in each, and the form of the chain; prints the
+//! nanoseconds per signal, and the frames of the deepest stack.
 
 #[path = "../workloads/profile/frames.rs"]
 #[allow(dead_code, reason = "the bench uses the rest")]
@@ -10,17 +10,19 @@ mod frames;
 
 use std::time::Duration;
 
-use frames::{TimerSignal, take};
+use anyhow::Context;
+use frames::{Built, TimerSignal, take};
 
 fn main() -> anyhow::Result<()> {
-    let mut words = std::env::args().skip(1).map(|word| word.parse::<u64>());
-    let mut number = || words.next().unwrap_or(Ok(1));
-    let (bursts, burst) = (number()?, number()?);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [bursts, burst, form] = &words[..] else { anyhow::bail!("wants bursts, signals, and a form") };
+    let (bursts, burst) = (bursts.parse::<u64>()?, burst.parse::<u64>()?);
+    let built = Built::ALL.into_iter().find(|built| built.name() == form).context("no such form")?;
     let guard = pprof_by_tables::ProfilerGuard::new(1)?;
     let signals = move || -> std::io::Result<Duration> {
         let mut took = Duration::ZERO;
         for _ in 0..bursts {
-            took += take(TimerSignal { signal: libc::SIGPROF, value: 0 }, burst)?;
+            took += take(TimerSignal { signal: libc::SIGPROF, value: 0 }, built, burst)?;
         }
         Ok(took)
     };

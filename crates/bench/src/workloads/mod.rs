@@ -18,6 +18,7 @@ pub(crate) mod poll;
 pub(crate) mod pound;
 pub(crate) mod profile;
 pub(crate) mod record;
+pub(crate) mod stacks;
 pub(crate) mod switch;
 pub(crate) mod teaparty;
 pub(crate) mod waits;

@@ -12,8 +12,10 @@
 //! is spoilt.
 //!
 //! In a run look-ups follow one another at once, which those of a kernel never do: between two
-//! faults a program runs. *Apart* means that one of [`EVERY`] is timed separately, after the
-//! first-level cache was cleared.
+//! faults a program runs, whose memory takes the place of the map's in the processor's caches.
+//! *Evicted* means that some look-ups are timed alone, each after so many bytes of other memory
+//! were written to ([`Evicted`]). The others run as before: what they leave in the caches is swept
+//! with the rest.
 
 use std::hint::black_box;
 
@@ -24,10 +26,14 @@ use super::schemes::Scheme;
 
 /// How often a sample carries the trace out.
 const TIMES: usize = 3;
-/// Apart, one look-up of this many is timed, because sweeping takes longer than all of them.
-const EVERY: usize = 4;
-/// Bytes that are written to before it: more than a first-level cache has.
-const SWEPT: usize = 64 << 10;
+/// Look-ups that are timed alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Evicted {
+    /// The bytes that are written to before each of them.
+    pub(super) bytes: usize,
+    /// About how many they are, spread evenly over the trace.
+    pub(super) timed: usize,
+}
 
 /// A trace, cut into runs.
 #[derive(Debug)]
@@ -75,38 +81,57 @@ impl Script {
         self.faults.len() as u64
     }
 
-    /// Has a new `S` answer every look-up, [`TIMES`] times; if `APART`, some are timed alone, and
-    /// the cycles are those of all look-ups if each had been.
-    pub(super) fn replay<S: Scheme, const APART: bool>(&self) -> Replayed {
+    /// Has a new `S` answer every look-up, [`TIMES`] times.
+    pub(super) fn replay<S: Scheme>(&self) -> Replayed {
         let empty = empty_pair();
-        let (every, together) = if APART { (EVERY, 1) } else { (1, usize::MAX) };
-        let mut swept = vec![0_u8; SWEPT];
-        let mut least: Vec<u64> = Vec::new();
+        let mut least = Vec::new();
         let mut replayed = Replayed::default();
         for _ in 0..TIMES {
             let mut number = 0;
-            replayed = self.carry_out::<S>(|scheme, faults, mut answers| {
-                for timed in faults.chunks(together) {
-                    if APART && number % every == 0 {
-                        swept.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
-                        black_box(&mut swept);
+            replayed = self.carry_out::<S>(|scheme, faults, answers| {
+                let (cycles, answers) = timed(scheme, faults, answers, empty);
+                keep_least(&mut least, number, cycles);
+                number += 1;
+                answers
+            });
+        }
+        replayed.cycles = least.iter().sum();
+        replayed
+    }
+
+    /// Does what [`Script::replay`] does, but times some look-ups alone. The cycles are those of all
+    /// look-ups if each had been.
+    pub(super) fn replay_evicted<S: Scheme>(&self, evicted: Evicted) -> Replayed {
+        let every = self.faults.len().div_ceil(evicted.timed).max(1);
+        let empty = empty_pair();
+        let mut other = vec![0_u8; evicted.bytes];
+        let mut least = Vec::new();
+        let mut replayed = Replayed::default();
+        for _ in 0..TIMES {
+            let (mut number, mut untimed) = (0, 0);
+            replayed = self.carry_out::<S>(|scheme, mut faults, mut answers| {
+                while !faults.is_empty() {
+                    let (now, rest) =
+                        faults.split_at(if untimed > 0 { untimed.min(faults.len()) } else { 1 });
+                    faults = rest;
+                    if untimed > 0 {
+                        untimed -= now.len();
+                        answers = look_up(scheme, now, answers);
+                        continue;
                     }
-                    let begin = counter();
-                    answers = look_up(scheme, timed, answers);
-                    let cycles = (counter() - begin).saturating_sub(empty);
-                    if number % every == 0 {
-                        match least.get_mut(number / every) {
-                            Some(least) => *least = cycles.min(*least),
-                            None => least.push(cycles),
-                        }
-                    }
+                    untimed = every - 1;
+                    other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+                    black_box(&mut other);
+                    let cycles;
+                    (cycles, answers) = timed(scheme, now, answers, empty);
+                    keep_least(&mut least, number, cycles);
                     number += 1;
                 }
                 answers
             });
         }
         let cycles: u64 = least.iter().sum();
-        replayed.cycles = if APART { cycles * self.lookups() / least.len().max(1) as u64 } else { cycles };
+        replayed.cycles = cycles * self.lookups() / least.len().max(1) as u64;
         replayed
     }
 
@@ -138,6 +163,21 @@ impl Script {
             }
         }
         Replayed { hits: scheme.hits(), cycles: 0, answers }
+    }
+}
+
+/// The cycles of these look-ups, and their answers.
+fn timed<S: Scheme>(scheme: &mut S, faults: &[Fault], answers: u64, empty: u64) -> (u64, u64) {
+    let begin = counter();
+    let answers = look_up(scheme, faults, answers);
+    ((counter() - begin).saturating_sub(empty), answers)
+}
+
+/// Takes in the cycles with a number, if they are fewer than those before.
+fn keep_least(least: &mut Vec<u64>, number: usize, cycles: u64) {
+    match least.get_mut(number) {
+        Some(least) => *least = cycles.min(*least),
+        None => least.push(cycles),
     }
 }
 
@@ -187,6 +227,8 @@ mod tests {
     use super::super::schemes::{Dormouse, Single, Vmacache};
     use super::*;
 
+    const EVICTED: Evicted = Evicted { bytes: 4096, timed: 7 };
+
     fn script(faults: &[(u32, u64)]) -> Script {
         let mut ops = vec![Op::Process { parent: None }];
         ops.extend([Op::Thread { process: 0 }, Op::Thread { process: 0 }]);
@@ -200,10 +242,10 @@ mod tests {
         // Two threads in turn, each in another mapping.
         let turns: Vec<(u32, u64)> = (0..20).map(|n| (n % 2, 100 + 2 * u64::from(n % 2))).collect();
         let script = script(&turns);
-        assert_eq!(script.replay::<Single<false>, false>().hits, 0);
-        assert_eq!(script.replay::<Vmacache<false>, false>().hits, 18);
-        assert_eq!(script.replay::<Dormouse<true>, false>().hits, 18);
-        assert_eq!(script.replay::<Dormouse<true>, true>().hits, 18);
+        assert_eq!(script.replay::<Single<false>>().hits, 0);
+        assert_eq!(script.replay::<Vmacache<false>>().hits, 18);
+        assert_eq!(script.replay::<Dormouse<true>>().hits, 18);
+        assert_eq!(script.replay_evicted::<Dormouse<true>>(EVICTED).hits, 18);
     }
 
     #[test]
@@ -225,12 +267,12 @@ mod tests {
             }
         }
         let script = Script::of(&ops);
-        let answers = script.replay::<Single<false>, false>().answers;
-        assert_eq!(script.replay::<Single<true>, false>().answers, answers);
-        assert_eq!(script.replay::<Vmacache<false>, false>().answers, answers);
-        assert_eq!(script.replay::<Vmacache<true>, false>().answers, answers);
-        assert_eq!(script.replay::<Dormouse<true>, false>().answers, answers);
-        assert_eq!(script.replay::<Dormouse<false>, false>().answers, answers);
-        assert_eq!(script.replay::<Dormouse<true>, true>().answers, answers);
+        let answers = script.replay::<Single<false>>().answers;
+        assert_eq!(script.replay::<Single<true>>().answers, answers);
+        assert_eq!(script.replay::<Vmacache<false>>().answers, answers);
+        assert_eq!(script.replay::<Vmacache<true>>().answers, answers);
+        assert_eq!(script.replay::<Dormouse<true>>().answers, answers);
+        assert_eq!(script.replay::<Dormouse<false>>().answers, answers);
+        assert_eq!(script.replay_evicted::<Dormouse<true>>(EVICTED).answers, answers);
     }
 }

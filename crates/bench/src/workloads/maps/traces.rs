@@ -1,4 +1,4 @@
-//! `hit-rate/…`, `cycles/…` and `cycles-apart/…`: recorded page faults, replayed through all
+//! `hit-rate/…`, `cycles/…` and `cycles-evicted/…`: recorded page faults, replayed through all
 //! schemes.
 
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use dormouse_lab::faults::{self, FaultOp as Op};
 
 use super::lookup::wrong;
-use super::replay::{Replayed, Script};
+use super::replay::{Evicted, Replayed, Script};
 use super::schemes::{Dormouse, Limit, Single, Vmacache};
 use crate::bench::Bench;
 use crate::row::{Better, Spec};
@@ -49,23 +49,27 @@ type Replay = fn(&Script) -> Replayed;
 
 /// Rows of each trace: the scheme, whether it has a hit rate that no other row has, and how to
 /// replay it.
-const ROWS: [(&str, &str, bool, Replay); 9] = [
-    ("cycles", "single", true, Script::replay::<Single<false>, false>),
-    ("cycles", "single-locked", false, Script::replay::<Single<true>, false>),
-    ("cycles", "vmacache", true, Script::replay::<Vmacache<false>, false>),
-    ("cycles", "vmacache-locked", false, Script::replay::<Vmacache<true>, false>),
-    ("cycles", "dormouse", true, Script::replay::<Dormouse<true>, false>),
-    ("cycles", "dormouse-untold", true, Script::replay::<Dormouse<false>, false>),
-    (APART, "single", false, Script::replay::<Single<false>, true>),
-    (APART, "vmacache", false, Script::replay::<Vmacache<false>, true>),
-    (APART, "dormouse", false, Script::replay::<Dormouse<true>, true>),
+const ROWS: [(&str, bool, Replay); 6] = [
+    ("single", true, Script::replay::<Single<false>>),
+    ("single-locked", false, Script::replay::<Single<true>>),
+    ("vmacache", true, Script::replay::<Vmacache<false>>),
+    ("vmacache-locked", false, Script::replay::<Vmacache<true>>),
+    ("dormouse", true, Script::replay::<Dormouse<true>>),
+    ("dormouse-untold", true, Script::replay::<Dormouse<false>>),
 ];
 
-const APART: &str = "cycles-apart";
+type ReplayEvicted = fn(&Script, Evicted) -> Replayed;
 
-/// Look-ups are timed apart in traces of no more of them; one of ebizzy's length would take a
-/// minute.
-const MOST_APART: u64 = 500_000;
+/// Those with other memory in the caches: the scheme, and how to replay it.
+const EVICTED: [(&str, ReplayEvicted); 3] = [
+    ("single", Script::replay_evicted::<Single<false>>),
+    ("vmacache", Script::replay_evicted::<Vmacache<false>>),
+    ("dormouse", Script::replay_evicted::<Dormouse<true>>),
+];
+
+/// How much other memory that is: as a first-level cache has, a part of a second-level cache, and
+/// all of one.
+const BYTES: [(&str, usize); 3] = [("32k", 32 << 10), ("256k", 256 << 10), ("2m", 2 << 20)];
 
 /// A trace that the user recorded.
 #[derive(Debug)]
@@ -117,15 +121,12 @@ fn rows_of(bench: &mut Bench, name: &str, ops: &[Op]) {
     let percent = move |hits: u64| 100.0 * hits as f64 / lookups as f64;
     let limit = Rc::clone(&script);
     bench.sample(spec("hit-rate", "limit", "%").better(Better::Higher), move || {
-        Ok(percent(limit.replay::<Limit, false>().hits))
+        Ok(percent(limit.replay::<Limit>().hits))
     });
     // Every scheme must give these answers.
-    let right = script.replay::<Single<false>, false>().answers;
-    for (kind, scheme, has_hits, replay) in ROWS {
-        if kind == APART && lookups > MOST_APART {
-            continue;
-        }
-        let mut specs = vec![spec(kind, scheme, "TSC cycles").per("look-up")];
+    let right = script.replay::<Single<false>>().answers;
+    for (scheme, has_hits, replay) in ROWS {
+        let mut specs = vec![spec("cycles", scheme, "TSC cycles").per("look-up")];
         specs.extend(has_hits.then(|| spec("hit-rate", scheme, "%").better(Better::Higher)));
         let script = Rc::clone(&script);
         bench.sample(specs, move || {
@@ -137,22 +138,33 @@ fn rows_of(bench: &mut Bench, name: &str, ops: &[Op]) {
             Ok(if has_hits { vec![each, percent(hits)] } else { vec![each] })
         });
     }
+    let timed = bench.pick(1000, 100);
+    for ((scheme, replay), (size, bytes)) in EVICTED.into_iter().flat_map(|of| BYTES.map(|size| (of, size))) {
+        let spec = spec("cycles-evicted", &format!("{scheme}/{size}"), "TSC cycles").per("look-up");
+        let script = Rc::clone(&script);
+        bench.sample(spec, move || {
+            let Replayed { cycles, answers, .. } = replay(&script, Evicted { bytes, timed });
+            if answers != right {
+                return Err(wrong());
+            }
+            Ok(cycles as f64 / lookups as f64)
+        });
+    }
 }
 
-/// Cycles of the other schemes over those of `single`, of all rows that one trace has.
+/// Cycles of the other schemes over those of `single`, of all rows of one trace.
 fn ratios(bench: &mut Bench, name: &str) {
-    let mut over = |kind: &str, over: &str, [of, scheme]: [&str; 2]| {
+    let mut over = |kind: &str, over: &str, of: &str, scheme: &str| {
         let [row, of] = [scheme, of].map(|scheme| format!("{kind}/{name}/{scheme}"));
         bench.times(format!("{kind}-over-{over}/{name}/{scheme}"), &row, &of);
     };
-    over("cycles", "single", ["single", "vmacache"]);
-    over("cycles", "single", ["single", "dormouse"]);
-    over("cycles", "locked", ["single-locked", "vmacache-locked"]);
-    over("cycles", "locked", ["single-locked", "dormouse"]);
-    if bench.row(&format!("{APART}/{name}/single")).n > 0 {
+    over("cycles", "single", "single", "vmacache");
+    over("cycles", "single", "single", "dormouse");
+    over("cycles", "locked", "single-locked", "vmacache-locked");
+    over("cycles", "locked", "single-locked", "dormouse");
+    for (size, _) in BYTES {
         for scheme in ["vmacache", "dormouse"] {
-            let [row, of] = [scheme, "single"].map(|scheme| format!("{APART}/{name}/{scheme}"));
-            bench.times(format!("{APART}-over-single/{name}/{scheme}"), &row, &of);
+            over("cycles-evicted", "single", &format!("single/{size}"), &format!("{scheme}/{size}"));
         }
     }
 }

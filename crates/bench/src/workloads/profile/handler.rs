@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_profile::{Options, Profiling};
 
-use super::frames::{CALLS, EmptyHandler, TimerSignal, take};
+use super::frames::{Built, CALLS, EmptyHandler, TimerSignal, take};
 use crate::bench::Bench;
 use crate::clocks::thread_cpu_by_name;
 use crate::row::Spec;
@@ -31,28 +31,50 @@ const PEERS_HZ: i32 = 1;
 
 pub(super) fn rows(bench: &mut Bench) {
     let bursts = bench.pick(40, 8);
-    let spec = |name: &str| Spec::new(format!("handler-signal/{name}"), "ns").per("signal").cpu();
-    bench.sample(spec("empty"), move || {
-        let _empty = EmptyHandler::install(libc::SIGPROF)?;
-        on_a_thread(move || all(PROF, bursts, |_| Ok(())))
-    });
+    let spec = |name: &str| signal_spec(&format!("handler-signal/{name}"));
+    bench.sample(spec("empty"), move || empty(Built::Kept, bursts));
     let drained = Spec::new("sample/drain", "ns").per("sample").with("of", "dormouse");
     let callers = Spec::new("sample/callers", "frames").per("sample").with("of", "dormouse");
     let start = Spec::new("start/plain", "us").wall().with("threads", 1);
     bench.sample([spec("dormouse"), drained, callers, start], move || {
-        let Sampled { took, drained, callers, started } = ours(bursts)?;
+        let Sampled { took, drained, callers, started } = ours(Built::Kept, bursts)?;
         Ok([took, drained, callers, started])
     });
     bench.sample(spec("pprof-frame-pointer"), move || {
         let guard = pprof::ProfilerGuard::new(PEERS_HZ)?;
-        let took = on_a_thread(move || all(PROF, bursts, |_| Ok(())))?;
+        let took = on_a_thread(move || all(PROF, Built::Kept, bursts, |_| Ok(())))?;
         let deepest = guard.report().build_unresolved()?.data.keys().map(|key| key.frames.len()).max();
         deep_enough(deepest)?;
         Ok(took)
     });
-    let program = by_tables();
-    if let Some(program) = bench.need(spec("pprof-tables"), program) {
-        bench.sample(spec("pprof-tables"), move || apart(&program, bursts));
+    by_tables_row(bench, spec("pprof-tables"), by_tables(), Built::Kept, bursts);
+}
+
+/// Adds `sample-signal/PEER/BUILT`: the same of both forms of the chain, of those that go by
+/// tables.
+pub(crate) fn rows_by_form(bench: &mut Bench) {
+    let (bursts, program) = (bench.pick(40, 8), by_tables());
+    for built in Built::ALL {
+        let spec = |peer: &str| signal_spec(&format!("sample-signal/{peer}/{}", built.name()));
+        bench.sample(spec("empty"), move || empty(built, bursts));
+        bench.sample(spec("dormouse"), move || ours(built, bursts).map(|sampled| sampled.took));
+        by_tables_row(bench, spec("pprof-tables"), program.clone(), built, bursts);
+    }
+}
+
+fn signal_spec(name: &str) -> Spec {
+    Spec::new(name, "ns").per("signal").cpu()
+}
+
+/// A signal whose handler does nothing.
+fn empty(built: Built, bursts: u64) -> Result<f64, Failure> {
+    let _empty = EmptyHandler::install(libc::SIGPROF)?;
+    on_a_thread(move || all(PROF, built, bursts, |_| Ok(())))
+}
+
+fn by_tables_row(bench: &mut Bench, spec: Spec, program: Result<PathBuf, String>, built: Built, bursts: u64) {
+    if let Some(program) = bench.need(spec.clone(), program) {
+        bench.sample(spec, move || apart(&program, built, bursts));
     }
 }
 
@@ -78,12 +100,13 @@ pub(super) fn compare(bench: &mut Bench) {
 /// The nanoseconds of a signal; what is in between may take its time.
 fn all(
     signal: TimerSignal,
+    built: Built,
     bursts: u64,
     mut after: impl FnMut(u64) -> Result<(), Failure>,
 ) -> Result<f64, Failure> {
     let mut took = Duration::ZERO;
     for burst in 1..=bursts {
-        took += take(signal, BURST)?;
+        took += take(signal, built, BURST)?;
         after(burst * BURST)?;
     }
     Ok(took.as_nanos() as f64 / (bursts * BURST) as f64)
@@ -108,7 +131,7 @@ struct Sampled {
     started: f64,
 }
 
-fn ours(bursts: u64) -> Result<Sampled, Failure> {
+fn ours(built: Built, bursts: u64) -> Result<Sampled, Failure> {
     on_a_thread(move || {
         let mut options = Options::default();
         options.hz = PEERS_HZ.unsigned_abs();
@@ -118,7 +141,7 @@ fn ours(bursts: u64) -> Result<Sampled, Failure> {
         let signal = TimerSignal::of_this_thread()?;
         let used = || sampler_cpu().ok_or_else(|| Failure::from("no thread named dormouse-profile"));
         let before = used()?;
-        let took = all(signal, bursts, |sent| received(&profiling, sent))?;
+        let took = all(signal, built, bursts, |sent| received(&profiling, sent))?;
         let drained = used()?.saturating_sub(before);
         let profile = profiling.read();
         let deepest = profile.samples.iter().map(|sample| profile.stack(sample.stack).count()).max();
@@ -139,9 +162,9 @@ fn by_tables() -> Result<PathBuf, String> {
 }
 
 /// A sample of the peer that goes by tables, from its own program.
-fn apart(program: &Path, bursts: u64) -> Result<f64, Failure> {
+fn apart(program: &Path, built: Built, bursts: u64) -> Result<f64, Failure> {
     let words = [bursts, BURST].map(|number| number.to_string());
-    let output = Command::new(program).args(words).output()?;
+    let output = Command::new(program).args(words).arg(built.name()).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let (took, deepest) = said.trim().split_once(' ').ok_or("the peer's program says nothing")?;
     deep_enough(Some(deepest.parse()?))?;

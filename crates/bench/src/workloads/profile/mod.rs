@@ -3,8 +3,8 @@
 //! Peers: `pprof-rs` in both of its ways, by frame pointers (0.15) and by the tables of exceptions
 //! (0.14), on which services build their own profiles.
 
-mod frames;
-mod handler;
+pub(crate) mod frames;
+pub(crate) mod handler;
 mod right;
 mod threads;
 

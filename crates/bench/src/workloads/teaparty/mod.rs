@@ -16,6 +16,7 @@ mod instructions;
 mod load;
 pub(crate) mod own;
 pub(crate) mod profiled;
+pub(crate) mod replayed;
 mod server;
 
 use std::fs;

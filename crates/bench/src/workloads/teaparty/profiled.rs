@@ -50,7 +50,7 @@ pub(crate) fn rows(bench: &mut Bench) {
         for rate in TURN {
             let mut profile = match RATES[rate] {
                 0 => None,
-                hz => Some(server.profile(directory.path(), hz)?),
+                hz => Some(server.profile(directory.path(), hz, false)?),
             };
             // The time to begin is a row of its own (`arm/…`).
             let began = if profile.is_some() { server.sampler_ns()? } else { 0 };

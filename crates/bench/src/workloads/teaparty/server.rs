@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use dormouse_protocol::profile::Profile;
 use dormouse_protocol::{
     CountAnswer, CountRequest, Hello, HelloRequest, Keys, KeysRequest, Op, OwnCost, PROTOCOL, ProfileBegun,
     ProfilePart, ProfileReportRequest, ProfileRequest, Request, Response, Stat, StatRequest, WaitsBegun,
@@ -93,10 +94,11 @@ impl Server {
         stat.own.context("the service does not report its cost")
     }
 
-    /// Has the agent take a profile, at this rate, until the answer is dropped.
-    pub(super) fn profile(&self, runtime_dir: &Path, hz: u32) -> anyhow::Result<Profiled> {
+    /// Has the agent take a profile, at this rate, until the answer is dropped; if asked for, with
+    /// the time of each sample.
+    pub(super) fn profile(&self, runtime_dir: &Path, hz: u32, timeline: bool) -> anyhow::Result<Profiled> {
         let mut agent = greet(runtime_dir, self.pid())?;
-        let request = ProfileRequest { hz: Some(hz), ..ProfileRequest::default() };
+        let request = ProfileRequest { hz: Some(hz), timeline, ..ProfileRequest::default() };
         let ProfileBegun { number } = ask(&mut agent, 3, request)?;
         Ok(Profiled { agent, number })
     }
@@ -139,6 +141,21 @@ impl Profiled {
         let part: ProfilePart =
             ask(&mut self.agent, 4, ProfileReportRequest { number: self.number, from: 0 })?;
         Ok(part.part.coverage.samples)
+    }
+
+    /// All of it so far.
+    pub(super) fn whole(&mut self) -> anyhow::Result<Profile> {
+        let (mut whole, mut from) = (None::<Profile>, Some(0));
+        while let Some(begin) = from {
+            let request = ProfileReportRequest { number: self.number, from: begin };
+            let part: ProfilePart = ask(&mut self.agent, 4, request)?;
+            from = part.next;
+            match &mut whole {
+                Some(whole) => part.join(whole),
+                None => whole = Some(part.part),
+            }
+        }
+        Ok(whole.unwrap_or_default())
     }
 }
 

@@ -25,6 +25,13 @@ pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "first", LEAVES, || Ok((Waiting::start()?, Placing::start()?)));
 }
 
+/// Compares them.
+pub(crate) fn compare(bench: &mut Bench) {
+    bench.added("place", "untaken", &["taken", "first"]);
+    bench.at_most("a place of 16 frames again at most 20 ns", "place-added/taken", 20.0);
+    bench.at_most("a place of 16 frames for the first time at most 0.3 us", "place-added/first", 300.0);
+}
+
 fn row<H>(bench: &mut Bench, name: &str, ways: Ways, ready: impl Fn() -> Result<H, Failure> + 'static) {
     let spec = Spec::new(format!("place/{name}"), "ns").per("poll").cpu().with("frames", FRAMES);
     if bench.need(spec.clone(), has_frames()).is_none() {
