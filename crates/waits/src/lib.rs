@@ -7,6 +7,7 @@
 //! | `primitive` | atomics, or loom's |
 //! | `memory` | zeroed memory of the kernel's, which never goes |
 //! | [`buckets`], `counts` | durations in exponential buckets, and how many of each |
+//! | `cells` | tables without locks, and sums in them |
 //! | `share` | who uses a slot, and the runtime's waker in it |
 //! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
 //! | [`Arrival`] | what a request waits for before its task begins |
@@ -46,6 +47,7 @@
 #![deny(unsafe_code)]
 
 mod arrival;
+mod cells;
 mod counts;
 mod cpu;
 mod exemplars;

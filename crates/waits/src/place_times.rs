@@ -27,7 +27,7 @@ pub struct PlaceTime {
 ///
 /// # Cost
 ///
-/// Reads each living task that waits at a known place twice, and the table once. No thread is
+/// Reads each living task that waits at a known place twice, and the tables once. No thread is
 /// stopped.
 pub fn times_by_place() -> Vec<PlaceTime> {
     times_by_place_while(|| ())
@@ -46,14 +46,18 @@ fn times_by_place_while(between: impl FnOnce()) -> Vec<PlaceTime> {
     let run = run();
     let waits: Vec<_> = slab::all().filter_map(|slot| Some((slot, wait(slot, run)?))).collect();
     between();
-    let mut sums: HashMap<u64, [u64; 2]> = places::sums().collect();
+    let mut sums = HashMap::<u64, [u64; 2]>::new();
+    let mut add = |key, [ns, waits]: [u64; 2]| {
+        let sum = sums.entry(key).or_default();
+        *sum = [sum[0] + ns, sum[1] + waits];
+    };
+    places::sums().for_each(|(key, sum)| add(key, sum));
     for (slot, (seen, ticks)) in waits {
         // A wait that has ended since is in the table, or comes too late for it.
         let lasts = wait(slot, run).is_some_and(|(now, _)| (now.task, now.since) == (seen.task, seen.since));
         if lasts {
             for (key, ns) in places::parts(seen.group, seen.known.charged(), ticks_to_ns(ticks)) {
-                let sum = sums.entry(key).or_default();
-                *sum = [sum[0] + ns, sum[1] + 1];
+                add(key, [ns, 1]);
             }
         }
     }

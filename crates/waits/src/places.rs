@@ -14,7 +14,7 @@
 //! # Times
 //!
 //! When a wait ends, its time is added to its group and to the place whose waker was the first to
-//! wake. While it lasts, and where no wake was seen, each place gets an equal part.
+//! wake, on the shelf of the thread that polls. While it lasts, and where no wake was seen, each place gets an equal part.
 //!
 //! # Invariants
 //!
@@ -51,32 +51,27 @@ use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::{CallFrame, here};
 
+use crate::cells::KeyedSums;
 use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
-use crate::rows::GROUPS;
+use crate::rows::{GROUPS, Shelf, shelves};
 use crate::seat::{PART, Seat, turn};
 use crate::slot::{Slot, at};
-use crate::stacks::{self, STACKS, Stacks, Taker, cells, claim_cell, mixed};
+use crate::stacks::{self, STACKS, Stacks, Taker};
 pub use crate::stacks::{Place, PlaceCoverage, UNKNOWN_PLACE, UNLEARNED_PLACE, learn};
 pub use dormouse_unwind::WalkEnd;
 
-/// How many pairs of group and place have a sum of their own.
+/// How many pairs of group and place have a sum of their own, beside those on shelves.
 const SUMS: usize = 1 << 14;
 /// The bits of a count of those who ask for places.
 const ASKERS: u64 = (1 << 20) - 1;
 /// How many wakers of a part have places.
 const KEPT_OF_PART: u64 = 6;
-/// The time of a group at a place.
-struct Sum {
-    /// See [`key`]; 0: free.
-    key: AtomicU64,
-    ns: AtomicU64,
-    waits: AtomicU64,
-}
 
 struct Table {
     stacks: Stacks,
-    sums: [Sum; SUMS],
+    /// By [`key`], for what finds no room on the shelf of its thread.
+    sums: KeyedSums<SUMS>,
 }
 
 // SAFETY: atomics alone.
@@ -199,13 +194,14 @@ pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) -> O
     table()?.note(main, is_part, here())
 }
 
-/// Adds a wait of the slot's task that has ended after `ticks`. `woken`: the value in the slot.
+/// Adds a wait of the slot's task that has ended after `ticks`, to the calling thread's shelf.
+/// `woken`: the value in the slot.
 #[inline]
-pub(crate) fn ended(slot: &Slot, ticks: u64, woken: u64) {
+pub(crate) fn ended(shelf: &Shelf, slot: &Slot, ticks: u64, woken: u64) {
     if are_asked()
         && let Some(table) = table()
     {
-        table.ended(slot, ticks_to_ns(ticks), woken);
+        table.ended(shelf, slot, ticks_to_ns(ticks), woken);
     }
 }
 
@@ -222,11 +218,12 @@ pub(crate) fn parts(
     ns: u64,
 ) -> impl Iterator<Item = (u64, u64)> {
     let places = places.filter(|place| *place != 0);
-    let count = places.clone().count().max(1) as u64;
-    places.enumerate().map(move |(n, place)| {
-        let rest = if n == 0 { ns % count } else { 0 };
-        (key(group, place), ns / count + rest)
-    })
+    let (each, rest) = match places.clone().count() as u64 {
+        // Mostly: no division.
+        0 | 1 => (ns, 0),
+        count => (ns / count, ns % count),
+    };
+    places.enumerate().map(move |(n, place)| (key(group, place), if n == 0 { each + rest } else { each }))
 }
 
 impl Table {
@@ -265,21 +262,10 @@ impl Table {
     }
 
     #[inline(never)]
-    fn ended(&self, slot: &Slot, ns: u64, woken: u64) {
+    fn ended(&self, shelf: &Shelf, slot: &Slot, ns: u64, woken: u64) {
         let known = if woken == 0 { Known::of(slot) } else { Known::woken(slot, woken) };
         for (key, ns) in parts(slot.group.load(Ordering::Relaxed), known.charged(), ns) {
-            self.add(key, ns);
-        }
-    }
-
-    fn add(&self, key: u64, ns: u64) {
-        let found = cells(&self.sums, mixed(key) >> 32).find(|(_, sum)| claim_cell(&sum.key, key).is_some());
-        match found {
-            Some((_, sum)) => {
-                sum.ns.fetch_add(ns, Ordering::Relaxed);
-                sum.waits.fetch_add(1, Ordering::Relaxed);
-            }
-            None => {
+            if !shelf.places.add_own(key, ns) && !self.sums.add(key, ns) {
                 self.stacks.no_room.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -297,11 +283,10 @@ pub fn places(from: u32) -> impl Iterator<Item = Place> {
     (from..STACKS as u32).filter_map(place)
 }
 
-/// The sums so far: key, nanoseconds, and how many waits that is.
+/// The sums so far: key, nanoseconds, and how many waits that is. A key may come several times.
 pub(crate) fn sums() -> impl Iterator<Item = (u64, [u64; 2])> {
-    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    let sums = table().map(|table| &table.sums[..]).unwrap_or_default();
-    sums.iter().map(move |sum| (load(&sum.key), [load(&sum.ns), load(&sum.waits)])).filter(|sum| sum.0 != 0)
+    let shared = table().into_iter().flat_map(|table| table.sums.read());
+    shelves().flat_map(|(_, shelf)| shelf.places.read()).chain(shared)
 }
 
 /// How many places are missing so far, and why.

@@ -14,7 +14,7 @@
 //!
 //! # Memory
 //!
-//! A shelf has room for all rows: 123 KB, of which only the written pages take memory. The
+//! A shelf has room for all rows: 126 KB, of which only the written pages take memory. The
 //! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
 //!
 //! # Invariants
@@ -43,6 +43,7 @@ use dormouse_sys::sync::Sequence;
 use dormouse_sys::thread::{self, MAX_THREADS};
 
 use crate::arrival::QueueSums;
+use crate::cells::KeyedSums;
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::slot::{CpuTime, Slot, at};
@@ -50,6 +51,10 @@ use crate::unanswered::UnansweredSums;
 
 /// The groups that have rows of their own, by number. Further ones share the first row.
 pub(crate) const GROUPS: usize = 1025;
+
+/// The pairs of group and place that have a sum on a thread's shelf. A service mostly has some ten
+/// groups, each with a few places.
+const OWN_PLACES: usize = 128;
 
 /// The sums of one thread for one group.
 #[derive(Debug)]
@@ -141,6 +146,8 @@ pub(crate) struct Shelf {
     rows: [Row; GROUPS],
     queues: [QueueSums; GROUPS],
     unanswered: [UnansweredSums; GROUPS],
+    /// The thread's waits by group and place, while places are requested.
+    pub(crate) places: KeyedSums<OWN_PLACES>,
 }
 
 /// A row, and where its histograms are.

@@ -11,7 +11,9 @@
 //! 1. A waker that counts contains its seat and turn, and is subtracted from exactly these. So no
 //!    count ever belongs to another place, whatever polls have come since.
 //! 2. Only the thread that polls the task changes a word from 0, and it writes the place while both
-//!    words are 0. Other threads only add to the count of a waker that is counted already.
+//!    words are 0. Other threads only add to the count of a waker that is counted already. So
+//!    while no waker counts in a word, or only one that the polling thread drops, no other thread
+//!    changes it, and a plain store does.
 
 use std::sync::atomic::Ordering;
 
@@ -108,14 +110,26 @@ impl Seat {
     /// One waker more, after [`Seat::take`], or of one that counts.
     #[inline]
     pub(crate) fn enter(&self, turn: usize) {
-        self.of(turn).fetch_add(1, Ordering::Relaxed);
+        let wakers = self.of(turn);
+        if wakers.load(Ordering::Relaxed) == 0 {
+            // By invariant 2 this is the thread that polls, and no other changes the word.
+            wakers.store(1, Ordering::Relaxed);
+        } else {
+            wakers.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// A waker that counts is gone.
+    /// A waker that counts is gone. `is_polling`: on the thread that polls the task, in the poll.
     #[inline]
-    pub(crate) fn leave(&self, turn: usize) {
+    pub(crate) fn leave(&self, turn: usize, is_polling: bool) {
+        let wakers = self.of(turn);
         // Release: pairs with `is_free`.
-        self.of(turn).fetch_sub(1, Ordering::Release);
+        if is_polling && wakers.load(Ordering::Relaxed) == 1 {
+            // The caller's is the only waker, so by invariant 2 no other thread changes the word.
+            wakers.store(0, Ordering::Release);
+        } else {
+            wakers.fetch_sub(1, Ordering::Release);
+        }
     }
 
     /// Polls are numbered anew.

@@ -4,6 +4,11 @@
 //! walked a second time, into the table. So a walk takes no room of its own, however deep the stack
 //! is.
 //!
+//! # Invariants
+//!
+//! 1. A stack that can be compared has its callers' return addresses between its stack pointer and
+//!    the end of the poll's stack.
+//!
 //! # Safety
 //!
 //! The unsafe code reads the stack of the calling thread within the bounds that it has found.
@@ -16,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use dormouse_sys::stack::CallFrame;
 use dormouse_sys::thread;
 use dormouse_unwind::{Walk, WalkEnd, claim, frames, own, walk};
+
+use crate::cells::{cells, claim_cell, mixed};
 
 /// The place of a waker whose stack is unknown: no rule leads to the caller of its leaf, or there
 /// is no room.
@@ -32,8 +39,6 @@ pub(crate) const STACKS: usize = 1 << 14;
 const ALL_FRAMES: usize = STACKS * 48;
 /// The most functions of a stack: of a deeper one those in the middle are left out.
 const FRAMES: usize = 128;
-/// How far from its hash a stack or a sum may lie.
-const REACH: usize = 32;
 
 /// A stack, by its number.
 struct Stack {
@@ -119,28 +124,6 @@ pub fn learn() -> bool {
     own::step()
 }
 
-/// The cells in which what has this hash may be.
-pub(crate) fn cells<T>(of: &[T], hash: u64) -> impl Iterator<Item = (usize, &T)> {
-    let first = hash as usize % of.len();
-    (first..first + REACH).map(move |at| (at % of.len(), &of[at % of.len()]))
-}
-
-/// Whether the cell is the one of `key` now, and whether it was free.
-pub(crate) fn claim_cell(cell: &AtomicU64, key: u64) -> Option<bool> {
-    let found = match cell.load(Ordering::Relaxed) {
-        0 => cell.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed).err(),
-        other => Some(other),
-    };
-    match found {
-        None => Some(true),
-        Some(found) => (found == key).then_some(false),
-    }
-}
-
-pub(crate) fn mixed(word: u64) -> u64 {
-    word.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-}
-
 /// The code that takes a waker, on the stack of a poll.
 pub(crate) struct Taker {
     pub(crate) from: CallFrame,
@@ -172,10 +155,11 @@ impl Taker {
     }
 
     /// The word at an address of the own stack, between the stack pointer and the poll's end.
+    #[inline]
     fn word(&self, at: usize) -> usize {
         debug_assert!(self.own.contains(&at) && at < self.top);
-        // SAFETY: `own` can be read, as has been found out. Volatile: other code of the thread
-        // wrote it.
+        // SAFETY: `own` can be read, as has been found out, and the address lies there (invariant 1).
+        // Volatile: other code of the thread wrote it.
         unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() }
     }
 
@@ -198,11 +182,12 @@ impl Stacks {
         let Some(extent) = extent.filter(|_| below == taker.top - taker.from.stack && taker.is_own()) else {
             return false;
         };
-        extent.callers(self).iter().fold(true, |is_same, caller| {
-            // Not below the stack pointer, whatever the table has.
-            let returns_at = taker.top - (caller.below.load(Ordering::Relaxed) as usize).min(below);
-            is_same & (taker.word(returns_at).wrapping_sub(1) == caller.address.load(Ordering::Relaxed))
-        })
+        // No branch but the last: all of them are the same nearly always.
+        let differs = extent.callers(self).iter().fold(0, |differs, caller| {
+            let returns_at = taker.top - caller.below.load(Ordering::Relaxed) as usize;
+            differs | (taker.word(returns_at).wrapping_sub(1) ^ caller.address.load(Ordering::Relaxed))
+        });
+        differs == 0
     }
 
     /// The number of the place of that stack; `None`: it is not that of the poll.
@@ -256,14 +241,17 @@ impl Stacks {
         };
         let room = &self.callers[first..first + kept];
         let mut found = 0;
+        let below = u32::try_from(taker.top - taker.from.stack).unwrap_or(0);
         let mut can_compare = is_whole && depth <= FRAMES && taker.is_own();
         taker.walk(|address, returns_at| {
             if let Some(caller) = room.get(frames::place(found, kept)).filter(|_| found < depth) {
                 caller.address.store(address, Ordering::Relaxed);
                 caller.below.store((taker.top - returns_at) as u32, Ordering::Relaxed);
             }
-            // A signal has no return address there.
-            can_compare = can_compare && taker.word(returns_at) == address + 1;
+            // Invariant 1. A signal has no return address there.
+            can_compare = can_compare
+                && (taker.from.stack..taker.top).contains(&returns_at)
+                && taker.word(returns_at) == address + 1;
             found += 1;
         });
         // Functions that have been learned in between may lead further.
@@ -271,7 +259,7 @@ impl Stacks {
             return;
         }
         if can_compare {
-            stack.below.store((taker.top - taker.from.stack) as u32, Ordering::Relaxed);
+            stack.below.store(below, Ordering::Relaxed);
         }
         // Release: who finds the extent finds the rest.
         stack.extent.store(Extent { first, depth, is_whole }.word(), Ordering::Release);

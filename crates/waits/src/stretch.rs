@@ -57,7 +57,7 @@ impl Stretch {
         });
         shelf.stop(wait.ends);
         account.row.poll_begins(run, wait);
-        places::ended(slot, awaited, woken);
+        places::ended(shelf, slot, awaited, woken);
         let task = slot.task.load(Ordering::Relaxed);
         // A wait without a wake is not known to have been runnable, and one that a wake in the poll
         // before has ended was none.

@@ -313,7 +313,7 @@ fn placed(slot: &Slot, data: *const ()) -> RawWaker {
 #[inline]
 fn unplaced(slot: &Slot, data: *const ()) {
     if let Some((seat, turn)) = seat(slot, data) {
-        seat.leave(turn);
+        seat.leave(turn, is_polled_here(slot));
     }
 }
 
