@@ -3,5 +3,6 @@
 
 mod rows;
 mod steps;
+mod storm;
 
 dormouse_testkit::isolate_modules!();
