@@ -92,7 +92,7 @@ pub use read::{GroupWaits, Histograms, read, read_each, read_group};
 pub use rows::{capability, groups};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
-pub use stretch::{Around, Stretch, around, set_aside};
+pub use stretch::{Around, Stretch, around, charge_group, set_aside};
 pub use task::{TaskEnd, TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;

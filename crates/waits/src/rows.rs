@@ -457,6 +457,11 @@ impl Row {
         self.sequence.write(|| self.polling.store(now, Ordering::Relaxed));
     }
 
+    /// The row is charged with what no task of its group does.
+    pub(crate) fn charge_from(&self, run: u64, now: u64) {
+        self.write(run, || self.polling.store(now, Ordering::Relaxed));
+    }
+
     /// The sums, and present intervals if they belong to run `run`.
     pub(crate) fn sums(&self, run: u64) -> Sums {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);

@@ -17,7 +17,7 @@ use crate::cpu;
 use crate::places;
 use crate::rows::{self, Account, Going, Shelf, Wait};
 use crate::slot::Slot;
-use crate::waiting::WAITS;
+use crate::waiting::{WAITS, run};
 
 /// How many stretches are visited, from the innermost.
 pub(crate) const DEPTH: usize = 64;
@@ -116,25 +116,42 @@ pub fn around() -> Option<Around> {
 /// so does the time in a poll of each single task.
 #[inline]
 pub fn set_aside<T>(f: impl FnOnce() -> T) -> T {
-    let _aside = if unlikely!(WAITS) { Aside::begin() } else { None };
+    let _aside = if unlikely!(WAITS) { Aside::begin(None) } else { None };
+    f()
+}
+
+/// Does what [`set_aside`] does, but the time is in the polls of that group. For work that a group
+/// pays for, and that is no task of it.
+#[inline]
+pub fn charge_group<T>(group: u32, f: impl FnOnce() -> T) -> T {
+    let _aside = if unlikely!(WAITS) { Aside::begin(Some(group)) } else { None };
     f()
 }
 
 /// The thread is in no task until this is dropped.
 struct Aside {
     shelf: &'static Shelf,
-    innermost: Going,
+    innermost: Option<Going>,
 }
 
 impl Aside {
+    /// `group`: which one is charged meanwhile.
     #[cold]
-    fn begin() -> Option<Self> {
+    fn begin(group: Option<u32>) -> Option<Self> {
         let shelf = rows::own()?;
-        let innermost = shelf.polled()?;
+        let innermost = shelf.polled();
+        let account = group.and_then(|group| shelf.account(group));
+        if innermost.is_none() && account.is_none() {
+            return None;
+        }
         cpu::turn(shelf);
-        shelf.stop(stamp());
+        let now = stamp();
+        shelf.stop(now);
         shelf.woken.store(0, Ordering::Relaxed);
-        shelf.polls(None, None);
+        shelf.polls(None, account.map(|account| account.row));
+        if let Some(account) = account {
+            account.row.charge_from(run(), now);
+        }
         Some(Self { shelf, innermost })
     }
 }
@@ -146,7 +163,7 @@ impl Drop for Aside {
         // Of what was left behind.
         self.shelf.stop(now);
         cpu::turn(self.shelf);
-        leave(self.shelf, Some(self.innermost), now);
+        leave(self.shelf, self.innermost, now);
     }
 }
 

@@ -199,8 +199,8 @@ impl<I: Unpin> ServedStream<I> {
         }
         self.unwritten.follow();
         let Self { io, task, unwritten, .. } = self;
-        let task = if let Unwritten::Of(response) = unwritten { Some(response) } else { task.as_mut() };
-        charged(io.as_mut(), task, cx, |io, cx| f(Pin::new(io), cx))
+        // The stream's own task is polled in either case: its waker is the one that the socket has.
+        charged(io.as_mut(), task.as_mut(), cx, |io, cx| unwritten.charge(|| f(Pin::new(io), cx)))
     }
 }
 

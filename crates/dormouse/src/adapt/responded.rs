@@ -24,10 +24,14 @@ use std::cell::Cell;
 
 #[cfg(feature = "tokio")]
 use ::tokio::task::{Id, try_id};
+#[cfg(feature = "tokio")]
+use dormouse_events::Kind;
+#[cfg(feature = "tokio")]
+use dormouse_waits::charge_group;
 
 use crate::core::group::Group;
 #[cfg(feature = "tokio")]
-use crate::core::task::Task;
+use crate::core::tasks::{self, Origin};
 
 /// The groups of responses that are unwritten.
 #[cfg(feature = "tokio")]
@@ -81,10 +85,34 @@ fn note(group: Group) {
 pub(super) enum Unwritten {
     #[default]
     Nothing,
-    /// A task of the group, which writes. Like a connection it is no request, and it may wait for a
-    /// slow client for as long.
-    Of(Task),
+    Of(ResponseWrites),
     OfSeveral,
+}
+
+/// The writes of a group's responses. The group pays for them, and they are no task of it: the
+/// request that has made the response is counted already.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub(super) struct ResponseWrites {
+    group: Group,
+    /// Only a number: no task of the group begins or ends with it.
+    task: dormouse_events::Task,
+}
+
+#[cfg(feature = "tokio")]
+impl ResponseWrites {
+    fn of(group: Group) -> Self {
+        let number = tasks::number(Origin::Connection);
+        Self { group, task: dormouse_events::Task::new(group.0.context, number) }
+    }
+
+    fn charge<T>(&mut self, f: impl FnOnce() -> T) -> T {
+        // The time of a write holds that of its switches.
+        charge_group(self.group.id(), || {
+            let _inside = dormouse_events::enter(&mut self.task, Kind::Drop);
+            f()
+        })
+    }
 }
 
 #[cfg(feature = "tokio")]
@@ -97,14 +125,23 @@ impl Unwritten {
         }
     }
 
+    /// Charges a write to the group of the response, if that is known.
+    #[inline]
+    pub(super) fn charge<T>(&mut self, write: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Of(writes) => writes.charge(write),
+            Self::Nothing | Self::OfSeveral => write(),
+        }
+    }
+
     #[inline(never)]
     fn take_note(&mut self) {
         // Invariant 1.
         let Some((_, noted)) = NOTED.get().filter(|(task, _)| try_id() == Some(*task)) else { return };
         NOTED.set(None);
         *self = match (std::mem::take(self), noted) {
-            (Self::Nothing, Noted::One(group)) => Self::Of(group.connection()),
-            (Self::Of(task), Noted::One(group)) if task.group() == group => Self::Of(task),
+            (Self::Nothing, Noted::One(group)) => Self::Of(ResponseWrites::of(group)),
+            (Self::Of(writes), Noted::One(group)) if writes.group == group => Self::Of(writes),
             // Invariant 2.
             _ => Self::OfSeveral,
         };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::serve::Listener;
 use axum::{Router, extract::MatchedPath, extract::Request, routing::get};
+use dormouse::waits::{Waiting, living};
 use dormouse::{Event, Group, hyper::Executor, tower::GroupLayer};
 use dormouse_testkit::{HANG, eventually, thread_cpu};
 use futures_util::stream;
@@ -255,7 +256,8 @@ fn writes_are_charged_to_their_routes() {
             let written = service.written(route);
             written.assert_only(byte);
             assert_eq!(service.bytes_in(name, byte), 0, "{route}: written by the connection");
-            assert_eq!(group.read().requests, 3, "{route}");
+            let read = group.read();
+            assert_eq!([read.requests, read.started, read.finished], [3; 3], "{route}: a write is no task");
         }
         assert_eq!(service.written("large").bytes[&1], 3 * LARGE);
         // The rest of a request costs both routes the same.
@@ -314,13 +316,20 @@ fn streams_of_one_connection_are_written_by_it() {
 #[test]
 fn a_client_that_hangs_up_leaves_nothing() {
     let _counting = dormouse::start_counting(&[Event::TASK_CLOCK]).unwrap();
+    let _waiting = Waiting::start().unwrap();
     let service = Service::start("hung-up", Accepts::Axum);
     let mut stream = service.connect();
     service.send(&mut stream, &["large"]);
     stream.read_exact(&mut [0; 1024]).unwrap();
     let (route, connections) = (service.group("large"), Group::new("hung-up"));
-    eventually(|| route.read().alive == 1);
+    // The rest waits for the client, and the request is over.
+    eventually(|| route.read().alive == 0);
+    assert_eq!(living().filter(|task| task.group == route.id()).count(), 0);
+    assert!(connections.read().alive > 0);
     drop(stream);
-    eventually(|| (route.read().alive, connections.read().alive) == (0, 0));
-    assert_eq!(route.read().requests, 1, "what writes is none");
+    eventually(|| connections.read().alive == 0);
+    let read = route.read();
+    assert_eq!([read.requests, read.started, read.finished], [1; 3]);
+    let (polling, cpu) = (route.read_waits().poll_ns, read.cpu);
+    assert!(u128::from(polling) >= cpu.as_nanos(), "{polling} ns in polls, {cpu:?} on a CPU");
 }

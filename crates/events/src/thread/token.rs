@@ -11,7 +11,8 @@ pub enum Kind {
     Scope,
     /// A poll: its end also ends all tasks that were entered inside, even if their guards are left.
     Poll,
-    /// The destructor of a task: ends as a poll does, and is not counted as an entry.
+    /// The destructor of a task, or other work that is none of its polls: ends as a poll does, and
+    /// is not counted as an entry.
     Drop,
     /// A run that is entered by hand: ends as a poll does, and is counted as a scope.
     Run,

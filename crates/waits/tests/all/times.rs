@@ -9,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_testkit::{fork, in_child};
-use dormouse_waits::{GroupWaits, TaskEnd, TaskState, TaskWaits, Waiting, Who, living, polled, read};
+use dormouse_waits::{
+    GroupWaits, TaskEnd, TaskState, TaskWaits, Waiting, Who, charge_group, living, polled, read, set_aside,
+};
 use support::{Counting, Timed, living_task as task, number};
 
 const PART: Duration = Duration::from_millis(30);
@@ -207,6 +209,31 @@ fn polls_inside_of_polls_are_their_own() {
     let (outer, inner) = (group(10), group(11));
     assert!(inner.poll_ns >= 29_000_000 && outer.poll_ns + inner.poll_ns <= both, "{both} {outer:?}");
     assert!(outer.polls.max_ns >= inner.polls.max_ns, "a poll's length is the whole of it");
+}
+
+#[test]
+fn work_set_aside_is_in_no_poll_around() {
+    let _waiting = Waiting::start().unwrap();
+    let who = Who { task: number(), group: 20 };
+    let mut waits = TaskWaits::begun(who);
+    let began = Instant::now();
+    waits.poll(who, &mut Context::from_waker(std::task::Waker::noop()), |_| {
+        set_aside(|| thread::sleep(PART));
+        charge_group(21, || {
+            thread::sleep(PART);
+            let inner = Who { task: number(), group: 22 };
+            drop(TaskWaits::begun(inner).run(inner));
+        });
+    });
+    let all = began.elapsed().as_nanos() as u64;
+    let [around, charged] = [20, 21].map(group);
+    assert!(around.poll_ns + 2 * 29_000_000 <= all, "{around:?} of {all}");
+    assert!(charged.poll_ns >= 29_000_000 && charged.poll_ns + 29_000_000 <= all, "{charged:?} of {all}");
+    assert!(charged.polls.count() == 0 && living().all(|task| task.group != 21), "it is no task");
+    assert!(around.polls.max_ns >= 2 * 29_000_000, "a poll's length is the whole of it");
+    charge_group(21, || thread::sleep(PART));
+    assert!(group(21).poll_ns >= charged.poll_ns + 29_000_000, "outside of tasks, too");
+    assert!(polled().all(|of| of.task != who.task));
 }
 
 #[test]
