@@ -2,6 +2,9 @@
 //! server.
 
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+#[cfg(feature = "tower")]
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
@@ -102,7 +105,8 @@ where
 pin_project! {
     /// A response's body whose frames are charged to the group of the request. The request ends
     /// with it: after the last frame, after an error, or when it is dropped. If frames are left
-    /// then, it is cancelled.
+    /// then, it is cancelled, unless nobody has begun to send the body: then another layer has
+    /// replaced it, and the request ends as its status says.
     #[derive(Debug)]
     pub struct GroupBody<B> {
         // `None` after its end. It is dropped inside the group.
@@ -111,18 +115,21 @@ pin_project! {
         task: Option<Task>,
         // The bytes that are still to come.
         left: u64,
+        // Whether somebody has asked for a frame, or whether there are any: a server does both
+        // before it sends the body.
+        is_taken: AtomicBool,
     }
 
     impl<B> PinnedDrop for GroupBody<B> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             let Some(task) = this.task else { return };
-            if *this.left == NO_BODY {
-                // Some servers ask no further for a body whose length they have sent.
+            // Some servers ask no further for a body whose length they have sent.
+            if *this.left != NO_BODY && *this.is_taken.get_mut() {
+                task.drop_future(this.body);
+            } else {
                 let mut body = this.body;
                 task.run_drop(|| body.set(None));
-            } else {
-                task.drop_future(this.body);
             }
         }
     }
@@ -131,7 +138,17 @@ pin_project! {
 impl<B> GroupBody<B> {
     /// A body of `left` bytes.
     pub(super) fn new(body: B, task: Option<Task>, left: u64) -> Self {
-        Self { body: Some(body), task, left }
+        Self { body: Some(body), task, left, is_taken: AtomicBool::new(false) }
+    }
+
+    /// Whether nothing is left, for somebody who asks before sending the rest.
+    #[cfg(feature = "tower")]
+    pub(super) fn has_ended(&self, has_ended: impl FnOnce(&B) -> bool) -> bool {
+        let has_ended = self.body.as_ref().is_none_or(has_ended);
+        if !has_ended {
+            self.is_taken.store(true, Ordering::Relaxed);
+        }
+        has_ended
     }
 
     /// The body, until its end.
@@ -159,6 +176,7 @@ impl<B> GroupBody<B> {
         sent: impl FnOnce(&T) -> Sent,
     ) -> Poll<Option<Result<T, E>>> {
         let mut this = self.project();
+        *this.is_taken.get_mut() = true;
         let Some(task) = this.task else { return Poll::Ready(None) };
         let frame = task.poll_with(cx, |cx| {
             let Some(mut body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };

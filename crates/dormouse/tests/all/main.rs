@@ -1,6 +1,7 @@
 //! The facade and its agent, inside of a service. Each module runs in a process of its own.
 
 mod all_instrumented;
+mod answered;
 mod blocking;
 mod budgets;
 mod connections;

@@ -26,11 +26,11 @@ use tokio::task::yield_now;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 /// Requests of each kind.
-fn each() -> u64 {
+pub(crate) fn each() -> u64 {
     if is_long() { 400 } else { 20 }
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
@@ -63,7 +63,7 @@ const NONE: OutcomesRow =
     OutcomesRow { completed: 0, client_error: 0, error: 0, cancelled: 0, panicked: 0, own: Vec::new() };
 
 #[track_caller]
-fn all_are(name: &str, of: fn(&mut OutcomesRow) -> &mut u64) {
+pub(crate) fn all_are(name: &str, of: fn(&mut OutcomesRow) -> &mut u64) {
     let mut right = NONE;
     *of(&mut right) = each();
     assert_eq!(outcomes(name), right, "{name}");
@@ -187,7 +187,7 @@ fn results_and_words_are_outcomes() {
 }
 
 /// A body of these frames, of which nobody knows how long it is.
-fn streamed<const N: usize>(frames: [Result<&'static str, &'static str>; N]) -> Body {
+pub(crate) fn streamed<const N: usize>(frames: [Result<&'static str, &'static str>; N]) -> Body {
     Body::from_stream(stream::iter(frames.map(|frame| frame.map(Bytes::from))))
 }
 
@@ -211,7 +211,7 @@ fn trailers(code: &'static str) -> Body {
     Body::new(Frames(vec![Frame::trailers(trailers), Frame::data(Bytes::from_static(b"tea"))]))
 }
 
-fn response(status: u16, headers: &[(&'static str, &'static str)], body: Body) -> Response<Body> {
+pub(crate) fn response(status: u16, headers: &[(&'static str, &'static str)], body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).unwrap();
     for (name, value) in headers {
@@ -226,12 +226,15 @@ enum Read {
     All,
     /// A frame, and then the client is gone.
     One,
+    /// The client is gone before the first frame.
+    Begun,
+    /// Another layer drops it.
     Nothing,
 }
 
 type Case = (&'static str, fn() -> Response<Body>, Read, fn(&mut OutcomesRow) -> &mut u64);
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 20] = [
     ("200", || response(200, &[], "tea".into()), Read::All, |of| &mut of.completed),
     ("200, empty", || response(200, &[], Body::empty()), Read::Nothing, |of| &mut of.completed),
     (
@@ -246,7 +249,9 @@ const CASES: [Case; 18] = [
     ("499", || response(499, &[], Body::empty()), Read::All, |of| &mut of.cancelled),
     ("500", || response(500, &[], "no".into()), Read::All, |of| &mut of.error),
     ("cut off", || response(200, &[], streamed([Ok("t"), Ok("ea")])), Read::One, |of| &mut of.cancelled),
-    ("unsent", || response(200, &[], "tea".into()), Read::Nothing, |of| &mut of.cancelled),
+    ("unsent", || response(200, &[], "tea".into()), Read::Begun, |of| &mut of.cancelled),
+    ("replaced", || response(200, &[], "tea".into()), Read::Nothing, |of| &mut of.completed),
+    ("404, replaced", || response(404, &[], streamed([Ok("no")])), Read::Nothing, |of| &mut of.client_error),
     (
         "cut off, known",
         || response(200, &[("content-length", "3")], streamed([Ok("t"), Ok("ea")])),
@@ -290,6 +295,7 @@ fn responses_end_as_status_and_body_say() {
                 match read {
                     Read::All => drop(to_bytes(body, 100).await),
                     Read::One => drop(body.into_data_stream().next().await),
+                    Read::Begun => assert!(!body.is_end_stream()),
                     Read::Nothing => {}
                 }
             });
@@ -298,7 +304,7 @@ fn responses_end_as_status_and_body_say() {
     }
 }
 
-fn route(request: &Request) -> Cow<'_, str> {
+pub(crate) fn route(request: &Request) -> Cow<'_, str> {
     format!("{} {}", request.method(), request.extensions().get::<MatchedPath>().unwrap().as_str()).into()
 }
 

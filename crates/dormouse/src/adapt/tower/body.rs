@@ -38,16 +38,19 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
     }
 }
 
-/// How long the body is.
+/// How long the body is. Whether it has ended is asked last, because a layer of ours inside counts
+/// that as taking the body.
 #[inline]
 fn length<B: Body>(response: &Response<B>) -> u64 {
-    if response.body().is_end_stream() || has_no_body(response.status().as_u16()) {
+    if has_no_body(response.status().as_u16()) {
         return NO_BODY;
     }
-    response.body().size_hint().exact().unwrap_or_else(|| {
-        let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        length.and_then(|length| length.parse().ok()).unwrap_or(UNKNOWN_LENGTH)
-    })
+    let announced = || {
+        let length = response.headers().get(CONTENT_LENGTH)?.to_str().ok()?;
+        length.parse().ok()
+    };
+    let length = response.body().size_hint().exact().or_else(announced);
+    length.unwrap_or_else(|| if response.body().is_end_stream() { NO_BODY } else { UNKNOWN_LENGTH })
 }
 
 /// How the request ends if its body does not say otherwise. gRPC answers some errors by headers
@@ -93,7 +96,7 @@ impl<B: Body> Body for GroupBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner().is_none_or(Body::is_end_stream)
+        self.has_ended(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -6,7 +6,8 @@
 //! ([`Group::request`](crate::Group::request)), and ends when the body does, or when the server
 //! drops it.
 //! Its outcome is that of the response's status, of gRPC's status in headers or trailers, or of the
-//! body: `cancelled` if that is dropped before its end (`docs/design/outcomes.md`).
+//! body: `cancelled` if that is dropped before its end while it is sent
+//! (`docs/design/outcomes.md`).
 //! `poll_ready` is passed through uncharged, because it belongs to no request. Writing the response
 //! to the socket is charged to the group, too, if the stream of the connection is dormouse's
 //! (`dormouse::tokio::ServedStream`) and the protocol is HTTP/1: where several
