@@ -2,7 +2,9 @@
 //! and writes files of what it saw, so that the agent never waits for a disk.
 //!
 //! It runs the [`Engine`] of each feature in use: the first errand for an engine creates it, and
-//! the thread ends when all engines are empty.
+//! the thread ends when all engines are empty, and nothing is to be learned.
+
+mod learning;
 
 use std::any::{Any, TypeId};
 use std::fmt::Debug;
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 use dormouse_sys::keeper::{Duty, Keeper};
 use dormouse_sys::process::fork::Phase;
 
+use self::learning::Learning;
 use crate::core::asleep::is_asleep;
 
 /// The name of the thread.
@@ -48,30 +51,33 @@ pub(crate) trait Engine: Any + Debug {
 
 /// The engines of the lookout.
 #[derive(Debug, Default)]
-pub(crate) struct Engines(Vec<Box<dyn Engine>>);
+pub(crate) struct Engines {
+    all: Vec<Box<dyn Engine>>,
+    learning: Learning,
+}
 
 /// A thing that an engine watches, by its number there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Watched {
-    engine: TypeId,
-    number: u64,
-}
+pub(crate) struct Watched(Option<(TypeId, u64)>);
 
 impl Watched {
+    /// What needs a lookout, and no engine.
+    pub(crate) const NOTHING: Self = Self(None);
+
     pub(crate) fn by<E: Engine>(number: u64) -> Self {
-        Self { engine: TypeId::of::<E>(), number }
+        Self(Some((TypeId::of::<E>(), number)))
     }
 }
 
 impl Engines {
     /// The engine of this type.
     pub(crate) fn get<E: Engine + Default>(&mut self) -> &mut E {
-        if find::<E>(&mut self.0).is_none() {
+        if find::<E>(&mut self.all).is_none() {
             let engine = E::default();
-            let at = if engine.judges() { self.0.len() } else { 0 };
-            self.0.insert(at, Box::new(engine));
+            let at = if engine.judges() { self.all.len() } else { 0 };
+            self.all.insert(at, Box::new(engine));
         }
-        find(&mut self.0).expect("it was just added")
+        find(&mut self.all).expect("it was just added")
     }
 }
 
@@ -84,7 +90,7 @@ impl Duty for Engines {
     type Id = Watched;
 
     fn is_empty(&self) -> bool {
-        self.0.iter().all(|engine| engine.is_empty())
+        self.all.iter().all(|engine| engine.is_empty()) && !Learning::is_needed()
     }
 
     fn step(&mut self) -> Duration {
@@ -92,19 +98,20 @@ impl Duty for Engines {
             return ASLEEP;
         }
         let now = Instant::now();
-        let mut next: Option<Instant> = None;
-        for at in 0..self.0.len() {
-            if let (before, [engine, ..]) = self.0.split_at_mut(at) {
+        let mut next = self.learning.step();
+        for at in 0..self.all.len() {
+            if let (before, [engine, ..]) = self.all.split_at_mut(at) {
                 next = next.into_iter().chain(engine.step(now, before)).min();
             }
         }
         next.map_or(ASLEEP, |next| next.saturating_duration_since(Instant::now()).min(ASLEEP))
     }
 
-    fn end(&mut self, watched: Watched) {
-        let is_it = |engine: &&mut Box<dyn Engine>| (&***engine as &dyn Any).type_id() == watched.engine;
-        if let Some(engine) = self.0.iter_mut().find(is_it) {
-            engine.end(watched.number);
+    fn end(&mut self, Watched(watched): Watched) {
+        let Some((of, number)) = watched else { return };
+        let is_it = |engine: &&mut Box<dyn Engine>| (&***engine as &dyn Any).type_id() == of;
+        if let Some(engine) = self.all.iter_mut().find(is_it) {
+            engine.end(number);
         }
     }
 }

@@ -148,9 +148,9 @@ impl Drop for Placing {
     }
 }
 
-/// Whether places are requested.
+/// Whether places are requested, by a [`Placing`] of this process.
 #[inline]
-pub(crate) fn are_asked() -> bool {
+pub fn are_asked() -> bool {
     ASKED.load(Ordering::Relaxed) > 0
 }
 
