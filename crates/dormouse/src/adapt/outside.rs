@@ -48,7 +48,8 @@ pin_project! {
 /// # Cost
 ///
 /// Within a group each poll leaves the group and enters it again, and copies one kilobyte. Neither
-/// its CPU time nor its time in a poll is the group's.
+/// its CPU time nor its time in a poll is the group's, and it is in no long poll
+/// ([`long_polls`](crate::long_polls)).
 pub fn outside<F: Future>(future: F) -> Outside<F> {
     Outside { future: Some(future) }
 }

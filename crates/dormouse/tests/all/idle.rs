@@ -65,6 +65,38 @@ fn visit(socket: &Path, request: &str) {
     }
 }
 
+/// A field of a `status` file, as a mask of signals.
+fn mask(status: &str, field: &str) -> u64 {
+    let text = std::fs::read_to_string(status).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    u64::from_str_radix(line.trim(), 16).unwrap()
+}
+
+#[test]
+fn four_threads_take_no_signal() {
+    in_child(|| {
+        let place = tempfile::tempdir().unwrap();
+        // SAFETY: the child has one thread.
+        #[expect(unsafe_code, reason = "only so an agent is told where its socket goes")]
+        unsafe {
+            std::env::set_var("DORMOUSE_RUNTIME_DIR", place.path());
+        }
+        let caught = || mask("/proc/self/status", "SigCgt:");
+        let (before, caught_before) = (switches(), caught());
+        let _agent = dormouse::init().unwrap();
+        dormouse::Group::new("work").scope(|| dormouse::probe!("work.begun"));
+        assert_eq!(caught(), caught_before, "no handler");
+        let threads = switches().into_keys().filter(|thread| !before.contains_key(thread));
+        let threads: Vec<_> = threads.collect();
+        assert_eq!(threads.len(), 4, "the agent, its door and two timers: {threads:?}");
+        let sent = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGALRM, libc::SIGCHLD, libc::SIGURG];
+        for (thread, name) in threads {
+            let blocked = mask(&format!("/proc/self/task/{thread}/status"), "SigBlk:");
+            assert!(sent.iter().all(|signal| blocked & 1 << (signal - 1) != 0), "{name}: {blocked:x}");
+        }
+    });
+}
+
 #[test]
 fn an_idle_agent_wakes_nobody() {
     in_child(|| {

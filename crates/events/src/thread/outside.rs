@@ -182,7 +182,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::{Context, Kind, Task, enter, switch};
+    use crate::{Context, Kind, Task, enter, switch, without_tasks};
 
     /// The poll of the calling thread, as another thread sees it.
     fn own() -> Option<SeenPoll> {
@@ -208,6 +208,8 @@ mod tests {
             assert!(now.is_same(&first), "{now:?} {first:?}");
             assert_eq!((now.polled, now.task, now.group), (71, 100 + n as u64, inner.id()));
         }
+        without_tasks(|| assert!(own().is_none(), "work of nobody"));
+        assert!(own().is_some_and(|now| now.is_same(&first)), "the poll goes on");
         assert!(PollLooker::new().unwrap().again(&first).is_some());
         drop(poll);
         assert!(own().is_none() && PollLooker::new().unwrap().again(&first).is_none());
