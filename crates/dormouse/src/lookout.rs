@@ -61,7 +61,7 @@ pub(crate) struct Engines {
 pub(crate) struct Watched(Option<(TypeId, u64)>);
 
 impl Watched {
-    /// What needs a lookout, and no engine.
+    /// Something that needs the thread, and no engine.
     pub(crate) const NOTHING: Self = Self(None);
 
     pub(crate) fn by<E: Engine>(number: u64) -> Self {

@@ -15,6 +15,7 @@
 //! | [`take_slow`] | the requests that took long |
 //! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
+//! | `wait` | a wait of a task that is over |
 //! | `rows` | what each thread has added up for each group |
 //! | `returned` | the largest sums that readers got |
 //! | [`exemplars`] | one of the last requests of each bucket of a group |
@@ -73,6 +74,7 @@ mod trace_context;
 mod traced;
 mod traces;
 mod unanswered;
+mod wait;
 mod waiting;
 mod waker;
 

@@ -8,11 +8,12 @@ use dormouse_clock::{stamp, ticks_to_ns};
 use crate::cpu;
 use crate::known::{Known, woken_by};
 use crate::places;
-use crate::rows::{self, Going, Wait};
+use crate::rows::{self, Going};
 use crate::slab;
 use crate::slot::Slot;
 use crate::stretch::DEPTH;
 use crate::trace_context::TraceContext;
+use crate::wait::Wait;
 use crate::waiting::{is_on, run};
 use crate::waker;
 

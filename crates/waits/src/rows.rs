@@ -48,6 +48,7 @@ use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::slot::{CpuTime, Slot, at};
 use crate::unanswered::UnansweredSums;
+use crate::wait::Wait;
 
 /// The groups that have rows of their own, by number. Further ones share the first row.
 pub(crate) const GROUPS: usize = 1025;
@@ -474,34 +475,5 @@ impl Row {
             Sums { ticks, open, beginnings, polling: load(&self.polling) }
         };
         self.sequence.read(read).0
-    }
-}
-
-/// A wait that is over, by stamps that do not go back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wait {
-    pub(crate) since: u64,
-    pub(crate) woken: u64,
-    pub(crate) ends: u64,
-}
-
-impl Wait {
-    /// A wait that ends now. `woken` is 0 if no wake was seen. Counters of two processors may
-    /// differ, so stamps are put in order.
-    #[inline]
-    pub(crate) fn new(since: u64, woken: u64, now: u64) -> Self {
-        let ends = now.max(since);
-        let woken = if woken == 0 { ends } else { woken.clamp(since, ends) };
-        Self { since, woken, ends }
-    }
-
-    #[inline]
-    pub(crate) fn awaited(self) -> u64 {
-        self.woken - self.since
-    }
-
-    #[inline]
-    pub(crate) fn runnable(self) -> u64 {
-        self.ends - self.woken
     }
 }

@@ -15,8 +15,9 @@ use dormouse_keys::unlikely;
 use crate::counts::{Time, add};
 use crate::cpu;
 use crate::places;
-use crate::rows::{self, Account, Going, Shelf, Wait};
+use crate::rows::{self, Account, Going, Shelf};
 use crate::slot::Slot;
+use crate::wait::Wait;
 use crate::waiting::{WAITS, run};
 
 /// How many stretches are visited, from the innermost.

@@ -24,7 +24,7 @@ use dormouse_keys::unlikely;
 use crate::arrival::{Arrival, QueuedTicks};
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
-use crate::rows::{self, Account, Going, Shelf, Wait};
+use crate::rows::{self, Account, Going, Shelf};
 use crate::seat::Seat;
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
@@ -32,6 +32,7 @@ use crate::slow;
 use crate::stretch::{Around, Stretch, leave};
 use crate::trace_context::TraceContext;
 use crate::traces;
+use crate::wait::Wait;
 use crate::waiting::{WAITS, run, run_begun};
 use crate::waker::{self, Lent};
 
