@@ -122,6 +122,28 @@ fn assert_near(is: f64, should: f64, part: f64) {
 }
 
 #[test]
+fn prometheus_has_burn_rates_of_objectives() {
+    let service = Service::visited();
+    let (slow, quick) = ("99% < 1us", "99% < 1h");
+    let objectives = format!("{HOT}: {slow}; GET *: {quick}");
+    let serving = Serving::start(service.runtime(), &[&service.target(), "--objective", &objectives], &[]);
+    let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
+    // As sloth and pyrra have it: those that missed it, of all.
+    let missed = |objective: &str| {
+        let of = |met: &str| {
+            format!(
+                r#"sum(rate(dormouse_objective_requests_total{{group="{HOT}",objective="{objective}"{met}}}[30s]))"#
+            )
+        };
+        format!("{} / {}", of(r#",met="false""#), of(""))
+    };
+    assert_near(prometheus.value(&missed(slow), |_| true), 1.0, 1e-9);
+    assert!(prometheus.value(&missed(quick), |_| true).abs() < 1e-9);
+    let target = format!(r#"dormouse_objective_target_ratio{{group="{HOT}",objective="{quick}"}}"#);
+    assert_near(prometheus.value(&target, |_| true), 0.99, 1e-9);
+}
+
+#[test]
 fn a_query_gives_cpu_per_request() {
     let service = Service::visited();
     let serving = Serving::of(&service);

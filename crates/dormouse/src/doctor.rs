@@ -6,7 +6,7 @@ use dormouse_sys::{Capability, State, records, thread};
 
 use crate::agent::{Answered, Asked};
 use crate::core::asleep::asleep;
-use crate::core::{ends, panics, ungrouped};
+use crate::core::{ends, objectives, panics, ungrouped};
 use crate::environment;
 use crate::features::cost::cost_check;
 use crate::features::{publish, stat, watch};
@@ -109,6 +109,7 @@ impl Answered for DoctorRequest {
             .chain([publish::capability()])
             .chain(panics::capability())
             .chain(outcomes_check())
+            .chain(objectives::capability())
             .chain(ungrouped::capability())
             .chain([cost_check()])
             .chain(stat::outliving_check())

@@ -33,6 +33,7 @@
 //! - `dormouse::actix` (feature `actix`): a middleware that charges requests to their routes;
 //! - [`Group::budget`], [`budgeted`]: a limit of CPU time for a group, or for one request, with a
 //!   function that is called when it is used up;
+//! - [`Group::objective`], [`objectives`]: how many requests were answered within a time, exactly;
 //! - [`Watch`]: reports each access to a variable, with thread, task, group, and the values before
 //!   and after;
 //! - [`mod@profile`]: which function uses the CPU time of a group, allocates, or faults; in pprof's
@@ -108,9 +109,10 @@ pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSit
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
-pub use dormouse_protocol::OutcomesRow;
+pub use dormouse_protocol::{Objective, ObjectiveError, ObjectiveRow, OutcomesRow};
 pub use features::budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
 pub use features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
+pub use features::objectives::{Objectives, ObjectivesError, objectives};
 pub use features::profile::{ProfileError, ProfileRun, ProfileSpec};
 pub use features::publish::{PublishError, Publishing};
 pub use features::recorder::{Recorder, RecorderError};

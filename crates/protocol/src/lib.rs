@@ -37,6 +37,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`WireId`] | an id of a trace or a span |
+//! | [`parse_length`], [`Objective`] | lengths of time and objectives, as people write them |
 //! | [`profile`], [`ProfileQuery`] | a profile as data, and as a query asks for it |
 //! | [`Verb`] | what each operation has: its name, its answer, its bounds |
 //! | `verbs` | the operations, a file for each subject |
@@ -49,6 +50,8 @@
 #![forbid(unsafe_code)]
 
 mod id;
+mod length;
+mod objective;
 pub mod profile;
 mod profile_query;
 mod verb;
@@ -66,7 +69,9 @@ pub use file::{
 #[cfg(feature = "read-files")]
 pub use file_reader::{FileError, FilePart, FileReader};
 pub use id::WireId;
+pub use length::{LENGTH_FORM, LengthText, parse_length};
 pub use message::{Code, Request, Response, WireError};
+pub use objective::{GroupObjective, Objective, ObjectiveError, PercentText, parse_percent};
 pub use profile_query::ProfileQuery;
 pub use verb::{Each, Memory, Verb};
 pub use verbs::*;

@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use dormouse_clock::{begin_sharing, shared_stamp, stamp};
+use dormouse_clock::{begin_sharing, shared_stamp, stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
 use crate::arrival::{Arrival, QueuedTicks};
@@ -211,17 +211,16 @@ impl TaskWaits {
     pub fn forget(&mut self) {
         if let Some(slot) = self.0.take() {
             // SAFETY: a slot stays.
-            end(unsafe { slot.as_ref() }, None);
+            let _no_age = end(unsafe { slot.as_ref() }, None);
         }
     }
 
-    /// Ends the task.
+    /// Ends the task. Returns the age of a request, in nanoseconds; `None` also if it began while
+    /// times were not taken.
     #[inline]
-    pub fn end(&mut self, as_what: TaskEnd) {
-        if let Some(slot) = self.0.take() {
-            // SAFETY: a slot stays.
-            end(unsafe { slot.as_ref() }, Some(as_what));
-        }
+    pub fn end(&mut self, as_what: TaskEnd) -> Option<u64> {
+        // SAFETY: a slot stays.
+        self.0.take().and_then(|slot| end(unsafe { slot.as_ref() }, Some(as_what)))
     }
 
     // Not cold, as the rest of the way is not: nothing would be inlined.
@@ -306,7 +305,7 @@ impl TaskWaits {
 
 impl Drop for TaskWaits {
     fn drop(&mut self) {
-        self.end(TaskEnd::NoRequest);
+        let _no_age = self.end(TaskEnd::NoRequest);
     }
 }
 
@@ -332,18 +331,18 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     account.row.task_begins(run, now);
 }
 
-/// The task leaves its slot. `None` instead of how it ends: it has had no times.
+/// The task leaves its slot. `None` instead of how it ends: it has had no times. Returns the age of
+/// a request, in nanoseconds.
 #[cold]
-fn end(slot: &'static Slot, as_what: Option<TaskEnd>) {
-    if let Some(shelf) = rows::own()
-        && let Some(account) = shelf.account(slot.group.load(Ordering::Relaxed))
-    {
-        end_times(slot, shelf, account, as_what);
-    }
+fn end(slot: &'static Slot, as_what: Option<TaskEnd>) -> Option<u64> {
+    let shelf = rows::own();
+    let account = shelf.and_then(|shelf| Some((shelf, shelf.account(slot.group.load(Ordering::Relaxed))?)));
+    let age = account.and_then(|(shelf, account)| end_times(slot, shelf, account, as_what));
     // Release: who finds it even may find another task's.
     slot.life.fetch_add(1, Ordering::Release);
     slot.polling.store(0, Ordering::Relaxed);
     waker::end(slot);
+    age
 }
 
 /// The stretch is over, in which the thread is if nothing was entered inside of it.
@@ -356,31 +355,40 @@ fn end_forgotten(going: Going, shelf: &'static Shelf) {
     }
 }
 
-fn end_times(slot: &'static Slot, shelf: &'static Shelf, account: Account, as_what: Option<TaskEnd>) {
+fn end_times(
+    slot: &'static Slot,
+    shelf: &'static Shelf,
+    account: Account,
+    as_what: Option<TaskEnd>,
+) -> Option<u64> {
     let begins = slot.polling.load(Ordering::Relaxed);
     if begins != 0 {
-        return end_forgotten(Going { slot, begins }, shelf);
+        end_forgotten(Going { slot, begins }, shelf);
+        return None;
     }
     let run = run();
     if slot.run.load(Ordering::Relaxed) != run {
-        return;
+        return None;
     }
     let since = slot.since.load(Ordering::Relaxed);
     let Some(as_what) = as_what else {
-        return account.row.task_ends(run, Wait::new(since, 0, since));
+        account.row.task_ends(run, Wait::new(since, 0, since));
+        return None;
     };
     let wait = Wait::new(since, slot.woken.load(Ordering::Relaxed), stamp());
     account.row.task_ends(run, wait);
     let begun = slot.begun.load(Ordering::Relaxed);
-    if begun != 0 && as_what != TaskEnd::NoRequest {
-        let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
-        let (lasted, ends, trace) = (wait.ends - begun, wait.ends, slot.traced.get());
-        if as_what == TaskEnd::Answered {
-            let is_longest = account.counts.count(Time::Request, lasted, task);
-            exemplars::ended(Ended { task, group, lasted, ends, trace, is_longest });
-        } else {
-            shelf.unanswered(group).count(lasted);
-        }
-        slow::ends(task, group, lasted, trace);
+    if begun == 0 || as_what == TaskEnd::NoRequest {
+        return None;
     }
+    let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
+    let (lasted, ends, trace) = (wait.ends - begun, wait.ends, slot.traced.get());
+    if as_what == TaskEnd::Answered {
+        let is_longest = account.counts.count(Time::Request, lasted, task);
+        exemplars::ended(Ended { task, group, lasted, ends, trace, is_longest });
+    } else {
+        shelf.unanswered(group).count(lasted);
+    }
+    slow::ends(task, group, lasted, trace);
+    Some(ticks_to_ns(lasted))
 }

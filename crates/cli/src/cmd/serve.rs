@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::exit::Outcome;
 use crate::output::Context;
 use crate::sample::events::EventRequest;
+use crate::sample::objectives::ObjectiveList;
 use crate::serve::{self, Settings};
 use crate::target::Target;
 use crate::user::uid_of;
@@ -44,6 +45,10 @@ pub(crate) struct Args {
     /// Take no times of tasks, which cost the services a little of each poll
     #[arg(long)]
     no_waits: bool,
+    /// Have the services count requests by objectives, as in 'GET /*: 99.9% < 250ms; POST *: 99% <
+    /// 1s': globs of groups, and the share of their requests to be answered within a time
+    #[arg(long = "objective", value_name = "OBJECTIVES")]
+    objectives: Option<ObjectiveList>,
     /// Also answer requests for this host name, which a proxy or a cluster may use for this machine
     #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<String>,
@@ -80,6 +85,7 @@ impl Subcommand for Args {
             push_proxy: self.push_proxy,
             events: self.events.clone(),
             waits: !self.no_waits,
+            objectives: self.objectives.clone().unwrap_or_default(),
             names: self.allow_host.clone(),
         };
         serve::run(settings, super::verbs(), context)

@@ -17,6 +17,7 @@ use crate::live;
 use crate::output::{Context, is_interactive};
 use crate::render::watch::Watch;
 use crate::sample::events::EventRequest;
+use crate::sample::objectives::ObjectiveList;
 use crate::sample::source::Source;
 use crate::signals::Signals;
 use crate::verb::Asked;
@@ -56,6 +57,11 @@ pub(crate) struct Request {
     /// Show where tasks spend their time, and latencies of requests (key w)
     #[arg(short, long)]
     waits: bool,
+    /// Count requests by objectives while this runs, as in 'GET /*: 99.9% < 250ms; POST *: 99% <
+    /// 1s': globs of groups, and the share of their requests to be answered within a time
+    #[arg(long = "objective", value_name = "OBJECTIVES")]
+    #[serde(rename = "objective")]
+    objectives: Option<ObjectiveList>,
 }
 
 type Interval = Length<SHORTEST_MS>;
@@ -91,13 +97,16 @@ impl Asked for Request {
     }
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
-        let Request { interval: Length(interval), events, waits, .. } = self;
+        let Request { interval: Length(interval), events, waits, objectives, .. } = self;
         let form = self.form(context.json, is_interactive());
         // The live view catches them itself, before it has the terminal.
         let signals = matches!(form, Form::Printed(_)).then(|| context.cancel()).transpose()?;
         let mut source = Source::open(&subject.target, events, context.patience)?;
         if *waits {
             source.begin_waits()?;
+        }
+        if let Some(objectives) = objectives {
+            source.begin_objectives(objectives)?;
         }
         match (form, signals) {
             (Form::Printed(count), Some(signals)) => print(source, *interval, count, &signals, context),

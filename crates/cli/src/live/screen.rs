@@ -1,6 +1,6 @@
 //! The state of the live view and how keys change it, independent of a terminal.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering as RowOrder, Reverse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -112,11 +112,13 @@ impl Screen {
     /// A table's columns.
     pub(super) fn columns(&self, pane: Pane) -> Vec<Column> {
         let view = self.view.as_ref();
-        match pane {
+        let mut columns = match pane {
             Pane::Groups if self.shows_waits => wait_columns(),
             Pane::Groups => group_columns(view.map_or(&[], |view| &view.events)),
-            Pane::Threads => thread_columns(view.map_or(&[], |view| &view.thread_events)),
-        }
+            Pane::Threads => return thread_columns(view.map_or(&[], |view| &view.thread_events)),
+        };
+        Column::of_rows(&mut columns, view.map_or(&[][..], View::groups).iter());
+        columns
     }
 
     pub(super) fn place(&self, pane: Pane) -> Place {
@@ -135,7 +137,8 @@ impl Screen {
         let mut rows: Vec<&Row> =
             rows.iter().filter(|row| row.name.to_lowercase().contains(&filter)).collect();
         rows.sort_by(|a, b| {
-            let order = columns[place.column].compare(a, b);
+            // A column may leave with the last row that had its figure.
+            let order = columns.get(place.column).map_or(RowOrder::Equal, |column| column.compare(a, b));
             if place.is_inverted { order.reverse() } else { order }
         });
         rows.into_iter().map(|row| cells(&columns, row, Digits::Few)).collect()

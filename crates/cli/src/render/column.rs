@@ -31,6 +31,8 @@ pub(crate) struct Column {
     pub(crate) leaves: u8,
     /// Whether rows stand in the order of this column at first.
     pub(crate) sorts: bool,
+    /// Whether the column is left out if no row has the figure.
+    if_any: bool,
     shown: Shown,
 }
 
@@ -56,6 +58,7 @@ impl Column {
             title: column.title.to_owned(),
             leaves: column.leaves,
             sorts: column.sorts,
+            if_any: column.if_any,
             shown: Shown::Figure(at, column.part, column.unit),
         };
         columns.into_iter().map(column).collect()
@@ -70,13 +73,29 @@ impl Column {
             unit if name.contains(unit) => name,
             unit => format!("{name} {}", clean(unit)),
         };
-        Column { title, leaves: EVENTS_LEAVE, sorts: false, shown: Shown::Count(event.clone()) }
+        Column {
+            title,
+            leaves: EVENTS_LEAVE,
+            sorts: false,
+            if_any: false,
+            shown: Shown::Count(event.clone()),
+        }
     }
 
     /// An event's column, with its rate.
     pub(crate) fn rate(event: &str) -> Column {
         let (title, shown) = (format!("{}/s", clean(event)), Shown::Rate(event.to_owned()));
-        Column { title, leaves: EVENTS_LEAVE, sorts: false, shown }
+        Column { title, leaves: EVENTS_LEAVE, sorts: false, if_any: false, shown }
+    }
+
+    /// Leaves out the columns that no row has, if they are such.
+    pub(crate) fn of_rows<'a>(columns: &mut Vec<Column>, rows: impl Iterator<Item = &'a Row> + Clone) {
+        columns.retain(|column| match &column.shown {
+            Shown::Figure(at, part, _) if column.if_any => {
+                rows.clone().any(|row| row.value(*at, *part) != FigureValue::Absent)
+            }
+            _ => true,
+        });
     }
 
     /// The order of two rows by this column: names go up, numbers down, missing ones come last.
@@ -108,12 +127,17 @@ impl Column {
 }
 
 /// A table of rows, its first column on the left.
-pub(crate) fn table<'a>(columns: &[Column], rows: impl IntoIterator<Item = &'a Row>) -> Table {
+pub(crate) fn table<'a>(
+    mut columns: Vec<Column>,
+    rows: impl IntoIterator<Item = &'a Row, IntoIter: Clone>,
+) -> Table {
+    let rows = rows.into_iter();
+    Column::of_rows(&mut columns, rows.clone());
     let title =
         |(at, column): (usize, &Column)| format!("{}{}", if at == 0 { "" } else { ">" }, column.title);
     let mut table = Table::new(columns.iter().enumerate().map(title));
     for row in rows {
-        table.row(cells(columns, row, Digits::All));
+        table.row(cells(&columns, row, Digits::All));
     }
     table
 }

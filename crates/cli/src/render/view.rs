@@ -158,21 +158,21 @@ impl View {
     /// Groups, the CPU time in no group, and the process that all of it sums up to.
     pub(crate) fn group_table(&self) -> Option<Table> {
         let inside = self.inside.as_ref()?;
-        Some(table(&group_columns(&self.events), inside.groups.iter().chain(&self.sums())))
+        Some(table(group_columns(&self.events), inside.groups.iter().chain(&self.sums())))
     }
 
     /// Where the tasks of groups spend their time, if that is known.
     fn wait_table(&self) -> Option<Table> {
         let mut groups = self.groups().iter().filter(|row| row.has_waits).peekable();
         groups.peek()?;
-        Some(table(&wait_columns(), groups))
+        Some(table(wait_columns(), groups))
     }
 
     /// The tables of groups and threads below a line about the process.
     pub(crate) fn text(&self, who: &str) -> String {
         let tables = self.group_table().into_iter().chain(self.wait_table());
         let groups: Vec<String> = tables.map(|table| table.render(HEAD) + "\n").collect();
-        let threads = table(&thread_columns(&self.thread_events), &self.threads).render(HEAD);
+        let threads = table(thread_columns(&self.thread_events), &self.threads).render(HEAD);
         let mut text = format!("{}\n{}{threads}", self.headline(who), groups.concat());
         if !self.of_groups.is_empty() {
             let events: Vec<String> = self.of_groups.iter().map(|event| clean(event)).collect();

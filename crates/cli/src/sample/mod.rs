@@ -2,6 +2,7 @@
 
 pub(crate) mod delta;
 pub(crate) mod events;
+pub(crate) mod objectives;
 pub(crate) mod profiling;
 pub(crate) mod source;
 pub(crate) mod tasks;

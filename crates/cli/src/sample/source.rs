@@ -11,6 +11,7 @@ use dormouse_protocol::{Clock, CountAnswer, Hello, Stat, StatPart, StatRequest, 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::events::{EventRequest, TASK_CLOCK, warn};
+use super::objectives::ObjectiveList;
 use super::tasks::Tasks;
 use super::totals::Sample;
 use crate::client::{Client, waits};
@@ -85,12 +86,26 @@ impl Source {
 
     /// Has the times of tasks taken from now on.
     pub(crate) fn begin_waits(&mut self) -> Outcome<()> {
-        let Some((client, _)) = &mut self.agent else {
-            let message = format!("{} has no dormouse in it, which could take times of tasks", self.who);
-            return Err(Failure::new(Exit::Unsupported, message).hint("call dormouse::init() at its start"));
-        };
+        let client = self.client("take times of tasks")?;
         let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
         waits::begin(client, request).map(drop)
+    }
+
+    /// Has requests counted by these objectives from now on.
+    pub(crate) fn begin_objectives(&mut self, objectives: &ObjectiveList) -> Outcome<()> {
+        if objectives.is_empty() {
+            return Ok(());
+        }
+        objectives.ask(self.client("count requests by objectives")?)
+    }
+
+    fn client(&mut self, does: &str) -> Outcome<&mut Client> {
+        let who = &self.who;
+        let (client, _) = self.agent.as_mut().ok_or_else(|| {
+            let message = format!("{who} has no dormouse in it, which could {does}");
+            Failure::new(Exit::Unsupported, message).hint("call dormouse::init() at its start")
+        })?;
+        Ok(client)
     }
 
     /// The events that have a column of their own: the CPU time has one anyway.

@@ -57,10 +57,11 @@ use crate::client::session::Subject;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, say};
 use crate::sample::events::EventRequest;
+use crate::sample::objectives::ObjectiveList;
 use crate::target::Target;
 use crate::verb::Offer;
 use guard::Guard;
-use hub::Hub;
+use hub::{Hub, Terms};
 use live::LiveStreams;
 use page::PageFile;
 use routes::{App, ServerInfo};
@@ -86,6 +87,8 @@ pub(crate) struct Settings {
     pub(crate) events: EventRequest,
     /// Whether times of tasks are taken.
     pub(crate) waits: bool,
+    /// The objectives by which requests are counted.
+    pub(crate) objectives: ObjectiveList,
     /// Names that this machine is called by, in small letters.
     pub(crate) names: Vec<String>,
 }
@@ -135,12 +138,13 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
         None => Token::of_listener(address)?,
     };
     announce(address, &token, context)?;
-    let Settings { targets, users, public_metrics, push_proxy, events, waits, names, .. } = settings;
+    let Settings { targets, users, public_metrics, push_proxy, events, waits, objectives, names, .. } =
+        settings;
     let (end, ended) = watch::channel(false);
     let app = Arc::new(App {
         guard: Guard { token, names, public_metrics },
         page_file: PageFile::new(),
-        hub: Hub::new(targets, users, events, waits),
+        hub: Hub::new(targets, users, Terms::new(events, waits, objectives)),
         run_slots: RunSlots::new(ended.clone()),
         live_streams: LiveStreams::new(ended.clone()),
         server_info: ServerInfo::new(),

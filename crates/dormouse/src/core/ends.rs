@@ -110,9 +110,19 @@ impl TaskOutcome {
         self.number.into()
     }
 
+    /// Whether the task failed, by an error or by a panic.
+    pub(crate) fn is_failed(self) -> bool {
+        self.number == Ending::Error as u8 || self.number == PANICKED
+    }
+
+    /// Whether the task was dropped before its end.
+    pub(crate) fn is_cancelled(self) -> bool {
+        self.number == Ending::Cancelled as u8
+    }
+
     /// Whether the task ended without an answer.
     pub(crate) fn is_unanswered(self) -> bool {
-        self.is_unwound || self.number == Ending::Cancelled as u8
+        self.is_unwound || self.is_cancelled()
     }
 }
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
-use dormouse_protocol::{GroupRow, OutcomesRow};
+use dormouse_protocol::{GroupRow, ObjectiveRow, OutcomesRow};
 
 use crate::core::ends::{Ending, OUTCOMES, TaskOutcome, outcome_of, own_words};
+use crate::core::objectives::{ObjectiveCounts, OfGroup};
 use crate::core::own_probes;
 use crate::core::record::floor_char_boundary;
 use crate::core::registry::{self, Inner, Registry};
@@ -189,6 +190,21 @@ impl Group {
         self.0.context.read()
     }
 
+    /// Reads how many of the group's requests have met and missed its objectives
+    /// ([`Group::objective`]), whoever has set them.
+    ///
+    /// # Cost
+    ///
+    /// Reads a line of the cache for each two objectives.
+    pub fn read_objectives(self) -> Vec<ObjectiveRow> {
+        self.0.objectives.get().map_or_else(Vec::new, ObjectiveCounts::rows)
+    }
+
+    /// All groups, for objectives.
+    pub(crate) fn all_of_groups() -> Vec<OfGroup> {
+        REGISTRY.all().into_iter().map(Inner::of_group).collect()
+    }
+
     /// Reads all groups, in order of creation, and their counts if `counts` is true. Each thread is
     /// read once.
     pub(crate) fn read_all(counts: bool) -> Vec<(GroupRow, Vec<Count>)> {
@@ -219,6 +235,7 @@ impl Group {
             finished: tasks.finished(),
             counts: Vec::new(),
             waits: None,
+            objectives: self.read_objectives(),
             outliving: None,
         }
     }
@@ -254,6 +271,14 @@ impl Group {
             return;
         }
         self.end_as(number, outcome_of(number, Ending::Completed));
+    }
+
+    /// Ends a task; `age_ns` is the age of a request whose times were taken.
+    pub(crate) fn end_aged(self, number: u64, outcome: TaskOutcome, age_ns: Option<u64>) {
+        if let Some((age_ns, objectives)) = age_ns.zip(self.0.objectives.get()) {
+            objectives.count(age_ns, outcome);
+        }
+        self.end_as(number, outcome);
     }
 
     pub(crate) fn end_as(self, number: u64, outcome: TaskOutcome) {

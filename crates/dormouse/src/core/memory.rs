@@ -4,6 +4,7 @@
 pub(crate) use dormouse_sys::memory::{Step, is_there};
 
 use super::group::Group;
+use super::objectives;
 
 /// For a word or two.
 pub(crate) const SOME: usize = 64 * 1024;
@@ -14,6 +15,9 @@ pub(crate) const MUCH: usize = 512 * 1024;
 /// The memory of an answer for each key, group and thread: some hundred bytes, first as a structure
 /// and then as text.
 pub(crate) const EACH: usize = 1024;
+
+/// The memory of an objective of a group, as a row and as text.
+const EACH_OBJECTIVE: usize = 128;
 
 /// The memory of the times of one group, at most: four histograms of some six hundred buckets, and
 /// an exemplar for each power of two of one, as rows and as text.
@@ -26,7 +30,7 @@ pub(crate) fn is_there_for_keys() -> bool {
 
 /// Whether there is memory for an answer about all groups.
 pub(crate) fn is_there_for_groups() -> bool {
-    is_there(Group::most() * EACH)
+    is_there(Group::most() * (EACH + objectives::most() * EACH_OBJECTIVE))
 }
 
 /// Whether there is memory for an answer about all threads.

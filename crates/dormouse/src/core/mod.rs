@@ -8,6 +8,7 @@ pub(crate) mod ends;
 pub(crate) mod group;
 pub(crate) mod library;
 pub(crate) mod memory;
+pub(crate) mod objectives;
 mod own_probes;
 pub(crate) mod panics;
 pub(crate) mod price;

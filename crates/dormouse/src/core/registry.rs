@@ -30,6 +30,7 @@ use dormouse_events::Context;
 use dormouse_sys::otel::ThreadContext;
 use dormouse_sys::sync::{OnceBox, OnceRef};
 
+use crate::core::objectives::{ObjectiveCounts, OfGroup, group_begins};
 use crate::core::tasks::Tasks;
 
 /// How many groups a process can have. Names beyond that share the group `other`.
@@ -47,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) name: &'static str,
     pub(crate) context: &'static Context,
     pub(crate) tasks: Tasks,
+    pub(crate) objectives: OnceBox<ObjectiveCounts>,
     /// The bytes that threads publish while the group is current.
     published: ThreadContext,
 }
@@ -69,9 +71,16 @@ pub(crate) struct Registry {
 pub(crate) fn hidden() -> &'static Inner {
     static HIDDEN: OnceBox<Inner> = OnceBox::new();
     HIDDEN.get_or_init(|| {
-        let (tasks, published) = (Tasks::new(), ThreadContext::of(""));
-        Box::new(Inner { name: "", context: Context::new(), tasks, published })
+        let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(""), OnceBox::new());
+        Box::new(Inner { name: "", context: Context::new(), tasks, objectives, published })
     })
+}
+
+impl Inner {
+    /// The group for objectives.
+    pub(crate) fn of_group(&'static self) -> OfGroup {
+        OfGroup { id: self.context.id(), name: self.name, counts: &self.objectives }
+    }
 }
 
 impl Registry {
@@ -119,8 +128,8 @@ impl Registry {
         let context = self.context();
         // SAFETY: just made, and freed below only, where no other thread has seen it.
         let own_name_of = unsafe { &*own_name };
-        let (tasks, published) = (Tasks::new(), ThreadContext::of(name));
-        let inner = Inner { name: own_name_of, context, tasks, published };
+        let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(name), OnceBox::new());
+        let inner = Inner { name: own_name_of, context, tasks, objectives, published };
         let own = Box::into_raw(Box::new(inner));
         // SAFETY: as above.
         let shown: &'static Inner = unsafe { &*own };
@@ -128,7 +137,9 @@ impl Registry {
         let there = self.way(name).map(|place| place.get_or_init(|| shown)).find(|there| there.name == name);
         // There are more places than groups, so the way does not end before.
         let there = there.unwrap_or(shown);
-        if !ptr::eq(there, shown) {
+        if ptr::eq(there, shown) {
+            group_begins(there.of_group());
+        } else {
             context.set_shown(None);
             self.spare(context);
             // SAFETY: both are from `into_raw`, and no other thread has them.

@@ -340,12 +340,12 @@ impl Drop for Task {
             return;
         }
         let outcome = outcome_of(self.id(), self.ending);
-        self.waits.end(match is_request(self.id()) {
+        let age_ns = self.waits.end(match is_request(self.id()) {
             false => TaskEnd::NoRequest,
             true if outcome.is_unanswered() => TaskEnd::Unanswered,
             true => TaskEnd::Answered,
         });
-        self.group.end_as(self.id(), outcome);
+        self.group.end_aged(self.id(), outcome, age_ns);
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod learning;
 pub(crate) mod limit;
 pub(crate) mod long_polls;
 pub mod metrics;
+pub(crate) mod objectives;
 #[cfg(feature = "opentelemetry")]
 pub mod opentelemetry;
 pub mod profile;

@@ -20,6 +20,7 @@ mod long_polls;
 mod many_tasks;
 mod metrics;
 mod model;
+mod objectives;
 mod opentelemetry;
 mod outcomes;
 mod outliving;

@@ -150,6 +150,7 @@ fn group(id: u32, name: &str) -> GroupRow {
         polls: 987_654,
         counts: Vec::new(),
         waits: None,
+        objectives: Vec::new(),
         outliving: None,
     }
 }

@@ -1,5 +1,6 @@
 //! The figures of a group.
 
+mod entry;
 mod values;
 
 use dormouse_metrics::MetricFamily;
@@ -7,47 +8,14 @@ use dormouse_metrics::MetricKind::{Counter, Gauge, Histogram};
 use dormouse_metrics::MetricUnit::{Seconds, Things};
 
 use super::{
-    EVENTS_LEAVE, Figure, FigureColumn, FigureJson as Json, FigureMetric, FigurePart as Part,
-    FigureSums as Sums, FigureUnit as Unit, FigureValue, FigureView as View, percent, slowest_trace,
+    EVENTS_LEAVE, Figure, FigureJson as Json, FigurePart as Part, FigureSums as Sums, FigureUnit as Unit,
+    FigureValue, FigureView as View, percent, slowest_trace,
 };
-use crate::verbs::{GroupRow, HistogramRow, WaitsRow};
-use values::{TASK_TIME, outcome, outliving};
+use crate::verbs::{HistogramRow, WaitsRow};
+use entry::{column, cpu, histogram, metric, task_time, time, value};
+use values::{objectives, outcome, outliving, worst_objective};
 
-pub use values::REQUESTS;
-
-/// A group's rows over three spans of time, from which figures are computed. A reader that only has
-/// totals, such as metrics, passes one row three times.
-#[derive(Debug, Clone, Copy)]
-pub struct GroupSpan<'a> {
-    /// The totals since the service began.
-    pub now: &'a GroupRow,
-    /// The totals since the reader began.
-    pub counted: &'a GroupRow,
-    /// The totals of the last interval.
-    pub recent: &'a GroupRow,
-    /// The length of that interval, in nanoseconds.
-    pub interval_ns: u64,
-    /// Whether the CPU time of groups is refused.
-    pub is_refused: bool,
-}
-
-/// How a figure of a group is computed.
-#[derive(Debug, Clone, Copy)]
-pub enum GroupFigure {
-    /// A value that each row has.
-    Value(fn(&GroupSpan<'_>) -> FigureValue),
-    /// A value that is absent while the CPU time of groups is refused.
-    Cpu(fn(&GroupSpan<'_>) -> FigureValue),
-    /// A time of the last interval, absent while times of tasks are not taken.
-    Time(fn(&WaitsRow) -> FigureValue),
-    /// A histogram of the last interval, likewise.
-    Histogram {
-        /// Where a row has it.
-        of: fn(&WaitsRow) -> &HistogramRow,
-        /// The same place, for those who take it.
-        of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
-    },
-}
+pub use values::{GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
 
 /// In texts, buckets of requests end at 2 to the power of these, in seconds: from 244 µs to 16 s,
 /// each four times as long as the one before.
@@ -199,6 +167,42 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
             Some(of) if !of.own.is_empty() => FigureValue::Counts(of.own.clone()),
             _ => FigureValue::Absent,
         })
+    },
+    Figure {
+        help: "Share of the requests that met their objective; of several, the one that is missed most.",
+        json: Json::Everywhere,
+        columns: &[
+            column(View::Top, 33, "MET %", Unit::Percent).leaves(4).if_any(),
+            column(View::TopWaits, 24, "MET %", Unit::Percent).leaves(4).if_any(),
+            column(View::Stat, 38, "MET %", Unit::Percent).if_any(),
+            column(View::Page, 33, "Met %", Unit::Percent).leaves(1),
+        ],
+        ..value("met_percent", |group| {
+            worst_objective(group, |of| (of.all() > 0).then(|| percent(of.met, of.all())).into())
+        })
+    },
+    Figure {
+        help: "Requests that missed that objective.",
+        json: Json::Everywhere,
+        columns: &[column(View::Stat, 39, "MISSED", Unit::Whole).if_any()],
+        ..value("missed", |group| worst_objective(group, |of| of.missed.into()))
+    },
+    Figure {
+        help: "That objective.",
+        json: Json::Everywhere,
+        ..value("objective", |group| worst_objective(group, |of| FigureValue::Text(of.objective.to_string())))
+    },
+    // An exporter adds the points of both metrics: each objective has its own.
+    Figure {
+        json: Json::Everywhere,
+        metric: Some(metric(&OBJECTIVE_REQUESTS)),
+        ..value("objectives_met", |group| objectives(group, |of| of.met))
+    },
+    Figure {
+        help: "Requests that missed each objective, by failing or by taking longer.",
+        json: Json::Everywhere,
+        metric: Some(metric(&OBJECTIVE_TARGET)),
+        ..value("objectives_missed", |group| objectives(group, |of| of.missed))
     },
     Figure {
         json: Json::Everywhere,
@@ -458,39 +462,6 @@ pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[
         })
     },
 ];
-
-const fn column(view: View, place: u8, title: &'static str, unit: Unit) -> FigureColumn {
-    FigureColumn::new(view, place, title, unit)
-}
-
-const fn metric(family: &'static MetricFamily) -> FigureMetric {
-    FigureMetric { family, label: None }
-}
-
-const fn task_time(state: &'static str) -> FigureMetric {
-    FigureMetric { family: &TASK_TIME, label: Some(("state", state)) }
-}
-
-const fn value(key: &'static str, of: fn(&GroupSpan<'_>) -> FigureValue) -> Figure<GroupFigure> {
-    Figure::new(key, GroupFigure::Value(of))
-}
-
-const fn cpu(key: &'static str, of: fn(&GroupSpan<'_>) -> FigureValue) -> Figure<GroupFigure> {
-    Figure::new(key, GroupFigure::Cpu(of))
-}
-
-const fn time(key: &'static str, of: fn(&WaitsRow) -> FigureValue) -> Figure<GroupFigure> {
-    Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, GroupFigure::Time(of)) }
-}
-
-const fn histogram(
-    key: &'static str,
-    of: fn(&WaitsRow) -> &HistogramRow,
-    of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
-) -> Figure<GroupFigure> {
-    let of = GroupFigure::Histogram { of, of_mut };
-    Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, of) }
-}
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use serde::{Serialize, Serializer};
 
 pub use durations::{Durations, slowest_trace};
 pub use events::{EVENT_FAMILIES, OTHER_EVENTS};
-pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan, REQUESTS};
+pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
 pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};
 
 /// One figure. `Of` computes it: a function, or for groups a [`GroupFigure`].
@@ -113,6 +113,8 @@ pub struct FigureColumn {
     pub leaves: u8,
     /// Whether rows are sorted by this column at first.
     pub sorts: bool,
+    /// Whether a text shows the column only if some row has the figure.
+    pub if_any: bool,
 }
 
 /// Columns of events are left out after columns with a lower number, and before those with a higher
@@ -211,7 +213,7 @@ impl FigureJson {
 impl FigureColumn {
     /// The column at that place of a view.
     pub const fn new(view: FigureView, place: u8, title: &'static str, unit: FigureUnit) -> Self {
-        Self { view, place, title, unit, part: FigurePart::All, leaves: 0, sorts: false }
+        Self { view, place, title, unit, part: FigurePart::All, leaves: 0, sorts: false, if_any: false }
     }
 
     /// Makes the column show this number of the histogram.
@@ -224,6 +226,12 @@ impl FigureColumn {
     #[must_use]
     pub const fn leaves(self, leaves: u8) -> Self {
         Self { leaves, ..self }
+    }
+
+    /// Makes the column one that a text shows only if some row has the figure.
+    #[must_use]
+    pub const fn if_any(self) -> Self {
+        Self { if_any: true, ..self }
     }
 
     /// Makes the column the one by which rows are sorted at first.

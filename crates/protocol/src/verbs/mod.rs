@@ -6,6 +6,7 @@ mod doctor;
 mod hello;
 mod keys;
 mod long_polls;
+mod objectives;
 mod places;
 mod profile;
 mod record;
@@ -37,6 +38,7 @@ macro_rules! for_each_verb {
             Events(count::EventsRequest),
             Count(count::CountRequest),
             Waits(waits::WaitsRequest),
+            Objectives(objectives::ObjectivesRequest),
             Doctor(doctor::DoctorRequest),
             Watch(watch::WatchRequest),
             WatchReport(watch::WatchReportRequest),

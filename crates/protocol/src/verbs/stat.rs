@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::objectives::ObjectiveRow;
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
 
@@ -164,6 +165,9 @@ pub struct GroupRow {
     /// group whose number is past those that have times of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<WaitsRow>>,
+    /// The requests by each objective by which somebody counts them; eight at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<ObjectiveRow>,
     /// Parts of requests that are still there after their requests. Absent if there are none, or
     /// none that the totals of tasks prove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -291,6 +295,7 @@ impl GroupRow {
             outcomes: self.outcomes.as_ref().zip(before.outcomes.as_ref()).map(|(now, it)| now.since(it)),
             polls: self.polls.saturating_sub(before.polls),
             counts: self.counts.iter().filter_map(count).collect(),
+            objectives: ObjectiveRow::all_since(&self.objectives, &before.objectives),
             // Times that were not taken before have no difference.
             waits: self.waits.as_ref().zip(before.waits.as_ref()).map(|(now, it)| Box::new(now.since(it))),
             ..self.clone()

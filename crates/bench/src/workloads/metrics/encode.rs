@@ -129,6 +129,7 @@ fn group(id: u32) -> GroupRow {
         polls: 987_654,
         counts: Vec::new(),
         waits: Some(Box::new(waits)),
+        objectives: Vec::new(),
         outliving: None,
     }
 }

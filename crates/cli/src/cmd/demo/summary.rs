@@ -205,6 +205,7 @@ mod tests {
             polls: 0,
             counts: Vec::new(),
             waits: None,
+            objectives: Vec::new(),
             outliving: None,
         }
     }

@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use super::Request;
 use super::account::Account;
 use super::figures::Figure;
 use super::json::Figures;
@@ -33,7 +34,7 @@ use crate::output::{Context, FAIR, HEAD, say};
 use crate::render::column::{NOT_COUNTED, ms};
 use crate::render::table::Table;
 use crate::sample::delta::Window;
-use crate::sample::events::{self, EventRequest};
+use crate::sample::events;
 use crate::sample::source::Source;
 use crate::sample::tasks::own_peak;
 use crate::sample::totals::Usage;
@@ -149,16 +150,15 @@ impl Used {
 pub(super) fn run(
     command: &[OsString],
     repeat: Option<NonZero<u32>>,
-    request: &EventRequest,
-    has_waits: bool,
+    request: &Request,
     context: &mut Context,
 ) -> Outcome {
     let caught = Caught::new()?;
     // Before it runs: a name that is no event is not to cost a run.
-    let outside = request.of_any_process()?;
+    let outside = request.events.of_any_process()?;
     let mut runs: Vec<Run> = Vec::new();
     for n in 1..=repeat.map_or(1, NonZero::get) {
-        let run = once(command, request, has_waits, &caught, context.patience)?;
+        let run = once(command, request, &caught, context.patience)?;
         if context.json {
             let inside = run.inside.as_ref().map(|(inside, ns)| (ns, &inside.source, inside.window.delta()));
             let account = inside.as_ref().map(|(ns, source, delta)| (**ns, Account::of(source, delta)));
@@ -188,21 +188,15 @@ pub(super) fn run(
     Ok(first.map_or(Exit::Ok, Exit::Child))
 }
 
-fn once(
-    command: &[OsString],
-    request: &EventRequest,
-    has_waits: bool,
-    caught: &Caught,
-    patience: Duration,
-) -> Outcome<Run> {
+fn once(command: &[OsString], request: &Request, caught: &Caught, patience: Duration) -> Outcome<Run> {
     let (start, start_mono_ns) = (Instant::now(), monotonic_ns());
     let child = spawn(command)?;
     let mut view =
-        View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false, has_waits };
+        View { child: Pid::from_child(&child), start_mono_ns, inside: None, is_refused: false, request };
     // Without it there is nothing to do but wait for the end.
     if let Ok(end) = pidfd_open(view.child, PidfdFlags::empty()) {
         while !caught.wait(&end, view.child, Some(Instant::now() + LOOK))? {
-            view.look(request, patience);
+            view.look(patience);
         }
     }
     let (status, mut used) = reap(view.child).map_err(|error| {
@@ -217,37 +211,41 @@ fn once(
 }
 
 /// A command that runs, read from inside.
-struct View {
+struct View<'a> {
     child: Pid,
     start_mono_ns: u64,
     inside: Option<Inside>,
     /// The command has no event of a name that was asked for.
     is_refused: bool,
-    /// Times of tasks were asked for.
-    has_waits: bool,
+    request: &'a Request,
 }
 
-impl View {
+impl View<'_> {
     /// Takes a sample, unless there is no agent yet, or any more; then the last sample stands.
-    fn look(&mut self, request: &EventRequest, patience: Duration) {
+    fn look(&mut self, patience: Duration) {
         if let Some(inside) = &mut self.inside {
             if let Ok(Some(sample)) = inside.source.sample() {
                 inside.window.add(sample);
                 inside.at = Instant::now();
             }
         } else if !self.is_refused {
-            self.find(request, patience);
+            self.find(patience);
         }
     }
 
-    fn find(&mut self, request: &EventRequest, patience: Duration) {
+    fn find(&mut self, patience: Duration) {
         let finder = Finder::new();
         let target = Target::Pid(self.child.as_raw_pid().cast_unsigned());
         let Some(found) = finder.look(&target).ok().filter(Found::has_agent) else { return };
-        match Source::reach(&finder, &found, request, patience) {
+        let Request { events, waits, objectives, .. } = self.request;
+        match Source::reach(&finder, &found, events, patience) {
             Ok(mut source) => {
-                if let Err(failure) = if self.has_waits { source.begin_waits() } else { Ok(()) } {
+                if let Err(failure) = if *waits { source.begin_waits() } else { Ok(()) } {
                     say(format_args!("{FAIR}no times of tasks:{FAIR:#} {failure}"));
+                }
+                let begun = objectives.as_ref().map_or(Ok(()), |all| source.begin_objectives(all));
+                if let Err(failure) = begun {
+                    say(format_args!("{FAIR}no objectives:{FAIR:#} {failure}"));
                 }
                 if let Ok(Some(sample)) = source.sample() {
                     let window = Window::since_start(self.start_mono_ns, sample);

@@ -28,6 +28,7 @@ use crate::length::Length;
 use crate::output::{Context, FAIR};
 use crate::sample::delta::{Delta, Window};
 use crate::sample::events::EventRequest;
+use crate::sample::objectives::ObjectiveList;
 use crate::sample::source::Source;
 use crate::signals::wait;
 use crate::target::Target;
@@ -84,6 +85,11 @@ pub(crate) struct Request {
     /// latencies of requests
     #[arg(long)]
     waits: bool,
+    /// Count requests by objectives while this runs, as in 'GET /*: 99.9% < 250ms; POST *: 99% <
+    /// 1s': globs of groups, and the share of their requests to be answered within a time
+    #[arg(long = "objective", value_name = "OBJECTIVES")]
+    #[serde(rename = "objective")]
+    objectives: Option<ObjectiveList>,
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "command")]
     #[serde(rename = "for")]
@@ -104,7 +110,7 @@ impl Subcommand for Args {
         let Args { target, pid, request, .. } = self;
         match target.clone().or(pid.map(Target::Pid)) {
             Some(target) => request.run(&Subject::of(&target), context),
-            None => command::run(&self.command, self.repeat, &request.events, request.waits, context),
+            None => command::run(&self.command, self.repeat, request, context),
         }
     }
 }
@@ -131,6 +137,9 @@ fn watch(request: &Request, target: &Target, context: &mut Context) -> Outcome {
     let mut source = Source::open(target, &request.events, context.patience)?;
     if request.waits {
         source.begin_waits()?;
+    }
+    if let Some(objectives) = &request.objectives {
+        source.begin_objectives(objectives)?;
     }
     let Some(first) = source.sample()? else {
         return Err(Failure::new(Exit::NoTarget, format!("{} has just ended", source.who)));

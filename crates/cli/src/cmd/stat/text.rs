@@ -56,14 +56,14 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
         let mut columns = Column::of_view(GROUP_FIGURES, FigureView::Stat);
         columns.extend(account.events().map(Column::count));
         let rows = account.groups.iter().chain([unattributed, &account.process]);
-        let _ = write!(text, "\n{}", table(&columns, rows).render(HEAD));
+        let _ = write!(text, "\n{}", table(columns, rows).render(HEAD));
     }
     let waiting = account.groups.iter().filter(|row| row.has_waits);
     if waiting.clone().next().is_some() {
         let _ = write!(
             text,
             "\n{}",
-            table(&Column::of_view(GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
+            table(Column::of_view(GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
         );
     }
     let others = delta.others_ns();
@@ -73,7 +73,7 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
     let _ = write!(
         text,
         "\n{}",
-        table(&Column::of_view(&THREAD_FIGURES, FigureView::StatThreads), rows).render(HEAD)
+        table(Column::of_view(&THREAD_FIGURES, FigureView::StatThreads), rows).render(HEAD)
     );
     for line in bounds(account) {
         let _ = writeln!(text, "{DIM}{line}{DIM:#}");

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use dormouse_protocol::figures::{Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
 use dormouse_protocol::{
-    ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Outliving, QueueRow, UnansweredRow, WaitsRow, WireId,
+    ExemplarRow, GroupRow, HistogramRow, ObjectiveRow, OutcomesRow, Outliving, QueueRow, UnansweredRow,
+    WaitsRow, WireId,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -42,6 +43,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             outcomes: Some(OutcomesRow { own: vec![("".into(), 1)], ..OutcomesRow::default() }),
             polls: 1,
             cpu_ns: 1,
+            objectives: vec![ObjectiveRow { met: 1, ..ObjectiveRow::default() }],
             outliving: Some(Outliving::default()),
             waits: Some(Box::new(waits)),
             ..GroupRow::default()

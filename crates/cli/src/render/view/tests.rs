@@ -22,6 +22,7 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
         polls,
         counts,
         waits,
+        objectives: Vec::new(),
         outliving,
     }
 }

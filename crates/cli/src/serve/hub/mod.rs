@@ -10,6 +10,7 @@
 mod figures;
 mod seats;
 mod session;
+mod terms;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +22,12 @@ use dormouse_protocol::StatPart;
 use crate::client::room::AnswerBudget;
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{FAIR, say};
-use crate::sample::events::EventRequest;
 use crate::target::{Finder, Found, Target, closest, describe};
 use crate::user;
 
 use seats::{Candidate, Standing};
-use session::Terms;
 pub(super) use session::{SampleEvent, ServiceSession, SessionPhase, Snapshot};
+pub(super) use terms::Terms;
 
 /// The list of services is read at most this often, and at least this often.
 const SCAN: Duration = Duration::from_secs(1);
@@ -83,11 +83,10 @@ pub(super) struct ServiceSnapshot {
 }
 
 impl Hub {
-    /// A hub of these services, of these users; of all where a list is empty. Their groups count
-    /// these events; if `waits`, times of tasks are taken, too.
-    pub(super) fn new(targets: Vec<Target>, users: Vec<u32>, events: EventRequest, waits: bool) -> Hub {
+    /// A hub of these services, of these users; of all where a list is empty.
+    pub(super) fn new(targets: Vec<Target>, users: Vec<u32>, terms: Terms) -> Hub {
         AnswerBudget::begin();
-        let terms = Arc::new(Terms { events, waits, thread: Arc::default() });
+        let terms = Arc::new(terms);
         let (sessions, scanned) = Default::default();
         Hub { inner: Arc::new(Inner { targets, users, terms, sessions, scanned }) }
     }

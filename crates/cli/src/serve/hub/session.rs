@@ -20,18 +20,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use dormouse::metrics::Origin;
-use dormouse_protocol::{Code, Hello, Stat, StatPart, StatRequest, WaitsRequest};
+use dormouse_protocol::{Code, Hello, Stat, StatPart, StatRequest};
 use tokio::sync::watch;
 
 use super::figures::{lacks, shrink};
 use super::seats::Standing;
+use super::terms::{Lack, Terms};
 use super::{Identity, report_of};
+use crate::client::Client;
 use crate::client::room::AnswerRoom;
 use crate::client::session::{Errand, Shared, Subject};
-use crate::client::{Client, waits};
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{FAIR, say};
-use crate::sample::events::EventRequest;
 use crate::target::{Finder, Found, Process, Target, describe};
 use crate::user;
 
@@ -90,17 +90,6 @@ pub(in crate::serve) struct Snapshot {
 pub(in crate::serve) struct SampleEvent {
     pub(in crate::serve) event: Bytes,
     pub(in crate::serve) oldest_ns: u64,
-}
-
-/// The tasks that a hub gives to all services.
-#[derive(Debug)]
-pub(super) struct Terms {
-    /// The events that groups count.
-    pub(super) events: EventRequest,
-    /// Whether times of tasks are taken.
-    pub(super) waits: bool,
-    /// Each thread of a session has a clone of it.
-    pub(super) thread: Arc<()>,
 }
 
 /// The phase of a session.
@@ -163,7 +152,7 @@ impl ServiceSession {
             // The first snapshot is taken without a request.
             wanted: Mutex::new(Some(Wanted { since: Instant::now(), part: StatPart::Histograms })),
         });
-        let has_warned = Cell::new(false);
+        let has_warned = <[Cell<bool>; 2]>::default();
         let (terms, thread) = (Arc::clone(terms), Arc::clone(&terms.thread));
         let session_ref = Arc::downgrade(&session);
         let talk = Talk { session: session_ref, found, terms, _thread: thread, received, has_warned };
@@ -372,8 +361,8 @@ struct Talk {
     terms: Arc<Terms>,
     _thread: Arc<()>,
     received: Receiver<Errand>,
-    /// Whether a message has said that the service does not know an event.
-    has_warned: Cell<bool>,
+    /// Whether a message has named this lack of the service's, by [`Lack`].
+    has_warned: [Cell<bool>; 2],
 }
 
 impl Talk {
@@ -430,32 +419,17 @@ impl Talk {
         if hello.asleep.is_some() {
             return Ok((client, Arc::new(shortened(hello))));
         }
-        let counted = self.terms.events.ask(&mut client).map(drop);
-        counted.or_else(|failure| match failure {
-            // It does not know one of them.
-            Failure::Said(report) if report.exit == Exit::Usage => {
-                if !self.has_warned.replace(true) {
-                    let who = describe(&self.found.process);
-                    say(format_args!(
-                        "{FAIR}warning:{FAIR:#} {who} counts CPU time alone: {}",
-                        report.message
-                    ));
-                }
-                EventRequest::default().ask(&mut client).map(drop)
-            }
-            failure => Err(failure),
-        })?;
-        if self.terms.waits {
-            // Not every service can, and the rest is worth having.
-            let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
-            let begun = waits::begin(&mut client, request);
-            begun.map(drop).or_else(|failure| match failure {
-                Failure::Said(report) if !report.has_hung_up => Ok(()),
-                failure => Err(failure),
-            })?;
-        }
+        self.terms.ask(&mut client, |lack, why| self.warn(lack, why))?;
         client.be_patient(PATIENCE);
         Ok((client, Arc::new(shortened(hello))))
+    }
+
+    /// Says once what the service lacks.
+    fn warn(&self, lack: Lack, why: &str) {
+        if !self.has_warned[lack as usize].replace(true) {
+            let who = describe(&self.found.process);
+            say(format_args!("{FAIR}warning:{FAIR:#} {who} {}: {why}", lack.words()));
+        }
     }
 
     /// Runs the errands that it receives, `next` first. A failure ends the session; `None` means

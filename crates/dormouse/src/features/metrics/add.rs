@@ -8,8 +8,8 @@ use dormouse_metrics::{
     MetricValue, MetricsFormat, ProcessPart,
 };
 use dormouse_protocol::figures::{
-    EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan, OTHER_EVENTS,
-    PROCESS_FIGURES, ProcessSpan, REQUESTS,
+    EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan,
+    OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS,
 };
 use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Stat};
 use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
@@ -18,6 +18,7 @@ use dormouse_waits::{Histogram, Histograms};
 use super::origin::{Origin, unix_ns};
 use crate::core::ends::OUTCOMES;
 use crate::core::group::cut;
+use crate::core::objectives::MOST_OBJECTIVES;
 use crate::core::registry::MAX_GROUPS;
 use crate::features::waits::taking::Telling;
 
@@ -115,6 +116,23 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         for (outcome, n) in there.filter(|(outcome, _)| outcomes.insert(cut(outcome))) {
             let outcome = part.labels(&[("outcome", cut(outcome))]);
             part.add(&REQUESTS, [*own, outcome], MetricValue::Count(n));
+        }
+    }
+    let mut objectives = HashSet::new();
+    for (group, own) in stat.groups.iter().zip(&labels) {
+        objectives.clear();
+        let once = group.objectives.iter().take(MOST_OBJECTIVES);
+        for row in once.filter(|row| objectives.insert(row.objective)) {
+            let name = row.objective.to_string();
+            let objective = ("objective", &*name);
+            // Both, also where one is 0: a share of the two is right from the beginning.
+            for (met, n) in [("true", row.met), ("false", row.missed)] {
+                let labels = part.labels(&[objective, ("met", met)]);
+                part.add(&OBJECTIVE_REQUESTS, [*own, labels], MetricValue::Count(n));
+            }
+            let target = MetricValue::Number(f64::from(row.objective.target_ppm) / 1e6);
+            let labels = part.labels(&[objective]);
+            part.add(&OBJECTIVE_TARGET, [*own, labels], target);
         }
     }
     let mut events = HashSet::new();

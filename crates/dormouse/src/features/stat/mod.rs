@@ -16,6 +16,7 @@ use self::counting::ClientEvents;
 use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::memory;
+use crate::core::objectives;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
 use crate::features::waits::taking::{GroupTimes, Telling};
@@ -52,6 +53,7 @@ fn tids() -> Vec<u32> {
 /// Figures that `part` does not have are left out where they cost something.
 pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part: StatPart) -> Stat {
     history::begin();
+    objectives::settle(Group::all_of_groups);
     let mut best = snapshot(counting, waits);
     let quick_ns = QUICK_NS + best.stat.groups.len() as u64 * GROUP_NS;
     for _ in 1..SNAPSHOTS {

@@ -5,8 +5,10 @@
 //! rule  := what ['in' globs] ['every' time]
 //! what  := 'request>' time | 'long-poll>' time | 'cpu>' number '%' 'for' time | 'panic'
 //!        | 'error>' number '%' 'over' time | 'cancelled>' number '/s' ['over' time]
+//!        | 'objective<' percent '%' 'over' time
 //!        | probe '.' field ('>' | '>=' | '<' | '<=' | '==') value
 //! value := a number | '"' text '"'
+//! percent := a number with at most four decimals
 //! time  := a whole number and 'us' | 'ms' | 's' | 'm' | 'h'
 //! ```
 //!
@@ -18,6 +20,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use dormouse_keys::Selector;
+use dormouse_protocol::{LENGTH_FORM, LengthText, PercentText, parse_length, parse_percent};
 
 use crate::core::record::Field;
 
@@ -30,12 +33,9 @@ const LONGEST: usize = 1024;
 /// The most rules of a list.
 const MOST: usize = 64;
 
-/// The longest time in a rule.
-const LONGEST_TIME: Duration = Duration::from_secs(24 * 3600);
-
 /// The whats there are, for messages.
-const WHATS: &str = "`request>500ms`, `error>5% over 10s`, `cancelled>10/s`, `long-poll>20ms`, \
-                     `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
+const WHATS: &str = "`request>500ms`, `error>5% over 10s`, `cancelled>10/s`, `objective<99% over 5m`, \
+                     `long-poll>20ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
 
 /// A thing that has to be seen.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +46,7 @@ pub(crate) enum Wanted {
     LongPoll(Duration),
     /// More CPU use than this percentage of one CPU, for this long.
     Cpu { percent: u64, length: Duration },
-    /// More requests of a group that ended so than this level, over this length.
+    /// Requests of a group that ended so beyond this level, over this length.
     Outcome { of: Counted, level: u64, length: Duration },
     /// A field of a probe, by both names with a dot in between.
     Field { path: String, comparison: Comparison, value: Limit },
@@ -61,6 +61,8 @@ pub(crate) enum Counted {
     Failed,
     /// Those that were cancelled, in each second.
     Cancelled,
+    /// Those that met an objective of the group: less than this share, in millionths.
+    Met,
 }
 
 /// How a field's value is compared.
@@ -197,10 +199,11 @@ fn wanted(text: &str) -> Result<Wanted, Fault> {
     let (name, rest) = (text[..at].trim(), &text[at..]);
     let (comparison, value) = comparison(rest)?;
     let value = value.trim();
-    let greater = |example: &str| match comparison {
-        Comparison::Greater => Ok(()),
-        _ => Err((format!("`{name}` is compared by `>` alone"), format!("write `{example}`"))),
+    let by = |only: Comparison, example: &str| {
+        let fault = || (format!("`{name}` is compared by `{only}` alone"), format!("write `{example}`"));
+        if comparison == only { Ok(()) } else { Err(fault()) }
     };
+    let greater = |example: &str| by(Comparison::Greater, example);
     match name {
         "request" => {
             greater("request>500ms")?;
@@ -221,6 +224,10 @@ fn wanted(text: &str) -> Result<Wanted, Fault> {
         "cancelled" => {
             greater("cancelled>10/s")?;
             cancelled(value)
+        }
+        "objective" => {
+            by(Comparison::Less, "objective<99% over 5m")?;
+            objective(value)
         }
         "cpu" => {
             greater("cpu>90% for 10s")?;
@@ -296,6 +303,19 @@ fn cancelled(value: &str) -> Result<Wanted, Fault> {
     Ok(Wanted::Outcome { of: Counted::Cancelled, level, length })
 }
 
+fn objective(value: &str) -> Result<Wanted, Fault> {
+    const EXAMPLE: &str = "objective<99% over 5m";
+    let Some((level, length)) = value.split_once(" over ") else {
+        return Err(("it does not say over how long".into(), format!("write `{EXAMPLE}`")));
+    };
+    let level = level.trim().strip_suffix('%').and_then(parse_percent).filter(|level| *level > 0);
+    let Some(level) = level else {
+        let what = "its level is no percentage up to 100, with at most four decimals";
+        return Err((what.into(), format!("write `{EXAMPLE}`")));
+    };
+    Ok(Wanted::Outcome { of: Counted::Met, level: level.into(), length: over(length, EXAMPLE)? })
+}
+
 fn over(length: &str, example: &str) -> Result<Duration, Fault> {
     let length = time(length, example)?;
     if !(OVER..=Duration::from_secs(3600)).contains(&length) {
@@ -326,38 +346,8 @@ fn limit(value: &str, comparison: Comparison) -> Result<Limit, Fault> {
     float.map(Limit::Float).ok_or_else(nothing)
 }
 
-/// The units of times, the longest first.
-const UNITS: [(&str, u64); 5] =
-    [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
-
 fn time(text: &str, example: &str) -> Result<Duration, Fault> {
-    let text = text.trim();
-    let instead = || format!("write a whole number and us, ms, s, m or h, as in `{example}`");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    if number.is_empty() {
-        return Err((format!("`{text}` is no time"), instead()));
-    }
-    let Some((_, us)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
-        let what = if unit.is_empty() { "no unit".to_owned() } else { format!("an unknown unit, `{unit}`") };
-        return Err((format!("the time `{text}` has {what}"), instead()));
-    };
-    let time = number.parse::<u64>().ok().and_then(|n| n.checked_mul(us)).map(Duration::from_micros);
-    match time {
-        Some(time) if !time.is_zero() && time <= LONGEST_TIME => Ok(time),
-        _ => Err((format!("the time {text} is 0, or longer than 24h"), instead())),
-    }
-}
-
-/// A time, as rules have it.
-pub(crate) struct Shown(pub(crate) Duration);
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
-        let whole = UNITS.into_iter().find(|(_, us)| all.is_multiple_of(*us)).unwrap_or(("us", 1));
-        write!(f, "{}{}", all / whole.1, whole.0)
-    }
+    parse_length(text).map_err(|fault| (fault, format!("write {LENGTH_FORM}, as in `{example}`")))
 }
 
 impl fmt::Display for Comparison {
@@ -386,17 +376,21 @@ impl fmt::Display for Limit {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.wanted {
-            Wanted::Request(time) => write!(f, "request>{}", Shown(*time))?,
-            Wanted::LongPoll(time) => write!(f, "long-poll>{}", Shown(*time))?,
-            Wanted::Cpu { percent, length } => write!(f, "cpu>{percent}% for {}", Shown(*length))?,
+            Wanted::Request(time) => write!(f, "request>{}", LengthText(*time))?,
+            Wanted::LongPoll(time) => write!(f, "long-poll>{}", LengthText(*time))?,
+            Wanted::Cpu { percent, length } => write!(f, "cpu>{percent}% for {}", LengthText(*length))?,
             Wanted::Outcome { of: Counted::Failed, level, length } => {
-                write!(f, "error>{level}% over {}", Shown(*length))?;
+                write!(f, "error>{level}% over {}", LengthText(*length))?;
             }
             Wanted::Outcome { of: Counted::Cancelled, level, length } => {
                 write!(f, "cancelled>{level}/s")?;
                 if *length != OVER {
-                    write!(f, " over {}", Shown(*length))?;
+                    write!(f, " over {}", LengthText(*length))?;
                 }
+            }
+            Wanted::Outcome { of: Counted::Met, level, length } => {
+                let level = u32::try_from(*level).unwrap_or(u32::MAX);
+                write!(f, "objective<{}% over {}", PercentText(level), LengthText(*length))?;
             }
             Wanted::Field { path, comparison, value } => write!(f, "{path}{comparison}{value}")?,
             Wanted::Panic => f.write_str("panic")?,
@@ -405,7 +399,7 @@ impl fmt::Display for Rule {
             write!(f, " in {groups}")?;
         }
         if self.every != EVERY {
-            write!(f, " every {}", Shown(self.every))?;
+            write!(f, " every {}", LengthText(self.every))?;
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Figures of rows with known times.
 
 use super::*;
-use crate::verbs::QueueRow;
+use crate::figures::FigureColumn;
+use crate::objective::Objective;
+use crate::verbs::{GroupRow, ObjectiveRow, QueueRow};
 
 fn figure(key: &str, waits: &WaitsRow) -> FigureValue {
     let row = GroupRow { waits: Some(Box::new(waits.clone())), ..GroupRow::default() };
@@ -51,6 +53,29 @@ fn polls_over_a_millisecond_are_slow() {
     let slow = |polls| figure("slow_polls_percent", &WaitsRow { polls, ..WaitsRow::default() });
     assert_eq!(slow(polls), FigureValue::Number(25.0));
     assert_eq!(slow(HistogramRow::default()), FigureValue::Unknown, "no polls");
+}
+
+#[test]
+fn the_objective_missed_most_is_shown() {
+    let row = |target_ppm, met, missed| ObjectiveRow {
+        objective: Objective { target_ppm, limit_ns: 250_000_000 },
+        met,
+        missed,
+    };
+    let figures = |objectives: &[ObjectiveRow]| {
+        let row = GroupRow { objectives: objectives.to_vec(), ..GroupRow::default() };
+        ["met_percent", "missed", "objective"].map(|key| {
+            let figure = GROUP_FIGURES.iter().find(|figure| figure.key == key).unwrap();
+            figure.value(&GroupSpan::of(&row, false))
+        })
+    };
+    assert_eq!(figures(&[]), [FigureValue::Absent, FigureValue::Absent, FigureValue::Absent]);
+    // 10 % of what may be missed, and 20 times of it.
+    let shown = figures(&[row(500_000, 95, 5), row(999_000, 98, 2), row(990_000, 100, 0)]);
+    assert_eq!(shown, [98.0.into(), 2.into(), FigureValue::Text("99.9% < 250ms".into())]);
+    assert_eq!(figures(&[row(990_000, 0, 0)])[0], FigureValue::Unknown, "of no requests");
+    let wild = row(u32::MAX, u64::MAX, u64::MAX);
+    assert!(figures(&[wild])[0].number().unwrap() <= 100.0);
 }
 
 #[test]

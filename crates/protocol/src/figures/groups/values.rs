@@ -1,14 +1,47 @@
-//! Values of groups' figures, as the table's entries compute them, and the families that several
-//! entries share.
+//! Values of groups' figures, as the table's entries compute them from a span, and the families
+//! that several entries share.
 
 use dormouse_metrics::MetricFamily;
-use dormouse_metrics::MetricKind::Counter;
-use dormouse_metrics::MetricUnit::{Seconds, Things};
+use dormouse_metrics::MetricKind::{Counter, Gauge};
+use dormouse_metrics::MetricUnit::{Ratio, Seconds, Things};
 use dormouse_statistics::buckets::{Histogram as HistogramOf, place};
 
-use super::{GroupFigure, GroupSpan};
 use crate::figures::{Durations, Figure, FigureValue, percent, ratio};
-use crate::verbs::{GroupRow, HistogramRow, OutcomesRow, Outliving, WaitsRow};
+use crate::verbs::{GroupRow, HistogramRow, ObjectiveRow, OutcomesRow, Outliving, WaitsRow};
+
+/// A group's rows over three spans of time, from which figures are computed. A reader that only has
+/// totals, such as metrics, passes one row three times.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupSpan<'a> {
+    /// The totals since the service began.
+    pub now: &'a GroupRow,
+    /// The totals since the reader began.
+    pub counted: &'a GroupRow,
+    /// The totals of the last interval.
+    pub recent: &'a GroupRow,
+    /// The length of that interval, in nanoseconds.
+    pub interval_ns: u64,
+    /// Whether the CPU time of groups is refused.
+    pub is_refused: bool,
+}
+
+/// How a figure of a group is computed.
+#[derive(Debug, Clone, Copy)]
+pub enum GroupFigure {
+    /// A value that each row has.
+    Value(fn(&GroupSpan<'_>) -> FigureValue),
+    /// A value that is absent while the CPU time of groups is refused.
+    Cpu(fn(&GroupSpan<'_>) -> FigureValue),
+    /// A time of the last interval, absent while times of tasks are not taken.
+    Time(fn(&WaitsRow) -> FigureValue),
+    /// A histogram of the last interval, likewise.
+    Histogram {
+        /// Where a row has it.
+        of: fn(&WaitsRow) -> &HistogramRow,
+        /// The same place, for those who take it.
+        of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
+    },
+}
 
 /// A poll of this length or less is not slow: 2^-10 s, the end of a bucket.
 const SLOW_NS: u64 = 976_562;
@@ -20,6 +53,23 @@ pub static REQUESTS: MetricFamily = MetricFamily {
     kind: Counter,
     help: "Requests that have ended, by outcome: completed, client error, error, cancelled (dropped before their \
            end), panicked, or a word of the service's own. A request is a task that is not part of another.",
+};
+
+/// Requests by objectives, with the labels `objective` and `met`.
+pub static OBJECTIVE_REQUESTS: MetricFamily = MetricFamily {
+    name: "dormouse.objective.requests",
+    unit: Things("{request}"),
+    kind: Counter,
+    help: "Requests that met an objective (were answered within its time) or missed it (failed, or took longer), \
+           since it is counted.",
+};
+
+/// The share of requests that an objective wants, with the label `objective`.
+pub static OBJECTIVE_TARGET: MetricFamily = MetricFamily {
+    name: "dormouse.objective.target",
+    unit: Ratio,
+    kind: Gauge,
+    help: "The share of requests that is to meet the objective.",
 };
 
 /// The time of tasks, by state.
@@ -48,6 +98,31 @@ impl Figure<GroupFigure> {
 
 pub(super) fn outliving(group: &GroupSpan<'_>, of: fn(&Outliving) -> u64) -> FigureValue {
     group.now.outliving.as_ref().map_or(FigureValue::Absent, |outliving| of(outliving).into())
+}
+
+/// A figure of the objective that is missed most in the last interval, compared with the share that
+/// may miss it; absent without objectives.
+pub(super) fn worst_objective(
+    group: &GroupSpan<'_>,
+    of: impl FnOnce(&ObjectiveRow) -> FigureValue,
+) -> FigureValue {
+    let burnt = |row: &ObjectiveRow| {
+        let allowed = 1_000_000_u32.saturating_sub(row.objective.target_ppm).max(1);
+        ratio(row.missed, row.all()) / f64::from(allowed)
+    };
+    let all = group.recent.objectives.iter();
+    // Of equals the first.
+    let worst = all.rev().max_by(|a, b| burnt(a).total_cmp(&burnt(b)));
+    worst.map_or(FigureValue::Absent, of)
+}
+
+/// A number of each objective; absent without objectives.
+pub(super) fn objectives(group: &GroupSpan<'_>, of: fn(&ObjectiveRow) -> u64) -> FigureValue {
+    let all = &group.now.objectives;
+    if all.is_empty() {
+        return FigureValue::Absent;
+    }
+    FigureValue::Counts(all.iter().map(|row| (row.objective.to_string().into(), of(row))).collect())
 }
 
 /// A figure of outcomes; absent if the service does not count them.

@@ -68,6 +68,9 @@ pub struct GroupColumns {
     /// The `own` outcomes of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub own_outcomes: Vec<Vec<(Cow<'static, str>, u64)>>,
+    /// The `objectives` of each group: `target_ppm`, `limit_ns`, `met`, `missed`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<Vec<(u32, u64, u64, u64)>>,
     /// The `polls` of each group.
     pub polls: Vec<u64>,
     /// The `counts` of groups, event by event.

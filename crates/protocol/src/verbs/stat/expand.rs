@@ -6,12 +6,17 @@ use dormouse_statistics::buckets::{SCALE, place};
 use super::columns::{CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, WaitsColumns};
 use super::outcomes::OutcomesRow;
 use super::{CountRow, GroupRow, Stat};
+use crate::objective::Objective;
+use crate::verbs::objectives::ObjectiveRow;
 use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, UnansweredRow, WaitsRow, bucket_index};
 
 /// The most bytes of all names of events, with [`EACH_EVENT`] for each: every group gets a copy of
 /// them. A service counts 32 events for a client.
 const MOST_EVENTS: usize = 8 << 10;
 const EACH_EVENT: usize = 64;
+
+/// The most objectives of a group.
+const MOST_OBJECTIVES: usize = 8;
 
 impl Stat {
     /// Restores the rows of groups from their columns. Returns the number of groups that were left
@@ -42,6 +47,12 @@ impl GroupColumns {
             self.counts.into_iter().take_while(is_room).map(CountColumns::rows).collect();
         let (mut outliving, mut waits) = (Column::of(self.outliving), self.waits.map(|waits| waits.rows()));
         let (mut outcomes, mut own) = (Column::of(self.outcomes), Column::of(self.own_outcomes));
+        let mut objectives = Column::of(self.objectives);
+        let objective = |(target_ppm, limit_ns, met, missed)| ObjectiveRow {
+            objective: Objective { target_ppm, limit_ns },
+            met,
+            missed,
+        };
         self.id.into_iter().map(move |id| GroupRow {
             id,
             name: name.next(),
@@ -62,6 +73,7 @@ impl GroupColumns {
                     own,
                 })
             },
+            objectives: objectives.next().into_iter().take(MOST_OBJECTIVES).map(objective).collect(),
             polls: polls.next(),
             counts: counts.iter_mut().filter_map(|rows| rows.next()?).collect(),
             waits: waits.as_mut().and_then(|waits| waits.next()?).map(Box::new),

@@ -6,6 +6,7 @@ use super::columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
 use super::{CountRow, GroupRow, Stat};
+use crate::verbs::objectives::ObjectiveRow;
 use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, WaitsRow, bucket_index};
 
 impl Stat {
@@ -35,6 +36,9 @@ impl GroupColumns {
             let (outcomes, own) = group.outcomes.map(|of| (of.known(), of.own)).unzip();
             all.outcomes.push(outcomes);
             all.own_outcomes.push(own.unwrap_or_default());
+            let objective =
+                |of: ObjectiveRow| (of.objective.target_ppm, of.objective.limit_ns, of.met, of.missed);
+            all.objectives.push(group.objectives.into_iter().map(objective).collect());
             all.polls.push(group.polls);
             group.counts.into_iter().for_each(|count| all.count(at, count));
             all.outliving.push(group.outliving.filter(|_| part >= StatPart::Groups));
@@ -45,6 +49,7 @@ impl GroupColumns {
         leave_out(&mut all.outliving);
         leave_out(&mut all.outcomes);
         leave_out(&mut all.own_outcomes);
+        leave_out(&mut all.objectives);
         all.waits = waits.map(|mut waits| {
             waits.leave_out();
             Box::new(waits)

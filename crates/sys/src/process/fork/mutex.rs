@@ -19,7 +19,7 @@ use crate::process::lock::{Guard, Lock, Reentrant};
 
 thread_local! {
     /// The phases whose mutexes the thread has, by bits; kept in debug builds alone.
-    static ORDER: Cell<u32> = const { Cell::new(0) };
+    static ORDER: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A mutex that forks wait for: a child finds it free, and the value as it is between two owners.
@@ -152,7 +152,7 @@ impl<T> DerefMut for MutexGuard<T> {
 
 /// A thread's place in the order of phases, in debug builds.
 #[derive(Debug)]
-struct Order(u32);
+struct Order(u64);
 
 impl Order {
     /// `None`: the thread has a later phase.
@@ -160,7 +160,7 @@ impl Order {
         if !cfg!(debug_assertions) {
             return Some(Self(0));
         }
-        let (held, bit) = (ORDER.get(), 1 << phase as u32);
+        let (held, bit) = (ORDER.get(), 1_u64 << phase as u32);
         if held & !(2 * bit - 1) != 0 {
             return None;
         }

@@ -55,6 +55,8 @@ pub enum Phase {
     Lookout,
     /// Lock: results of earlier readings of the process; held for moments.
     Readings,
+    /// Lock: the objectives that groups have; held for moments.
+    Objectives,
     /// Reset: the files through which text is written.
     Text,
     /// Reset: the kernel's events of each thread.
@@ -84,6 +86,8 @@ pub enum Phase {
 }
 
 const PHASES: usize = Phase::Loader as usize + 1;
+
+const _: () = assert!(PHASES < 64, "each phase has a bit, and joining has one");
 
 /// One side of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,15 +126,15 @@ static TABLE: [AtomicPtr<Stage>; PHASES] = [const { AtomicPtr::new(ptr::null_mut
 static JOINING: Lock = Lock::new();
 
 /// The bit of [`JOINING`] among those of the phases.
-const JOINING_BIT: u32 = 1 << 31;
+const JOINING_BIT: u64 = 1 << 63;
 
 thread_local! {
     /// The forks that the thread is in the middle of: more than one, if a signal handler forks.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The phases that the thread's fork has, by bits.
-    static TAKEN: Cell<u32> = const { Cell::new(0) };
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
     /// The phases that had joined when the fork began: no thread has the others' locks.
-    static JOINED: Cell<u32> = const { Cell::new(0) };
+    static JOINED: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Stage {
@@ -241,10 +245,10 @@ static INSTALL: extern "C" fn() = {
 };
 
 /// The stages that have joined, each with its bit, in the order in which a fork takes them.
-fn stages() -> impl DoubleEndedIterator<Item = (u32, *const Stage)> {
+fn stages() -> impl DoubleEndedIterator<Item = (u64, *const Stage)> {
     // Pairs with the swap in `join`.
     let joined = TABLE.iter().map(|place| place.load(Ordering::Acquire).cast_const()).enumerate();
-    joined.filter(|(_, stage)| !stage.is_null()).map(|(n, stage)| (1 << n, stage))
+    joined.filter(|(_, stage)| !stage.is_null()).map(|(n, stage)| (1_u64 << n, stage))
 }
 
 extern "C" fn before() {
@@ -275,7 +279,7 @@ extern "C" fn before() {
 }
 
 /// Gives up the stages of these bits, which the thread's fork has taken.
-fn give_back(taken: u32) {
+fn give_back(taken: u64) {
     if taken & JOINING_BIT != 0 {
         JOINING.in_parent();
     }

@@ -1,10 +1,12 @@
-//! The outcomes of requests, over a while.
+//! The outcomes of requests, and the objectives that they meet, over a while.
 //!
 //! The counts of the last while are kept in at most eleven readings: the difference of the newest
 //! one and the oldest one is the while, and a tenth of it at most.
 
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use dormouse_protocol::{Objective, PercentText};
 
 use super::scene::{Groups, SECOND, Sighting, Span, of};
 use crate::core::ends::Ending;
@@ -19,8 +21,14 @@ const LEAST: u64 = 20;
 /// The readings of a while, beside the newest.
 const READINGS: u32 = 10;
 
-/// Requests that have ended so far, and those that count, by the numbers of groups.
-type Ended = Vec<(u32, [u64; 2])>;
+/// Whose requests they are: a group's, by an objective if the rule is about these.
+type Of = (u32, Option<Objective>);
+
+/// Requests that have ended so far, and those that count.
+type Ended = Vec<(Of, [u64; 2])>;
+
+/// A whole, in millionths.
+const MILLION: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(crate) struct OutcomeSight {
@@ -35,7 +43,9 @@ pub(crate) struct OutcomeSight {
 }
 
 impl OutcomeSight {
+    /// A rule on objectives counts the requests that missed them: more is worse, as in the others.
     pub(crate) fn new(counted: Counted, level: u64, length: Duration, groups: Groups) -> Self {
+        let level = if counted == Counted::Met { MILLION.saturating_sub(level) } else { level };
         Self { counted, level, length, groups, readings: VecDeque::new(), highest: None }
     }
 
@@ -46,16 +56,23 @@ impl OutcomeSight {
             return None;
         }
         let groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
-        let now = groups.map(|group| (group.id(), self.ended(group.tasks()))).collect();
+        let now = groups.flat_map(|group| self.ended(group)).collect();
         self.judge(armed, now)
     }
 
-    fn ended(&self, tasks: TaskTotals) -> [u64; 2] {
-        let counted = match self.counted {
-            Counted::Failed => tasks.failed(),
-            Counted::Cancelled => tasks.outcomes()[Ending::Cancelled as usize],
+    fn ended(&self, group: Group) -> Ended {
+        let by_outcome = |counted: fn(TaskTotals) -> u64| {
+            let tasks = group.tasks();
+            vec![((group.id(), None), [tasks.requests(), counted(tasks)])]
         };
-        [tasks.requests(), counted]
+        match self.counted {
+            Counted::Failed => by_outcome(TaskTotals::failed),
+            Counted::Cancelled => by_outcome(|tasks| tasks.outcomes()[Ending::Cancelled as usize]),
+            Counted::Met => {
+                let rows = group.read_objectives().into_iter();
+                rows.map(|row| ((group.id(), Some(row.objective)), [row.all(), row.missed])).collect()
+            }
+        }
     }
 
     /// Compares a reading with the oldest one of the while.
@@ -64,18 +81,19 @@ impl OutcomeSight {
         while self.readings.get(1).is_some_and(|(at, _)| is_old(*at)) {
             self.readings.pop_front();
         }
-        let mut worst: Option<(u64, u32, u64)> = None;
+        let mut worst: Option<(u64, Of, u64)> = None;
         let (mut times, mut while_of) = (0, Duration::ZERO);
         if let Some((at, before)) = self.readings.front().filter(|(at, _)| is_old(*at)) {
             while_of = armed.saturating_sub(*at);
-            for &(group, now) in &now {
-                let before = before.iter().find(|(id, _)| *id == group).map_or([0; 2], |(_, before)| *before);
+            for &(of, now) in &now {
+                let before =
+                    before.iter().find(|(before, _)| *before == of).map_or([0; 2], |(_, before)| *before);
                 let [all, counted] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
                 let Some((value, is_over)) = self.value(all, counted, while_of) else { continue };
                 self.highest = self.highest.max(Some(value));
                 if is_over {
                     times += 1;
-                    worst = worst.max(Some((value, group, all)));
+                    worst = worst.max(Some((value, of, all)));
                 }
             }
         }
@@ -84,7 +102,7 @@ impl OutcomeSight {
             self.readings.clear();
         }
         self.readings.push_back((armed, now));
-        let (value, group, all) = worst?;
+        let (value, (group, objective), all) = worst?;
         let words = match self.counted {
             Counted::Failed => {
                 format!("{value} % of {all} requests failed in {}{}", Span(while_of), of(group))
@@ -92,39 +110,68 @@ impl OutcomeSight {
             Counted::Cancelled => {
                 format!("{value} requests cancelled each second, for {}{}", Span(while_of), of(group))
             }
+            Counted::Met => {
+                let objective = objective.unwrap_or_default();
+                format!(
+                    "{} % of {all} requests met {objective} in {}{}",
+                    met(value),
+                    Span(while_of),
+                    of(group)
+                )
+            }
         };
         Some(Sighting { words, task: None, group: Some(group), trace: None, times })
     }
 
-    /// The value that is compared with the level, rounded down, and whether it is over it. `None`
-    /// for a share of too few.
+    /// The value that is compared with the level, in whole numbers, and whether it is over that.
+    /// `None` for a share of too few.
     fn value(&self, all: u64, counted: u64, length: Duration) -> Option<(u64, bool)> {
         let (value, one) = match self.counted {
-            Counted::Failed if all < LEAST => return None,
+            Counted::Failed | Counted::Met if all < LEAST => return None,
             Counted::Failed => (u128::from(counted) * 100, u128::from(all)),
+            // A share that is missed is shown rounded up, so that one below its level looks so.
+            Counted::Met => (u128::from(counted) * u128::from(MILLION), u128::from(all)),
             Counted::Cancelled => (u128::from(counted) * 1000, length.as_millis().max(1)),
         };
-        let rounded = u64::try_from(value / one).unwrap_or(u64::MAX);
+        let rounded = if self.counted == Counted::Met { value.div_ceil(one) } else { value / one };
+        let rounded = u64::try_from(rounded).unwrap_or(u64::MAX);
         Some((rounded, value > u128::from(self.level) * one))
     }
 
     /// How close it has come, in words.
     pub(super) fn highest(&self) -> Option<String> {
-        let unit = match self.counted {
-            Counted::Failed => " %",
-            Counted::Cancelled => "/s",
-        };
-        Some(format!("{}{unit} of {}{unit}", self.highest?, self.level))
+        let (highest, level) = (self.highest?, self.level);
+        Some(match self.counted {
+            Counted::Failed => format!("{highest} % of {level} %"),
+            Counted::Cancelled => format!("{highest}/s of {level}/s"),
+            Counted::Met => format!("{} % of {} %", met(highest), met(level)),
+        })
     }
 
     pub(super) fn why_not(&self) -> String {
-        let seen = || self.highest().map(|highest| format!("highest seen {highest}"));
+        let end = if self.counted == Counted::Met { "lowest" } else { "highest" };
+        let seen = || self.highest().map(|highest| format!("{end} seen {highest}"));
         let none = match self.counted {
-            Counted::Failed => format!("no group has ended {LEAST} requests in {}", Span(self.length)),
+            Counted::Met if self.has_no_objective() => {
+                "no group has an objective: set one by `Group::objective`, or by `--objective`".to_owned()
+            }
+            Counted::Failed | Counted::Met => {
+                format!("no group has ended {LEAST} requests in {}", Span(self.length))
+            }
             Counted::Cancelled => format!("not armed for {} yet", Span(self.length)),
         };
         self.groups.complaint().or_else(seen).unwrap_or(none)
     }
+
+    fn has_no_objective(&self) -> bool {
+        let mut groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
+        groups.all(|group| group.read_objectives().is_empty())
+    }
+}
+
+/// The share that met an objective, for the share that missed it.
+fn met(missed: u64) -> PercentText {
+    PercentText(MILLION.saturating_sub(missed) as u32)
 }
 
 #[cfg(test)]
@@ -141,7 +188,7 @@ mod tests {
         let mut sum = [0; 2];
         let mut all = Vec::new();
         for second in 0..30 {
-            let now = vec![(3, [1000, 0]), (7, sum)];
+            let now = vec![((3, None), [1000, 0]), ((7, None), sum)];
             if let Some(seen) = sight.judge(Duration::from_secs(second), now) {
                 assert_eq!((seen.group, seen.times), (Some(7), 1), "{}", seen.words);
                 all.push(second);
@@ -161,6 +208,17 @@ mod tests {
         assert_eq!(of(5, |second| [100, if second == 14 { 51 } else { 0 }]), [15]);
         assert_eq!(of(5, |_| [2, 1]), [10, 20], "of twenty at least");
         assert_eq!(of(0, |_| [1, 1]), [0; 0], "of ten nothing");
+    }
+
+    #[test]
+    fn a_missed_objective_fires_over_its_length() {
+        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut sight(Counted::Met, level, 10), each);
+        assert_eq!(of(990_000, |_| [100, 2]), [10, 20], "and begins anew");
+        assert_eq!(of(990_000, |_| [100, 1]), [0; 0], "met by as many as should");
+        assert_eq!(of(990_000, |_| [1, 1]), [0; 0], "of ten nothing");
+        let mut one = sight(Counted::Met, 999_500, 10);
+        assert_eq!(fires(&mut one, |second| [1000, if second < 5 { 2 } else { 0 }]), [10]);
+        assert_eq!(one.highest().unwrap(), "99.9 % of 99.95 %");
     }
 
     #[test]

@@ -21,6 +21,7 @@ fn rules_are_read_and_written() {
         ("db.query.sql==\"a in b; every 5m\"", "db.query.sql==\"a in b; every 5m\""),
         ("panic every 1h", "panic every 1h"),
         ("error > 5 % over 10s in GET *", "error>5% over 10s in GET *"),
+        ("objective < 99.50 % over 300s in GET *", "objective<99.5% over 5m in GET *"),
         ("cancelled>10/s", "cancelled>10/s"),
         ("cancelled > 0 /s over 60s every 5m", "cancelled>0/s over 1m every 5m"),
     ] {
@@ -54,6 +55,11 @@ fn faults_say_what_to_write() {
         ("error>5% over 10ms", &["once a second"]),
         ("error>5% over 2h", &["at most an hour"]),
         ("error<5% over 10s", &["compared by `>` alone"]),
+        ("objective>99% over 5m", &["`objective` is compared by `<` alone", "`objective<99% over 5m`"]),
+        ("objective<99%", &["does not say over how long", "`objective<99% over 5m`"]),
+        ("objective<0% over 5m", &["its level is no percentage", "`objective<99% over 5m`"]),
+        ("objective<101% over 5m", &["its level is no percentage"]),
+        ("objective<99% over 2h", &["at most an hour"]),
         ("cancelled>10", &["its level is no rate", "`cancelled>10/s`"]),
         ("a.b>tea", &["`tea` is no number", "text in quotes"]),
         ("a.b>\"tea\"", &["text is compared by `==` alone"]),
@@ -92,7 +98,7 @@ fn limit_of(text: &str) -> Limit {
 
 proptest! {
     #[test]
-    fn any_text_is_a_rule_or_told(text in "(request|cpu|a\\.b|panic|[a-z.]{0,9})[ >=<]{0,3}[0-9a-z%\". ;]{0,24}") {
+    fn any_text_is_a_rule_or_told(text in "(request|objective|cpu|a\\.b|panic|[a-z.]{0,9})[ >=<]{0,3}[0-9a-z%\". ;]{0,24}") {
         if let Ok(list) = rules(&text) {
             for rule in list {
                 prop_assert_eq!(one(&rule.to_string()), rule);

@@ -60,6 +60,8 @@ fn groups() -> Vec<GroupRow> {
     let empty =
         WaitsRow { requests: UNITS, polls: UNITS, delays: UNITS, awaits: UNITS, ..WaitsRow::default() };
     let count = CountRow { event: "page-faults".into(), value: 1, enabled_ns: 2, running_ns: 3 };
+    let objective = Objective { target_ppm: 999_000, limit_ns: 5 };
+    let objectives = vec![ObjectiveRow { objective, met: 6, missed: 7 }];
     let busy = GroupRow {
         id: 1,
         name: "tea".into(),
@@ -70,6 +72,7 @@ fn groups() -> Vec<GroupRow> {
         finished: 6,
         requests: 7,
         outcomes: Some(outcomes),
+        objectives,
         polls: 8,
         counts: vec![count],
         waits: Some(Box::new(waits)),
