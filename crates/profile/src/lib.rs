@@ -35,6 +35,8 @@ pub mod encode;
 #[cfg(feature = "files")]
 mod ends;
 mod error;
+#[cfg(feature = "names")]
+mod kernel_names;
 mod mappings;
 #[cfg(feature = "names")]
 mod modules;

@@ -19,6 +19,7 @@ use dormouse_maps::{
     AddressSpace, Cache, CacheStats, Mapping, MappingKind, MapsLine, ObjectId, Perms, Region, SpaceError,
 };
 
+use crate::kernel_names::KernelNames;
 use crate::modules::Crates;
 use crate::own::OwnCode;
 use crate::symbols::stand_in;
@@ -34,6 +35,7 @@ pub struct NameFinder {
     cache: Cache<Region>,
     symbolizer: Symbolizer,
     known: HashMap<u64, Place>,
+    kernel: KernelNames,
     crates: Crates,
     own: OwnCode,
     /// Objects whose crates are known.
@@ -78,8 +80,8 @@ impl NameFinder {
 
     fn new(space: AddressSpace) -> Self {
         let (cache, symbolizer, known) = (Cache::new(), Symbolizer::new(), HashMap::new());
-        let (crates, own, listed) = Default::default();
-        Self { space, cache, symbolizer, known, crates, own, listed }
+        let (kernel, crates, own, listed) = Default::default();
+        Self { space, cache, symbolizer, known, kernel, crates, own, listed }
     }
 
     /// Looks up the mappings of a profile's addresses, while the process still exists.
@@ -104,11 +106,12 @@ impl NameFinder {
     ///
     /// Reads the debug information of each object that has addresses, once.
     pub fn symbols(&mut self, profile: &Profile) -> Symbols {
-        let Self { space, cache, symbolizer, known, crates, own, listed } = self;
+        let Self { space, cache, symbolizer, known, kernel, crates, own, listed } = self;
         for node in &profile.stacks {
             let Place { mapping, frames, lack } = see(space, cache, known, node.address);
             frames.get_or_insert_with(|| {
-                if let Some(function) = stand_in(node.address) {
+                let kernels = || kernel.get(node.address).map(str::to_owned);
+                if let Some(function) = stand_in(node.address).or_else(kernels) {
                     return vec![SourceFrame { function, ..SourceFrame::default() }];
                 }
                 let symbol = mapping.as_ref().map(|it| symbolizer.symbol(space, it, node.address));
