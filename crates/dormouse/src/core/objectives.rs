@@ -86,6 +86,7 @@ pub(crate) struct OfGroup {
 
 /// The groups of a wish.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a process has 64 at most")]
 pub(crate) enum Chosen {
     /// The one with that number.
     One(u32),
