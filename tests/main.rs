@@ -3,6 +3,7 @@
 
 mod bench;
 mod c_service;
+mod calls;
 mod commands;
 mod demo;
 mod experiment;

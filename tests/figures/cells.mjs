@@ -101,6 +101,7 @@ for (const w of ['1', '10']) {
     cells.detail = {
       facts: detail.facts.textContent,
       times: detail.table.textContent,
+      calls: detail.calls.textContent,
       traces: detail.traces.textContent.replace(/\\d\\d:\\d\\d:\\d\\d/g, 'HH:MM:SS'),
       charts,
       heat: detail.heat.columns.map(({ counts }) => [...counts].sort((a, b) => a[0] - b[0])),

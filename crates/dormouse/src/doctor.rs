@@ -106,6 +106,7 @@ impl Answered for DoctorRequest {
             .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
             .chain([threads_check(), runnable_check()])
             .chain(dormouse_waits::capability())
+            .chain(dormouse_waits::calls::capability())
             .chain([publish::capability()])
             .chain(panics::capability())
             .chain(outcomes_check())

@@ -77,6 +77,7 @@ mod init;
 mod lookout;
 mod web;
 
+pub use self::core::calls::{Call, InstrumentedCall};
 pub use self::core::ends::{MAX_OUTCOMES, outcome};
 pub use self::core::group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use self::core::probe::Probe;
@@ -110,6 +111,7 @@ pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;
 pub use dormouse_protocol::{Objective, ObjectiveError, ObjectiveRow, OutcomesRow};
+pub use dormouse_waits::calls::CallKind;
 pub use features::budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
 pub use features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use features::objectives::{Objectives, ObjectivesError, objectives};
@@ -156,6 +158,11 @@ struct Profiles;
 #[cfg(doctest)]
 #[doc = include_str!("../guide/waits.md")]
 struct Waits;
+
+/// And those of the page on calls.
+#[cfg(all(doctest, feature = "tower", feature = "tracing-calls"))]
+#[doc = include_str!("../guide/calls.md")]
+struct Calls;
 
 /// And that of the page on the flight recorder.
 #[cfg(doctest)]

@@ -21,7 +21,7 @@ mod instrumented {
     };
 
     use axum::{extract::Request, handler::Handler};
-    use dormouse::TaskBudget;
+    use dormouse::{Call, CallKind, TaskBudget};
     use tokio::task::JoinHandle;
     use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
@@ -49,6 +49,11 @@ mod instrumented {
             }
             Err(error) => eprintln!("warning: dormouse is not available: {error}"),
         }
+    }
+
+    /// Runs a statement of the database, which is an outgoing call of the current group.
+    pub(crate) fn statement<T, E>(text: &str, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        Call::begin(CallKind::Sql, text).run(run)
     }
 
     /// The charges of each request.
@@ -221,6 +226,10 @@ mod bare {
 
     pub(crate) fn received<I>(io: I) -> I {
         io
+    }
+
+    pub(crate) fn statement<T, E>(_: &str, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        run()
     }
 
     #[derive(Debug)]

@@ -19,6 +19,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, TransactionBehavior, par
 use serde::Serialize;
 use tempfile::TempDir;
 
+use crate::instrument::statement;
 use crate::teas::TEAS;
 
 /// Cups of each tea after a restock.
@@ -109,11 +110,11 @@ impl Store {
     /// The menu, by name.
     pub(crate) fn menu(&self, with_notes: bool) -> rusqlite::Result<Vec<Item>> {
         let reader = self.reader();
-        let mut query = reader.prepare_cached(if with_notes {
+        let text = if with_notes {
             "SELECT name, price_pence, stock, notes FROM teas ORDER BY name"
         } else {
             "SELECT name, price_pence, stock, NULL FROM teas ORDER BY name"
-        })?;
+        };
         let item = |row: &Row<'_>| {
             Ok(Item {
                 name: row.get(0)?,
@@ -122,43 +123,40 @@ impl Store {
                 notes: row.get(3)?,
             })
         };
-        query.query_map([], item)?.collect()
+        statement(text, || reader.prepare_cached(text)?.query_map([], item)?.collect())
     }
 
     /// One order of the book.
     pub(crate) fn order(&self, id: u32) -> rusqlite::Result<Option<Order>> {
         let reader = self.reader();
-        let mut query = reader.prepare_cached(
-            "SELECT orders.id, teas.name, cups, orders.price_pence
-             FROM orders JOIN teas ON teas.id = orders.tea WHERE orders.id = ?1",
-        )?;
+        let text = "SELECT orders.id, teas.name, cups, orders.price_pence
+                    FROM orders JOIN teas ON teas.id = orders.tea WHERE orders.id = ?1";
         let order = |row: &Row<'_>| {
             Ok(Order { id: row.get(0)?, tea: row.get(1)?, cups: row.get(2)?, price_pence: row.get(3)? })
         };
-        query.query_row([id], order).optional()
+        statement(text, || reader.prepare_cached(text)?.query_row([id], order).optional())
     }
 
     /// Takes an order and the cups for it. May wait for another writer.
     pub(crate) fn place(&self, tea: &str, cups: u32) -> Result<Order, NotPlaced> {
         let mut writer = lock(&self.writer);
         let sale = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let (id, price_pence, left): (u32, u32, u32) = sale
-            .prepare_cached("SELECT id, price_pence, stock FROM teas WHERE name = ?1 COLLATE NOCASE")?
-            .query_row([tea], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?
-            .ok_or(NotPlaced::UnknownTea)?;
+        let text = "SELECT id, price_pence, stock FROM teas WHERE name = ?1 COLLATE NOCASE";
+        let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let found = statement(text, || sale.prepare_cached(text)?.query_row([tea], columns).optional())?;
+        let (id, price_pence, left): (u32, u32, u32) = found.ok_or(NotPlaced::UnknownTea)?;
         if left < cups {
             return Err(NotPlaced::SoldOut { left });
         }
-        sale.prepare_cached("UPDATE teas SET stock = stock - ?2 WHERE id = ?1")?.execute([id, cups])?;
-        let order = sale
-            .prepare_cached(
-                "INSERT INTO orders (tea, cups, price_pence) VALUES (?1, ?2, ?3)
-                 RETURNING id, (SELECT name FROM teas WHERE teas.id = orders.tea), cups, price_pence",
-            )?
-            .query_row([id, cups, cups * price_pence], |row| {
-                Ok(Order { id: row.get(0)?, tea: row.get(1)?, cups: row.get(2)?, price_pence: row.get(3)? })
-            })?;
+        let text = "UPDATE teas SET stock = stock - ?2 WHERE id = ?1";
+        statement(text, || sale.prepare_cached(text)?.execute([id, cups]))?;
+        let text = "INSERT INTO orders (tea, cups, price_pence) VALUES (?1, ?2, ?3)
+                    RETURNING id, (SELECT name FROM teas WHERE teas.id = orders.tea), cups, price_pence";
+        let order = |row: &Row<'_>| {
+            Ok(Order { id: row.get(0)?, tea: row.get(1)?, cups: row.get(2)?, price_pence: row.get(3)? })
+        };
+        let values = [id, cups, cups * price_pence];
+        let order = statement(text, || sale.prepare_cached(text)?.query_row(values, order))?;
         sale.commit()?;
         Ok(order)
     }

@@ -19,6 +19,7 @@
 //! | `rows` | what each thread has added up for each group |
 //! | `returned` | the largest sums that readers got |
 //! | [`exemplars`] | one of the last requests of each bucket of a group |
+//! | [`calls`] | outgoing calls of a group, by peer |
 //! | [`CpuTaking`] | the CPU time of single tasks, while a client requests it |
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | `known` | the places where a task waits, by its seats |
@@ -48,6 +49,7 @@
 #![deny(unsafe_code)]
 
 mod arrival;
+pub mod calls;
 mod cells;
 mod counts;
 mod cpu;

@@ -9,6 +9,7 @@ use dormouse_sys::environment;
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 
+use crate::calls;
 use crate::cpu;
 use crate::exemplars;
 use crate::returned;
@@ -131,6 +132,7 @@ fn forget() {
     returned::forget();
     cpu::forget();
     exemplars::forget();
+    calls::forget();
     HOLDERS.store(0, Ordering::SeqCst);
     slow::forget();
     next_run();

@@ -126,15 +126,17 @@ impl Column {
     }
 }
 
-/// A table of rows, its first column on the left.
+/// A table of rows, its first column and its texts on the left.
 pub(crate) fn table<'a>(
     mut columns: Vec<Column>,
     rows: impl IntoIterator<Item = &'a Row, IntoIter: Clone>,
 ) -> Table {
     let rows = rows.into_iter();
     Column::of_rows(&mut columns, rows.clone());
-    let title =
-        |(at, column): (usize, &Column)| format!("{}{}", if at == 0 { "" } else { ">" }, column.title);
+    let title = |(at, column): (usize, &Column)| {
+        let is_text = at == 0 || matches!(column.shown, Shown::Figure(_, _, Unit::Text));
+        format!("{}{}", if is_text { "" } else { ">" }, column.title)
+    };
     let mut table = Table::new(columns.iter().enumerate().map(title));
     for row in rows {
         table.row(cells(&columns, row, Digits::All));
@@ -151,9 +153,12 @@ fn figure_cell(row: &Row, value: &FigureValue, unit: Unit, digits: Digits) -> St
     if unit == Unit::Name {
         return clean(&row.name) + if row.has_ended { " (ended)" } else { "" };
     }
+    if let FigureValue::Text(text) = value {
+        return clean(text);
+    }
     let Some(number) = value.number() else { return String::new() };
     match unit {
-        Unit::Name | Unit::Whole => digits.count(value, number),
+        Unit::Name | Unit::Text | Unit::Whole => digits.count(value, number),
         Unit::Tid => row.tid.map(|(outer, inner)| tid(outer, inner)).unwrap_or_default(),
         Unit::Percent | Unit::Share => digits.percent(number),
         Unit::Rate => digits.rate(number),

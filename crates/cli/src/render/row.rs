@@ -10,7 +10,8 @@ use std::cmp::Ordering;
 
 use dormouse_protocol::CountRow;
 use dormouse_protocol::figures::{
-    Figure, FigureJson, FigurePart, FigureSums, FigureValue, GROUP_FIGURES, GroupSpan, percent, ratio,
+    CALL_FIGURES, CallSpan, Figure, FigureJson, FigurePart, FigureSums, FigureValue, GROUP_FIGURES,
+    GroupSpan, percent, ratio,
 };
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -66,6 +67,14 @@ impl Row {
             values: THREAD_FIGURES.iter().map(|figure| (figure.of)(thread)).collect(),
             counts: usage.map(|usage| usage.counts(interval_ns)).unwrap_or_default(),
             ..Row::empty(&total.name, interval_ns)
+        }
+    }
+
+    /// The calls of a group to a peer.
+    pub(crate) fn call(calls: &CallSpan<'_>) -> Row {
+        Row {
+            values: CALL_FIGURES.iter().map(|figure| (figure.of)(calls)).collect(),
+            ..Row::empty(calls.group.unwrap_or("(no group)"), 0)
         }
     }
 

@@ -38,6 +38,9 @@ pub(crate) struct Source {
     pub(crate) counted: CountAnswer,
     /// The clock that groups are charged by, as the last sample has it.
     pub(crate) clock: Option<Clock>,
+    /// Whether samples have outgoing calls, and times of tasks.
+    pub(crate) has_calls: bool,
+    has_waits: bool,
 }
 
 impl Source {
@@ -67,6 +70,8 @@ impl Source {
             agent: None,
             counted: CountAnswer { counted: Vec::new(), refused: Vec::new() },
             clock: None,
+            has_calls: false,
+            has_waits: false,
         };
         if found.has_agent() {
             let (mut client, hello) = Client::reach(finder, found, patience)?;
@@ -86,9 +91,19 @@ impl Source {
 
     /// Has the times of tasks taken from now on.
     pub(crate) fn begin_waits(&mut self) -> Outcome<()> {
+        self.begin_times(true, false)
+    }
+
+    /// Has the times of tasks, or of outgoing calls, or both taken from now on.
+    pub(crate) fn begin_times(&mut self, waits: bool, calls: bool) -> Outcome<()> {
+        if !waits && !calls {
+            return Ok(());
+        }
         let client = self.client("take times of tasks")?;
-        let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
-        waits::begin(client, request).map(drop)
+        let request = WaitsRequest { exemplars: true, calls, ..WaitsRequest::default() };
+        waits::begin(client, request)?;
+        (self.has_waits, self.has_calls) = (waits, calls);
+        Ok(())
     }
 
     /// Has requests counted by these objectives from now on.
@@ -133,6 +148,9 @@ impl Source {
             (Some(Ok(mut stat)), seen) => {
                 // An agent may say anything; ours has no more.
                 stat.expand(dormouse::MAX_GROUPS);
+                if !self.has_waits {
+                    stat.groups.iter_mut().for_each(|group| group.waits = None);
+                }
                 self.clock.clone_from(&stat.clock);
                 let mut sample = Sample::of_agent(stat);
                 // Where the kernel shows it to nobody else, the agent's word is enough.
@@ -192,6 +210,8 @@ impl Source {
             agent: None,
             counted: CountAnswer { counted: events.iter().map(event).collect(), refused: Vec::new() },
             clock,
+            has_calls: false,
+            has_waits: true,
         }
     }
 }

@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::answers::{EVENTS, busy, bytes};
 use super::flow::{self, BodyWriter, Gone, HEARTBEAT};
 use super::hub::{Hub, Identity, SampleEvent, ServiceSession, SessionPhase, Snapshot};
-use super::windows::{GroupWindow, History, ProcessWindow, Windows};
+use super::windows::{GroupWindow, History, ProcessWindow, WindowCalls, Windows};
 use crate::output::as_document;
 
 /// Streams at once.
@@ -265,11 +265,12 @@ fn sample<'a>(pid: u32, windows: &Windows, snapshot: &'a Snapshot, last: Option<
     let Snapshot { stat, unix_ms, hello, .. } = snapshot;
     let tick = last.map(|last| stat.since(&last.snapshot.stat));
     let is_new = |at: &usize| last.is_none_or(|last| windows.may_have_changed(*at, last.oldest_ns));
+    let each = windows.each.each_ref().map(|window| (window, WindowCalls::of(window)));
     let groups = (0..stat.groups.len()).filter(is_new).map(|at| {
         let tick = tick.as_ref().map(|tick| Tick::of(&tick.groups[at], tick));
-        let of_group = windows.each.each_ref().map(|window| {
+        let of_group = each.each_ref().map(|(window, calls)| {
             let is_refused = stat.cpu_refused.is_some();
-            GroupWindow::of(&stat.groups[at], &window.groups[at], window.mono_ns, is_refused)
+            GroupWindow::of(&stat.groups[at], &window.groups[at], calls, window.mono_ns, is_refused)
         });
         LiveGroup::of(&stat.groups[at], stat, tick, of_group)
     });

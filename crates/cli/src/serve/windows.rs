@@ -7,14 +7,15 @@
 //! with the first reading. Where groups are many, fewer readings are kept, and the longest windows
 //! are shorter.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use dormouse_protocol::figures::{
-    Figure, FigureColumn, FigurePart, FigureUnit, FigureValue, FigureView, GROUP_FIGURES, GroupFigure,
-    GroupSpan, percent,
+    CALL_FIGURES, CallFigure, CallSpan, Figure, FigureColumn, FigurePart, FigureUnit, FigureValue,
+    FigureView, GROUP_FIGURES, GroupFigure, GroupSpan, percent,
 };
-use dormouse_protocol::{GroupRow, Stat};
+use dormouse_protocol::{CallRow, GroupRow, Stat};
 use serde::Serialize;
 
 use super::hub::Snapshot;
@@ -64,6 +65,43 @@ pub(super) struct GroupWindow {
     cells: Vec<FigureValue>,
     /// In the order of [`histograms`]: the numbers of [`PARTS`].
     times: Vec<[FigureValue; 4]>,
+    /// A row for each peer, its cells in the order of [`call_columns`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    calls: Vec<Vec<FigureValue>>,
+}
+
+/// The outgoing calls of a window, by group; those that took the most time first.
+#[derive(Debug)]
+pub(super) struct WindowCalls<'a>(HashMap<u32, Vec<&'a CallRow>>);
+
+impl<'a> WindowCalls<'a> {
+    pub(super) fn of(window: &'a Stat) -> WindowCalls<'a> {
+        let mut by_group: HashMap<u32, Vec<&CallRow>> = HashMap::new();
+        for row in &window.calls {
+            by_group.entry(row.group).or_default().push(row);
+        }
+        for rows in by_group.values_mut() {
+            rows.sort_by_key(|row| Reverse(row.times.sum_ns));
+        }
+        WindowCalls(by_group)
+    }
+
+    fn cells(&self, group: u32) -> Vec<Vec<FigureValue>> {
+        let rows = self.0.get(&group).into_iter().flatten();
+        rows.map(|row| {
+            let span = CallSpan { row, group: None };
+            call_columns().map(|(figure, column)| (figure.of)(&span).part(column.part)).collect()
+        })
+        .collect()
+    }
+}
+
+/// The figures that are columns of a group's calls, from left to right.
+pub(super) fn call_columns() -> impl Iterator<Item = (&'static Figure<CallFigure>, &'static FigureColumn)> {
+    // As they stand in the table.
+    let all =
+        CALL_FIGURES.iter().flat_map(|figure| figure.columns.iter().map(move |column| (figure, column)));
+    all.filter(|(_, column)| column.view == FigureView::Page)
 }
 
 impl History {
@@ -98,7 +136,7 @@ impl History {
                 at += 1;
             }
         }
-        let rows = snapshot.stat.groups.len().max(1);
+        let rows = (snapshot.stat.groups.len() + snapshot.stat.calls.len()).max(1);
         let is_old = |of: &Snapshot| now_ns.saturating_sub(of.stat.mono_ns) >= age_ns(WINDOWS[3]);
         let is_scarce = || snapshot.room.as_ref().is_some_and(AnswerRoom::is_scarce);
         while self.readings.len() > 2
@@ -157,7 +195,13 @@ impl ProcessWindow {
 
 impl GroupWindow {
     /// The figures of a group whose totals are `now`.
-    pub(super) fn of(now: &GroupRow, recent: &GroupRow, interval_ns: u64, is_refused: bool) -> GroupWindow {
+    pub(super) fn of(
+        now: &GroupRow,
+        recent: &GroupRow,
+        calls: &WindowCalls<'_>,
+        interval_ns: u64,
+        is_refused: bool,
+    ) -> GroupWindow {
         let span = GroupSpan { now, counted: recent, recent, interval_ns, is_refused };
         let (mut cells, mut times) = (Vec::new(), Vec::new());
         for figure in GROUP_FIGURES {
@@ -172,7 +216,8 @@ impl GroupWindow {
             }
         }
         cells.sort_by_key(|(place, _)| *place);
-        GroupWindow { cells: cells.into_iter().map(|(_, cell)| cell).collect(), times }
+        let cells = cells.into_iter().map(|(_, cell)| cell).collect();
+        GroupWindow { cells, times, calls: calls.cells(now.id) }
     }
 }
 

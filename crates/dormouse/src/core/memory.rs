@@ -3,6 +3,8 @@
 
 pub(crate) use dormouse_sys::memory::{Step, is_there};
 
+use dormouse_waits::calls::most_calls;
+
 use super::group::Group;
 use super::objectives;
 
@@ -23,6 +25,9 @@ const EACH_OBJECTIVE: usize = 128;
 /// an exemplar for each power of two of one, as rows and as text.
 const EACH_TIMES: usize = 128 * 1024;
 
+/// The memory of the calls to one peer: a histogram and a name, as a row and as text.
+const EACH_PEER: usize = 16 * 1024;
+
 /// Whether there is memory for an answer about all keys and groups.
 pub(crate) fn is_there_for_keys() -> bool {
     is_there(MUCH) && is_there(MUCH + (dormouse_keys::count() + Group::most()) * EACH)
@@ -39,7 +44,7 @@ pub(crate) fn is_there_for_threads() -> bool {
     is_there(threads * EACH)
 }
 
-/// The memory of the times of all groups.
+/// The memory of the times of all groups, and of their calls.
 pub(crate) fn of_times() -> usize {
-    dormouse_waits::groups() * EACH_TIMES
+    dormouse_waits::groups() * EACH_TIMES + most_calls() * EACH_PEER
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod arrival;
 pub(crate) mod asleep;
+pub(crate) mod calls;
 pub(crate) mod clock_fault;
 pub(crate) mod ends;
 pub(crate) mod group;

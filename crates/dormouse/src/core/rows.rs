@@ -3,9 +3,10 @@
 use dormouse_events::{Availability, Count, Unit};
 use dormouse_keys::{BatchReport, KeyUse};
 use dormouse_protocol::{
-    BatchStat, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow, ProbeInfo,
-    QueueRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
+    BatchStat, CallRow, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow,
+    ProbeInfo, QueueRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
 };
+use dormouse_waits::calls::{CallKind, PeerCalls};
 use dormouse_waits::places::{Place, WalkEnd};
 use dormouse_waits::{Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext, Unanswered};
 
@@ -106,6 +107,13 @@ fn queue_row(of: QueueTimes) -> QueueRow {
 
 fn unanswered_row(Unanswered { requests, age_ns }: Unanswered) -> UnansweredRow {
     UnansweredRow { requests, age_ns }
+}
+
+pub(crate) fn call_row(of: &PeerCalls) -> CallRow {
+    let kind = of.peer.map_or(CallKind::Other, |peer| peer.kind()).name().into();
+    let peer = of.peer.map(|peer| peer.as_str().to_owned().into());
+    let (times, cancelled) = (HistogramRow::without_tasks(&of.times), of.cancelled);
+    CallRow { group: of.group, kind, peer, times, errors: of.errors, cancelled }
 }
 
 /// A row whose only histogram is that of requests. The histogram names no tasks.

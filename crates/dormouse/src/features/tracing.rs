@@ -26,6 +26,12 @@
 //!
 //! The unsafe code asserts that the number of the attachment is this type's alone.
 
+#[cfg(feature = "tracing-calls")]
+mod calls;
+
+#[cfg(feature = "tracing-calls")]
+pub use calls::{CallsFilter, CallsLayer, calls};
+
 pub use crate::{
     __dormouse_tracing_debug as debug, __dormouse_tracing_debug_span as debug_span,
     __dormouse_tracing_error as error, __dormouse_tracing_error_span as error_span,

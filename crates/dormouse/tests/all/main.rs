@@ -4,6 +4,7 @@ mod all_instrumented;
 mod answered;
 mod blocking;
 mod budgets;
+mod calls;
 mod connections;
 mod copies;
 mod counts;

@@ -14,7 +14,9 @@ use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin,
 use dormouse::tower::MetricsService;
 use dormouse::{Event, Group};
 use dormouse_metrics::{MetricFamily, MetricKind};
-use dormouse_protocol::figures::{EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES};
+use dormouse_protocol::figures::{
+    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES,
+};
 use dormouse_protocol::{
     CountRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, TaskPolls, UnansweredRow, WaitsRow,
 };
@@ -276,14 +278,17 @@ fn names() -> String {
         table(families)
     };
     let events = EVENT_FAMILIES.iter().map(|(_, family)| family).chain([&OTHER_EVENTS]);
+    let calls = CALL_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family));
     format!(
         "For each group, with the label `group`:\n\n{}The next metrics exist while times of tasks are \
          measured. The first one also has the label `state`\n(`queued_unseen`, `queued_behind`, `poll`, \
-         `runnable`, `await`).\n\n{}The next \
+         `runnable`, `await`).\n\n{}Outgoing [calls](calls.md) have the labels `group`, `kind` and `peer`; \
+         they exist while times of\ntasks are measured. Calls that no group has made have no `group`.\n\n{}The next \
          metrics exist for each event that is counted. The last one is for all other events, with\nthe \
          label `event`.\n\n{}For the process:\n\n{}",
         of_groups(false),
         of_groups(true),
+        table(calls.collect()),
         table(events.collect()),
         table(PROCESS_FIGURES.iter().map(|figure| &figure.family).collect())
     )

@@ -1,5 +1,6 @@
 //! Programs whose allocations are counted. Each module runs in a process of its own.
 
+mod call_memory;
 mod group_memory;
 mod profile_kinds;
 

@@ -19,7 +19,7 @@ pub use values::{GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, R
 
 /// In texts, buckets of requests end at 2 to the power of these, in seconds: from 244 µs to 16 s,
 /// each four times as long as the one before.
-const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
+pub(super) const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
 
 /// The figures of a group. Metrics are exported in this order.
 pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &[

@@ -1,14 +1,15 @@
 //! Figures: the numbers that are shown of a service, each described once.
 //!
-//! A figure is one entry of a table ([`GROUP_FIGURES`], [`PROCESS_FIGURES`]): its key in JSON, the
-//! columns that show it, the metric that exports it, and a function that computes it. The columns
-//! of `top`, `stat` and the page, the keys of `--json`, the families of Prometheus and
-//! OpenTelemetry and the tables of `docs/guide/metrics.md` are read from these tables.
+//! A figure is one entry of a table ([`GROUP_FIGURES`], [`CALL_FIGURES`], [`PROCESS_FIGURES`]): its
+//! key in JSON, the columns that show it, the metric that exports it, and a function that computes
+//! it. The columns of `top`, `stat` and the page, the keys of `--json`, the families of Prometheus
+//! and OpenTelemetry and the tables of `docs/guide/metrics.md` are read from these tables.
 //!
 //! A reading is a [`Stat`](crate::Stat); [`Stat::since`](crate::Stat::since) is the only difference
 //! of two. A [`GroupSpan`] has a group's rows of up to three such spans: since the service began,
 //! since the reader began, and of the last interval. Each figure takes the row that it is of.
 
+mod calls;
 mod durations;
 mod events;
 mod groups;
@@ -19,6 +20,7 @@ use std::borrow::Cow;
 use dormouse_metrics::MetricFamily;
 use serde::{Serialize, Serializer};
 
+pub use calls::{CALL_FIGURES, CallFigure, CallSpan};
 pub use durations::{Durations, slowest_trace};
 pub use events::{EVENT_FAMILIES, OTHER_EVENTS};
 pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
@@ -92,8 +94,10 @@ pub enum FigureView {
     StatWaits,
     /// Threads in `stat`.
     StatThreads,
-    /// Groups in the page of `serve`.
+    /// Groups, and the outgoing calls of one, in the page of `serve`.
     Page,
+    /// Outgoing calls in `stat`.
+    Calls,
 }
 
 /// One column of a view.
@@ -146,6 +150,8 @@ pub enum FigurePart {
 pub enum FigureUnit {
     /// The name of the row.
     Name,
+    /// Another text.
+    Text,
     /// A thread's number here, and the one in its own namespace.
     Tid,
     /// A whole number.

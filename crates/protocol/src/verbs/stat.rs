@@ -1,5 +1,6 @@
 //! `stat`: groups, threads, and what the service counts for them.
 
+mod calls;
 mod columns;
 mod expand;
 mod outcomes;
@@ -15,6 +16,7 @@ use super::objectives::ObjectiveRow;
 use super::waits::WaitsRow;
 use crate::verb::{Each, Memory, Verb};
 
+pub use calls::CallRow;
 pub use columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
@@ -59,6 +61,9 @@ pub struct Stat {
     pub cpu_refused: Option<Cow<'static, str>>,
     /// All groups, in order of creation.
     pub groups: Vec<GroupRow>,
+    /// Outgoing calls, for a client that has sent `waits` with `calls`: each group's by peer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallRow>,
     /// All threads.
     pub threads: Vec<ThreadStat>,
     /// For how long all threads together were runnable and waited for a CPU, in nanoseconds,
@@ -217,6 +222,7 @@ impl Stat {
             cpu_refused: self.cpu_refused.clone(),
             limited: self.limited.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),
+            calls: CallRow::all_since(&self.calls, &before.calls),
             threads: Vec::new(),
             runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),

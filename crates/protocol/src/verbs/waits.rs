@@ -23,6 +23,9 @@ pub struct WaitsRequest {
     /// Whether to include exemplars of requests in answers to `stat`, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exemplars: bool,
+    /// Whether to include outgoing calls in answers to `stat`, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub calls: bool,
 }
 
 impl Verb for WaitsRequest {

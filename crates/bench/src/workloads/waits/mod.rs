@@ -5,6 +5,7 @@
 //! `tokio-console` needs a runtime that is built with `tokio_unstable`, so it is not included.)
 //! There is no origin.
 
+mod calls;
 mod contention;
 mod listing;
 mod long_polls;
@@ -24,6 +25,7 @@ pub(crate) fn run(bench: &mut Bench) {
     passers::rows(bench);
     placing::rows(bench);
     traces::rows(bench);
+    calls::rows(bench);
     publishing::rows(bench);
     yardsticks::rdtsc(bench);
     bench.measure("reps", bench.plan(100, 6));
@@ -44,6 +46,8 @@ pub(crate) fn run(bench: &mut Bench) {
     placing::compare(bench);
     bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);
     bench.at_most("a request's trace adds at most 20 ns", "end-added/traced", 20.0);
+    bench.at_most("a call takes at most 100 ns", "call/awake", 100.0);
+    bench.at_most("asleep, a call takes nothing measurable", "call/asleep", 2.0);
     bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);
     bench.at_most("looks for long polls add nothing to a poll", "wake-added/account-watched", 2.0);
     bench.at_most("to publish the group adds at most 2 ns to a poll", "direct-added/published", 2.0);

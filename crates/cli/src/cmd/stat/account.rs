@@ -1,7 +1,9 @@
 //! The use of a process over some time, as rows.
 
-use dormouse_protocol::EventInfo;
-use dormouse_protocol::figures::GroupSpan;
+use std::cmp::Reverse;
+
+use dormouse_protocol::figures::{CallSpan, GroupSpan};
+use dormouse_protocol::{EventInfo, Stat};
 
 use crate::render::row::Row;
 use crate::render::threads::ThreadSpan;
@@ -28,6 +30,8 @@ pub(super) struct Account<'a> {
     /// Work in no group; `None` for a process without dormouse.
     pub(super) unattributed: Option<Row>,
     pub(super) groups: Vec<Row>,
+    /// Outgoing calls, those that took the most time first; `None` if they were not asked for.
+    pub(super) calls: Option<Vec<Row>>,
     pub(super) threads: Vec<Row>,
 }
 
@@ -58,6 +62,7 @@ impl<'a> Account<'a> {
                 row
             }),
             groups: groups.collect(),
+            calls: source.has_calls.then(|| delta.inside.as_ref().map(calls).unwrap_or_default()),
             threads: threads
                 .map(|(thread, has_ended)| {
                     let (total, recent, interval_ns) = (thread, thread, elapsed_ns);
@@ -75,4 +80,12 @@ impl<'a> Account<'a> {
         let counted = &self.source.counted;
         counted.counted.iter().chain(&counted.refused).filter(|event| event.name != TASK_CLOCK)
     }
+}
+
+/// The rows of calls, those that took the most time first.
+fn calls(inside: &Stat) -> Vec<Row> {
+    let mut calls: Vec<_> = inside.calls.iter().collect();
+    calls.sort_by_key(|row| Reverse(row.times.sum_ns));
+    let name = |id: u32| inside.groups.iter().find(|group| group.id == id).map(|group| group.name.as_ref());
+    calls.into_iter().map(|row| Row::call(&CallSpan { row, group: name(row.group) })).collect()
 }

@@ -237,10 +237,10 @@ impl View<'_> {
         let finder = Finder::new();
         let target = Target::Pid(self.child.as_raw_pid().cast_unsigned());
         let Some(found) = finder.look(&target).ok().filter(Found::has_agent) else { return };
-        let Request { events, waits, objectives, .. } = self.request;
+        let Request { events, waits, calls, objectives, .. } = self.request;
         match Source::reach(&finder, &found, events, patience) {
             Ok(mut source) => {
-                if let Err(failure) = if *waits { source.begin_waits() } else { Ok(()) } {
+                if let Err(failure) = source.begin_times(*waits, *calls) {
                     say(format_args!("{FAIR}no times of tasks:{FAIR:#} {failure}"));
                 }
                 let begun = objectives.as_ref().map_or(Ok(()), |all| source.begin_objectives(all));

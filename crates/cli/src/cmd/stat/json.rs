@@ -1,7 +1,7 @@
 //! The figures of `stat` as JSON: an object for each interval and one for the whole time, with the
 //! error bounds of each number.
 
-use dormouse_protocol::figures::{FigureJson, GROUP_FIGURES, GroupFigure, ratio};
+use dormouse_protocol::figures::{CALL_FIGURES, CallFigure, FigureJson, GROUP_FIGURES, GroupFigure, ratio};
 use dormouse_protocol::{CountRow, EventInfo, Stat};
 use serde::Serialize;
 
@@ -52,6 +52,9 @@ pub(super) struct Figures<'a> {
     /// polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_coverage_percent: Option<f64>,
+    /// Outgoing calls, those that took the most time first; absent if they were not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<Vec<RowDocument<'a, CallFigure>>>,
     threads: Vec<RowDocument<'a, ThreadFigure>>,
     /// The CPU time of threads that came and went between two samples.
     other_threads_cpu_ns: u64,
@@ -154,6 +157,9 @@ impl<'a> Figures<'a> {
             unattributed_counts: account.unattributed.as_ref().map(|row| counts(source, row, IN_NO_GROUP)),
             coverage_percent: inside.and_then(Stat::coverage_percent),
             poll_coverage_percent: inside.and_then(Stat::poll_coverage_percent),
+            calls: account.calls.as_ref().map(|calls| {
+                calls.iter().map(|row| row.in_document(CALL_FIGURES, FigureJson::Stat)).collect()
+            }),
             threads: account
                 .threads
                 .iter()

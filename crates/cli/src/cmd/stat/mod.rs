@@ -90,6 +90,10 @@ pub(crate) struct Request {
     #[arg(long = "objective", value_name = "OBJECTIVES")]
     #[serde(rename = "objective")]
     objectives: Option<ObjectiveList>,
+    /// Also show outgoing calls, by the group that calls: hosts, methods, statements and commands,
+    /// with their errors and times
+    #[arg(long)]
+    calls: bool,
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "command")]
     #[serde(rename = "for")]
@@ -135,9 +139,7 @@ fn watch(request: &Request, target: &Target, context: &mut Context) -> Outcome {
     let interval = request.interval.map(|interval| interval.0);
     let signals = context.cancel()?;
     let mut source = Source::open(target, &request.events, context.patience)?;
-    if request.waits {
-        source.begin_waits()?;
-    }
+    source.begin_times(request.waits, request.calls)?;
     if let Some(objectives) = &request.objectives {
         source.begin_objectives(objectives)?;
     }
@@ -213,6 +215,7 @@ mod tests {
             let mut source = Source::fake(&["task-clock", "page-faults", "alloc-bytes", "cycles"], clock);
             let mut refused = source.counted.counted.pop().unwrap();
             refused.unavailable = Some("no PMU".into());
+            source.has_calls = true;
             source.counted.refused.push(refused);
             let mut window = Window::new(before);
             window.add(now);

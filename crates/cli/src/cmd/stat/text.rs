@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use dormouse_protocol::Stat;
-use dormouse_protocol::figures::{FigureView, GROUP_FIGURES, ratio};
+use dormouse_protocol::figures::{CALL_FIGURES, FigureView, GROUP_FIGURES, ratio};
 
 use super::account::{Account, Kind};
 use crate::duration::short;
@@ -31,6 +31,10 @@ fn times_bounds(scale: i32) -> String {
          P50, P90 and P99 are within {width:.1} %; a latency begins when the request came, as far as that is known"
     )
 }
+
+/// Why there may be no calls.
+const NO_CALLS: &str =
+    "no outgoing call has ended: calls are seen where the service wraps its clients (guide/calls.md)";
 
 /// The bound of the times that threads wait for a CPU.
 const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the kernel's account: a wait that goes on \
@@ -65,6 +69,10 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
             "\n{}",
             table(Column::of_view(GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
         );
+    }
+    if let Some(calls) = account.calls.as_ref().filter(|calls| !calls.is_empty()) {
+        let columns = Column::of_view(CALL_FIGURES, FigureView::Calls);
+        let _ = write!(text, "\n{}", table(columns, calls).render(HEAD));
     }
     let others = delta.others_ns();
     // Below that it is the difference between the readings of two clocks.
@@ -168,6 +176,9 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
     }
     if waits.filter_map(|waits| waits.queue).any(|queue| queue.received < queue.requests) {
         lines.push(QUEUED.to_owned());
+    }
+    if account.calls.as_ref().is_some_and(Vec::is_empty) {
+        lines.push(NO_CALLS.to_owned());
     }
     let alone = events_of_groups(account);
     if groups.is_some() && !alone.is_empty() {

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use dormouse_protocol::figures::{Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
+use dormouse_protocol::figures::{CallFigure, Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
 use dormouse_protocol::{
-    ExemplarRow, GroupRow, HistogramRow, ObjectiveRow, OutcomesRow, Outliving, QueueRow, UnansweredRow,
-    WaitsRow, WireId,
+    CallRow, ExemplarRow, GroupRow, HistogramRow, ObjectiveRow, OutcomesRow, Outliving, QueueRow,
+    UnansweredRow, WaitsRow, WireId,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -54,6 +54,21 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             Row::group(&GroupSpan { now, counted: now, recent: now, interval_ns, is_refused })
         });
         schema(GROUP_FIGURES, &used, &idle, generator)
+    }
+}
+
+impl JsonSchema for RowDocument<'_, CallFigure> {
+    fn schema_name() -> Cow<'static, str> {
+        "CallFigures".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let times = HistogramRow { sum_ns: Some(1), ..HistogramRow::default() };
+        let used = CallRow { peer: Some("".into()), times, errors: Some(1), ..CallRow::default() };
+        let idle = CallRow::default();
+        let [used, idle] =
+            [(&used, Some("")), (&idle, None)].map(|(row, group)| Row::call(&CallSpan { row, group }));
+        schema(CALL_FIGURES, &used, &idle, generator)
     }
 }
 

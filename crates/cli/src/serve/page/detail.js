@@ -17,6 +17,7 @@ class GroupDetail {
     this.charts = [new Chart('CPU, % of one CPU', 'cpu'), new Chart('Requests per second', 'requests')];
     this.heat = new HeatMap();
     this.table = make('table.waits', {}, make('caption', {}, 'Times'));
+    this.calls = make('table.waits.calls', { hidden: true });
     this.traces = make('table.waits', { hidden: true });
     panel.replaceChildren(
       head,
@@ -24,6 +25,7 @@ class GroupDetail {
       ...this.charts.map(({ element }) => element),
       this.heat.element,
       this.table,
+      this.calls,
       this.traces,
     );
   }
@@ -59,6 +61,7 @@ class GroupDetail {
     this.charts[1].draw([at, requests]);
     this.heat.draw(live, id);
     this.times(id, length);
+    this.tellCalls(id, length);
     this.tellTraces(group.exemplars);
   }
 
@@ -95,6 +98,29 @@ class GroupDetail {
         'tfoot',
         {},
         make('tr', {}, make('td', { colspan: 5 }, bar, make('small', {}, spentLines(parts).join(' · ')))),
+      ),
+    );
+  }
+
+  // Whom the group has called, those that took the most time first.
+  tellCalls(id, length) {
+    const calls = this.live.calls(id, length);
+    this.calls.hidden = !calls.length;
+    const cell = (kind, { unit, help: title }, text) =>
+      make(unit === 'text' ? kind : kind + '.number', kind === 'th' ? { scope: 'col', title } : {}, text);
+    const row = (kind, text) =>
+      make('tr', {}, ...FIGURES.calls.map((column, at) => cell(kind, column, text(column, at))));
+    this.calls.replaceChildren(
+      make(
+        'caption',
+        {},
+        `Outgoing calls, last ${WINDOWS.find(([key]) => Number(key) === length)[1]}`,
+      ),
+      make('thead', {}, row('th', ({ label }) => label)),
+      make(
+        'tbody',
+        {},
+        ...calls.map((cells) => row('td', ({ unit }, at) => UNITS[unit].text(cells[at]))),
       ),
     );
   }

@@ -10,6 +10,7 @@ const UNITS = {
   rate: { text: figure, width: '84px', narrowWidth: '58px' },
   time: { text: time, width: '92px', narrowWidth: '76px' },
   whole: { text: whole, width: '72px' },
+  text: { text: clean },
 };
 
 // The columns that the server names, with the bar of shares as the last.

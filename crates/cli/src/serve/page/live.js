@@ -127,6 +127,11 @@ class Live {
   times(id, length) {
     return this.groups.get(id).windows[FIGURES.windows.indexOf(length)].times;
   }
+
+  // A row for each peer that a group has called, with the cells of FIGURES.calls.
+  calls(id, length) {
+    return this.groups.get(id).windows[FIGURES.windows.indexOf(length)].calls || [];
+  }
 }
 
 // The parts of the time of a group's tasks: on a CPU, stalled, runnable, awaiting, queued. Where

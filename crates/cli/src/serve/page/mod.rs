@@ -81,6 +81,7 @@ fn script() -> String {
 struct Figures {
     columns: Vec<ColumnData>,
     times: Vec<TimesData>,
+    calls: Vec<CallData>,
     windows: [u64; 4],
     buckets: Buckets,
 }
@@ -101,6 +102,14 @@ struct ColumnData {
 struct TimesData {
     label: String,
     help: &'static str,
+}
+
+/// A column of a group's outgoing calls.
+#[derive(Serialize)]
+struct CallData {
+    label: &'static str,
+    help: &'static str,
+    unit: FigureUnit,
 }
 
 /// The buckets of latencies over time.
@@ -127,7 +136,13 @@ fn figures() -> String {
         label: figure.key[..1].to_uppercase() + &figure.key[1..],
         help: figure.sentence(),
     });
+    let calls = windows::call_columns().map(|(figure, column)| CallData {
+        label: column.title,
+        help: figure.sentence(),
+        unit: column.unit,
+    });
     let figures = Figures {
+        calls: calls.collect(),
         columns: columns.collect(),
         times: times.collect(),
         windows: windows::WINDOWS,

@@ -13,7 +13,7 @@ use crate::core::ends::Ending;
 use crate::core::task::Task;
 
 /// The header, or the trailer, with gRPC's status.
-const GRPC_STATUS: &str = "grpc-status";
+pub(super) const GRPC_STATUS: &str = "grpc-status";
 
 impl<B: Body, E> ServerResponse<E> for Response<B> {
     type Grouped = Response<GroupBody<B>>;

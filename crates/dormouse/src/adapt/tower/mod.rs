@@ -35,6 +35,7 @@
 mod answered;
 mod body;
 mod caller;
+mod calls;
 mod metrics;
 mod pprof;
 
@@ -56,6 +57,7 @@ use crate::core::task::Task;
 
 pub use self::answered::Answered;
 pub use self::caller::{Traceparent, Untraced};
+pub use self::calls::{PeerBody, PeerLayer, PeerResponse, PeerService, calls};
 pub use self::metrics::MetricsService;
 pub use self::pprof::PprofService;
 pub use super::body::{GroupBody, GroupResponse};

@@ -1,6 +1,6 @@
 //! Conversion of a reading of a process to points.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use dormouse_events::MAX_EVENTS;
 use dormouse_metrics::{
@@ -8,10 +8,10 @@ use dormouse_metrics::{
     MetricValue, MetricsFormat, ProcessPart,
 };
 use dormouse_protocol::figures::{
-    EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan,
-    OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS,
+    CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure,
+    GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS,
 };
-use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Stat};
+use dormouse_protocol::{CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Stat};
 use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
 use dormouse_waits::{Histogram, Histograms};
 
@@ -135,6 +135,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
             part.add(&OBJECTIVE_TARGET, [*own, labels], target);
         }
     }
+    add_calls(&mut part, &stat.groups, &labels, stat.calls);
     let mut events = HashSet::new();
     for (group, own) in stat.groups.iter().zip(labels) {
         events.clear();
@@ -225,6 +226,39 @@ fn exemplar(row: &ExemplarRow) -> MetricExemplar {
         task: row.task,
         trace: row.trace_id.zip(row.span_id).map(|(trace, span)| (trace.0, span.0)),
         unix_ns: Some(row.unix_ns),
+    }
+}
+
+/// Adds the points of outgoing calls, family by family.
+fn add_calls(part: &mut ProcessPart<'_>, groups: &[GroupRow], labels: &[LabelSet], mut calls: Vec<CallRow>) {
+    let own: HashMap<u32, LabelSet> =
+        groups.iter().map(|group| group.id).zip(labels.iter().copied()).collect();
+    // As with groups, no two points may have the same labels. Calls of a group that has no points
+    // are left out; those of none have no label for it.
+    calls.retain(|row| row.group == 0 || own.contains_key(&row.group));
+    let mut keys = HashSet::new();
+    let is_first: Vec<bool> =
+        calls.iter().map(|row| keys.insert((row.group, cut(&row.kind), cut(row.name())))).collect();
+    let mut is_first = is_first.into_iter();
+    calls.retain(|_| is_first.next().unwrap_or_default());
+    let labels: Vec<[LabelSet; 2]> = calls
+        .iter()
+        .map(|row| {
+            let own = own.get(&row.group).copied().unwrap_or(LabelSet::NONE);
+            [own, part.labels(&[("kind", cut(&row.kind)), ("peer", cut(row.name()))])]
+        })
+        .collect();
+    for (figure, metric) in CALL_FIGURES.iter().filter_map(|figure| Some((figure, figure.metric?))) {
+        if let MetricKind::Histogram(_) = metric.family.kind {
+            let times = calls.iter_mut().map(|row| histogram(std::mem::take(&mut row.times)));
+            part.add_histograms(metric.family, labels.iter().copied().zip(times));
+        } else {
+            let value = |row: &CallRow| {
+                metric_value(&(figure.of)(&CallSpan { row, group: None }), metric.family.unit)
+            };
+            let points = calls.iter().zip(&labels).filter_map(|(row, own)| Some((*own, value(row)?)));
+            part.add_all(metric.family, points);
+        }
     }
 }
 

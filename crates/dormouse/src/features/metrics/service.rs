@@ -122,7 +122,7 @@ impl Metrics {
             [Event::TASK_CLOCK].into_iter().chain(events).map(|e| e.name().to_owned()).collect();
         let (events, answer) =
             ClientEvents::start_counting(&names).map_err(|why| MetricsError::Uncounted(why.message))?;
-        let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+        let request = WaitsRequest { exemplars: true, calls: true, ..WaitsRequest::default() };
         let waits = spec.waits.then(|| ClientWaits::begin(request)).transpose()?.map(|(waits, _)| waits);
         let (origin, refused) = (Origin::own(), answer.refused);
         Ok(Self { origin, process: identity::id(), events: events.without_clock(), refused, waits })

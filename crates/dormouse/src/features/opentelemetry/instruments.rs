@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use ::opentelemetry::KeyValue;
 use ::opentelemetry::metrics::{AsyncInstrument, Meter};
 use dormouse_metrics::{Exposition, MetricFamily, MetricKind, MetricUnit, MetricValue};
-use dormouse_protocol::figures::{EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES};
+use dormouse_protocol::figures::{
+    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES,
+};
 
 use crate::features::metrics::Metrics;
 
@@ -73,6 +75,7 @@ fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
     let mut of_groups: Vec<_> =
         GROUP_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)).collect();
     of_groups.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    of_groups.extend(CALL_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)));
     let others = PROCESS_FIGURES.iter().map(|figure| &figure.family).chain([&OTHER_EVENTS]);
     let all = of_groups.into_iter().chain(others).chain(EVENT_FAMILIES.iter().map(|(_, family)| family));
     all.filter(|family| matches!(family.kind, MetricKind::Counter | MetricKind::Gauge))

@@ -11,12 +11,14 @@ use dormouse_events::AnnouncedPolls;
 use dormouse_protocol::{Clock, CountedCpu, GroupRow, Outliving, Stat, StatPart, TaskPolls, ThreadStat};
 use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::{Capability, records};
+use dormouse_waits::calls::read_calls;
 
 use self::counting::ClientEvents;
 use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::objectives;
+use crate::core::rows::call_row;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
 use crate::features::waits::taking::{GroupTimes, Telling};
@@ -83,6 +85,9 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     if let Some(waits) = waits {
         let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
         waits.tell(&mut best.groups, times, has_cpu);
+    }
+    if waits.is_some_and(|waits| waits.calls) {
+        read_calls(|of| best.calls.push(call_row(of)));
     }
     best.keys_on = dormouse_keys::count_on();
     best.own = Some(own_cost(&best.groups));
@@ -154,6 +159,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         }),
         cpu_refused: None,
         groups,
+        calls: Vec::new(),
         threads,
         polls: polls(),
         keys_on: 0,

@@ -32,11 +32,13 @@
 pub(crate) mod taking;
 pub(crate) mod verb;
 
+pub use dormouse_waits::calls::{LONGEST_PEER, PEERS, PeerCalls, PeerName};
 pub use dormouse_waits::{
     CpuTaking, Exemplar, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, QueueTimes, TaskState,
     Waiting, buckets, is_on, living, places, read, times_by_place, wake_unplaced,
 };
 
+use dormouse_waits::calls::read_calls_of;
 use dormouse_waits::{exemplars, read_group};
 
 use crate::core::group::Group;
@@ -51,6 +53,31 @@ impl Group {
     pub fn read_waits(self) -> GroupWaits {
         let none = GroupWaits { group: self.id(), ..GroupWaits::default() };
         read_group(self.id()).unwrap_or(none)
+    }
+
+    /// Reads the group's outgoing calls, by peer, since times were first taken
+    /// ([`Call`](crate::Call)).
+    ///
+    /// ```
+    /// use dormouse::waits::Waiting;
+    /// use dormouse::{Call, CallKind, Group};
+    ///
+    /// let (route, _waiting) = (Group::new("GET /orders"), Waiting::start()?);
+    /// let call = || Call::begin(CallKind::Redis, "GET order:7").run(|| Ok::<_, ()>(7));
+    /// let found = route.scope(call);
+    /// let calls = route.read_calls();
+    /// assert_eq!(calls[0].peer.unwrap().as_str(), "GET");
+    /// assert_eq!((calls[0].times.count(), calls[0].errors), (1, Some(0)));
+    /// # Ok::<(), dormouse::keys::Error>(())
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// Reads 5 KB for each peer.
+    pub fn read_calls(self) -> Vec<PeerCalls> {
+        let mut all = Vec::new();
+        read_calls_of(self.id(), |of| all.push(of.clone()));
+        all
     }
 
     /// Reads one recent request for each power of two of [`GroupWaits::requests`], in the order of

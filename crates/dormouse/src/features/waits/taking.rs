@@ -30,6 +30,8 @@ pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 pub(crate) struct Telling {
     /// Whether with exemplars of requests.
     pub(crate) exemplars: bool,
+    /// Whether with outgoing calls.
+    pub(crate) calls: bool,
     /// The histograms to send.
     pub(crate) histograms: Histograms,
 }
@@ -43,7 +45,7 @@ impl ClientWaits {
         // Under a filter a thread's first look at its clock might end the process.
         let cpu = (request.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let begun = WaitsBegun { places: placed.is_some(), cpu: cpu.is_some() };
-        let told = Telling { exemplars: request.exemplars, ..Telling::ALL };
+        let told = Telling { exemplars: request.exemplars, calls: request.calls, ..Telling::ALL };
         Ok((Self { waiting, _placed: placed, _cpu: cpu, told }, begun))
     }
 
@@ -59,12 +61,12 @@ impl ClientWaits {
 }
 
 impl Telling {
-    pub(crate) const ALL: Self = Self { exemplars: true, histograms: Histograms::All };
+    pub(crate) const ALL: Self = Self { exemplars: true, calls: true, histograms: Histograms::All };
 
     /// The times that a format shows.
     pub(crate) fn in_format(format: MetricsFormat) -> Self {
         match format {
-            MetricsFormat::Text => Self { exemplars: false, histograms: Histograms::Requests },
+            MetricsFormat::Text => Self { exemplars: false, histograms: Histograms::Requests, ..Self::ALL },
             MetricsFormat::OpenMetrics => Self { histograms: Histograms::Requests, ..Self::ALL },
             MetricsFormat::Protobuf => Self::ALL,
         }
@@ -75,7 +77,7 @@ impl Telling {
         match part {
             None | Some(StatPart::Histograms | StatPart::Groups | StatPart::Whole) => self,
             Some(StatPart::Exemplars) => Self { histograms: Histograms::Requests, ..self },
-            Some(StatPart::Requests) => Self { exemplars: false, histograms: Histograms::Requests },
+            Some(StatPart::Requests) => Self { exemplars: false, histograms: Histograms::Requests, ..self },
         }
     }
 

@@ -18,6 +18,10 @@ const EACH_EVENT: usize = 64;
 /// The most objectives of a group.
 const MOST_OBJECTIVES: usize = 8;
 
+/// The most rows of calls: a service has fewer, even if each of its groups has one of peers without
+/// rows of their own.
+const MOST_CALLS: usize = 4096;
+
 impl Stat {
     /// Restores the rows of groups from their columns. Returns the number of groups that were left
     /// out because they are more than `most`.
@@ -27,6 +31,7 @@ impl Stat {
             Some(columns) => self.groups = columns.rows().take(most).collect(),
             None => self.groups.truncate(most),
         }
+        self.calls.truncate(MOST_CALLS);
         all.saturating_sub(most)
     }
 }

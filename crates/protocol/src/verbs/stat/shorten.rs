@@ -15,6 +15,9 @@ impl Stat {
         if to < StatPart::Whole {
             self.thread_total = Some(std::mem::take(&mut self.threads).len() as u64);
         }
+        for calls in &mut self.calls {
+            calls.times = std::mem::take(&mut calls.times).at_scale(to.scale());
+        }
         self.columns = Some(Box::new(GroupColumns::of(std::mem::take(&mut self.groups), to)));
     }
 }

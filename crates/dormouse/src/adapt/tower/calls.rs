@@ -1,0 +1,178 @@
+//! A layer around a client: each request is a call to its peer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use dormouse_waits::calls::{CallKind, Peer, PeerName};
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::body::GRPC_STATUS;
+use crate::core::calls::Call;
+
+/// A layer around a client of HTTP or gRPC: hyper-util's `Client`, tonic's `Channel`, or any
+/// service of such requests. Each request is a [`Call`] of the group that is current where the
+/// service is called.
+///
+/// A call lasts until the head of its response. The peer is the host of the request's URI, else
+/// that of its header `Host`; of gRPC service and method. A call failed if the service returns an
+/// error, if the status is 4xx or 5xx, if gRPC's status, in headers or trailers, is not 0, or if
+/// the body ends with an error.
+///
+/// ```
+/// use hyper_util::client::legacy::Client;
+/// use hyper_util::rt::TokioExecutor;
+/// use tower::Layer;
+///
+/// let client = Client::builder(TokioExecutor::new()).build_http::<String>();
+/// let client = dormouse::tower::calls().layer(client);
+/// # let _ = client;
+/// ```
+///
+/// # Cost
+///
+/// Asleep a sleeping instruction, otherwise the cost of a [`Call`] and of a look at the headers for
+/// gRPC.
+pub fn calls() -> PeerLayer {
+    PeerLayer
+}
+
+/// See [`calls`].
+#[derive(Debug, Clone, Copy)]
+pub struct PeerLayer;
+
+impl<S> Layer<S> for PeerLayer {
+    type Service = PeerService<S>;
+
+    fn layer(&self, inner: S) -> PeerService<S> {
+        PeerService(inner)
+    }
+}
+
+/// The service that [`PeerLayer`] makes.
+#[derive(Debug, Clone)]
+pub struct PeerService<S>(S);
+
+impl<S, R, B> Service<Request<R>> for PeerService<S>
+where
+    S: Service<Request<R>, Response = Response<B>>,
+    B: Body,
+{
+    type Response = Response<PeerBody<B>>;
+    type Error = S::Error;
+    type Future = PeerResponse<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<R>) -> Self::Future {
+        let call = Call::to(|| peer(&request));
+        PeerResponse { future: self.0.call(request), call: Some(call) }
+    }
+}
+
+fn peer<R>(request: &Request<R>) -> PeerName {
+    let (uri, headers) = (request.uri(), request.headers());
+    let content = headers.get(CONTENT_TYPE);
+    if content.is_some_and(|content| content.as_bytes().starts_with(b"application/grpc")) {
+        return PeerName::of(CallKind::Grpc, uri.path());
+    }
+    match uri.host() {
+        Some(host) => PeerName::host(host, uri.port_u16()),
+        None => {
+            let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+            PeerName::of(CallKind::Http, host.unwrap_or_default())
+        }
+    }
+}
+
+/// Whether gRPC's status is there and no success.
+fn is_grpc_error(headers: &HeaderMap) -> bool {
+    headers.get(GRPC_STATUS).is_some_and(|status| status.as_bytes() != b"0")
+}
+
+pin_project! {
+    /// The future of [`PeerService`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct PeerResponse<F> {
+        #[pin]
+        future: F,
+        // `None` after its end.
+        call: Option<Call>,
+    }
+}
+
+impl<F, B, E> Future for PeerResponse<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<PeerBody<B>>, E>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.future.poll(cx));
+        let Some(call) = this.call.take() else { return Poll::Pending };
+        Poll::Ready(match answer {
+            Ok(response) => {
+                let is_error = response.status().as_u16() >= 400 || is_grpc_error(response.headers());
+                // A call fails once.
+                let peer = call.answered(is_error).filter(|_| !is_error);
+                Ok(response.map(|body| PeerBody { body, peer }))
+            }
+            Err(error) => {
+                call.end(true);
+                Err(error)
+            }
+        })
+    }
+}
+
+pin_project! {
+    /// The body of the response to a call, which may still fail.
+    #[derive(Debug)]
+    pub struct PeerBody<B> {
+        #[pin]
+        body: B,
+        // `None` once the call has failed.
+        peer: Option<Peer>,
+    }
+}
+
+impl<B: Body> Body for PeerBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(cx));
+        let is_error = match &frame {
+            Some(Ok(frame)) => frame.trailers_ref().is_some_and(is_grpc_error),
+            Some(Err(_)) => true,
+            None => false,
+        };
+        if is_error && let Some(peer) = this.peer.take() {
+            peer.failed();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
