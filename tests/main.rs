@@ -5,6 +5,7 @@ mod bench;
 mod c_service;
 mod calls;
 mod commands;
+mod dashboard;
 mod demo;
 mod experiment;
 mod fleet;
