@@ -48,6 +48,7 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
+mod arch;
 mod cache;
 mod changes;
 mod edit;

@@ -11,11 +11,8 @@
 //! 2. The number of places of `tree` is a power of two and at least the number of mappings. The
 //!    first is unused; read from right to left the others are the first addresses of all mappings
 //!    but the lowest, and after them `u64::MAX`.
-//!
-//! # Safety
-//!
-//! The unsafe code is two instructions that each x86-64 processor has.
 
+use crate::arch;
 use crate::mapping::Mapping;
 
 /// The mappings at one moment.
@@ -59,33 +56,11 @@ impl<V: Copy> Snapshot<V> {
     fn at(&self, addr: u64) -> usize {
         let mut at = 1;
         while at < self.tree.len() {
-            at = below(at, addr, self.tree[at]);
+            at = arch::below(at, addr, self.tree[at]);
         }
         // Below the tree now, as many places from the left as there are first addresses above
         // `addr`. No address is above the last one, so there the fillers count too.
         (2 * self.tree.len() - 1 - at).min(self.mappings.len().saturating_sub(1))
-    }
-}
-
-/// The left child of `node`, or the right one where `addr` is less than the address there.
-#[inline]
-fn below(node: usize, addr: u64, start: u64) -> usize {
-    // Written out below, the compiler makes two instructions more of it: 15 % of a search.
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_addcarry_u64, _subborrow_u64};
-        let (mut difference, mut child) = (0, 0);
-        // SAFETY: two instructions that each processor of this architecture has.
-        #[allow(unsafe_code, unused_unsafe, reason = "the oldest compilers want it")]
-        unsafe {
-            let less = _subborrow_u64(0, addr, start, &mut difference);
-            _addcarry_u64(less, node as u64, node as u64, &mut child);
-        }
-        child as usize
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        2 * node + usize::from(addr < start)
     }
 }
 
