@@ -36,6 +36,7 @@
 extern crate alloc;
 
 mod abi;
+mod arch;
 mod field;
 mod group;
 mod host;
