@@ -32,20 +32,59 @@ pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
     (if jump { B | distance } else { NOP }).to_le_bytes()
 }
 
+/// The steps by which processors fetch again what was stored. An emulator has no caches, so that
+/// nothing but their order can be tested there.
+trait Caches {
+    /// Has a line of data reach the point at which data and instructions are one.
+    fn clean(&mut self, address: usize);
+    /// Has all processors forget a line of instructions.
+    fn invalidate(&mut self, address: usize);
+    /// Waits until both are done.
+    fn wait(&mut self);
+    /// Has this processor forget what it has fetched.
+    fn forget(&mut self);
+}
+
+/// The processor's own.
+struct Own;
+
+impl Caches for Own {
+    #[inline]
+    fn clean(&mut self, address: usize) {
+        // SAFETY: the line is mapped; no memory changes. Not `nomem`: the stores come before it.
+        unsafe { asm!("dc cvau, {}", in(reg) address, options(nostack, preserves_flags)) };
+    }
+
+    #[inline]
+    fn invalidate(&mut self, address: usize) {
+        // SAFETY: as above.
+        unsafe { asm!("ic ivau, {}", in(reg) address, options(nostack, preserves_flags)) };
+    }
+
+    #[inline]
+    fn wait(&mut self) {
+        // SAFETY: a barrier.
+        unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
+    }
+
+    #[inline]
+    fn forget(&mut self) {
+        // SAFETY: a barrier.
+        unsafe { asm!("isb", options(nostack, preserves_flags)) };
+    }
+}
+
 /// Has processors fetch again what was stored at these addresses, which are mapped.
 pub(crate) fn fetch_again(sites: impl Iterator<Item = usize> + Clone) {
-    // SAFETY: maintenance of lines that are mapped; no memory changes. Not `nomem`: the stores come
-    // before it.
-    unsafe {
-        for site in sites.clone() {
-            asm!("dc cvau, {}", in(reg) site, options(nostack, preserves_flags));
-        }
-        asm!("dsb ish", options(nostack, preserves_flags));
-        for site in sites {
-            asm!("ic ivau, {}", in(reg) site, options(nostack, preserves_flags));
-        }
-        asm!("dsb ish", "isb", options(nostack, preserves_flags));
-    }
+    fetch_again_by(&mut Own, sites);
+}
+
+fn fetch_again_by(caches: &mut impl Caches, sites: impl Iterator<Item = usize> + Clone) {
+    sites.clone().for_each(|site| caches.clean(site));
+    caches.wait();
+    sites.for_each(|site| caches.invalidate(site));
+    caches.wait();
+    caches.forget();
 }
 
 /// Returns [`SUBJECT`]'s number, which stands in its code.
@@ -80,6 +119,37 @@ pub(crate) fn processor() -> Capability {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_line_is_cleaned_before_it_is_invalidated() {
+        struct Trace(Vec<(&'static str, usize)>);
+        impl Caches for Trace {
+            fn clean(&mut self, address: usize) {
+                self.0.push(("clean", address));
+            }
+            fn invalidate(&mut self, address: usize) {
+                self.0.push(("invalidate", address));
+            }
+            fn wait(&mut self) {
+                self.0.push(("wait", 0));
+            }
+            fn forget(&mut self) {
+                self.0.push(("forget", 0));
+            }
+        }
+        let mut trace = Trace(Vec::new());
+        fetch_again_by(&mut trace, [0x1000, 0x2040].into_iter());
+        let right = [
+            ("clean", 0x1000),
+            ("clean", 0x2040),
+            ("wait", 0),
+            ("invalidate", 0x1000),
+            ("invalidate", 0x2040),
+            ("wait", 0),
+            ("forget", 0),
+        ];
+        assert_eq!(trace.0, right);
+    }
 
     #[test]
     fn branches_lead_both_ways() {

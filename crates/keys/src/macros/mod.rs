@@ -1,5 +1,5 @@
 //! The macros that a service uses: `static_key!`, `likely!`, `unlikely!`. The last two expand to
-//! `__dormouse_site!`, of which each architecture's file has one.
+//! `__dormouse_site!`, of which each architecture's file has one, by way of `__dormouse_site_of!`.
 
 #[cfg(dormouse_off)]
 mod off;
@@ -9,6 +9,8 @@ mod portable;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod processor;
+#[cfg(dormouse_patching)]
+mod site;
 
 pub use crate::key::flags;
 #[cfg(dormouse_patching)]

@@ -2,7 +2,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
-use crate::placed::placed;
+use crate::arch::placed;
 use crate::process;
 use crate::sites;
 

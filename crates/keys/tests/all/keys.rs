@@ -1,5 +1,7 @@
 //! The promises of keys, whether their sites are patched or not.
 
+use crate::arch::BREAKPOINT;
+
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -261,7 +263,8 @@ fn the_timer_thread_takes_no_host_signal() {
 #[test]
 fn errors_say_what_to_change() {
     fn is_send_and_sync<T: Send + Sync>() {}
-    let error = Error::UnexpectedText { key: "a.b", addr: 0x1000, expected: [0xa9; 5], found: [0xcc; 5] };
+    let error =
+        Error::UnexpectedText { key: "a.b", addr: 0x1000, expected: Default::default(), found: BREAKPOINT };
     assert!(error.to_string().contains("a.b"));
     // Where no code is rewritten, nothing is known of it.
     assert!(error.to_string().contains("breakpoint") || !dormouse_keys::PATCHING);

@@ -1,5 +1,6 @@
 //! Static keys of this program, switched while it runs. Each module runs in a process of its own.
 
+mod arch;
 mod emulated;
 mod fixtures;
 mod fork;
@@ -9,7 +10,6 @@ mod keys;
 mod layout;
 mod objects;
 mod patching;
-mod placed;
 mod process;
 mod resist;
 mod sites;

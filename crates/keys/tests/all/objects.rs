@@ -2,7 +2,7 @@
 //!
 //! The programs in `tests/layout` do it, each case in a process of its own; each says what it
 //! checks.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use crate::fixtures;
 

@@ -1,5 +1,5 @@
 //! When the thread is started that ends what is held for a time, and when it is not.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -1,5 +1,5 @@
 //! Some sites of a test's own binary, and where its sites lie.
-use crate::placed::placed;
+use crate::arch::placed;
 use dormouse_keys::{Batch, BatchReport, Error, Protocol, StaticKey, static_key, unlikely};
 
 static_key! {

@@ -1,4 +1,13 @@
-//! Sites at chosen places.
+//! x86-64.
+
+/// The first bytes of a sleeping site.
+pub(crate) const ASLEEP: &[u8] = &[0xa9];
+
+/// A breakpoint, as long as a site.
+pub(crate) const BREAKPOINT: [u8; 5] = [0xcc; 5];
+
+/// Whether batches may use the int3 protocol.
+pub(crate) const HAS_INT3: bool = true;
 
 /// A function of one `unlikely` site whose first byte lies this many bytes before a boundary (a
 /// power of two); its own module, with its `KEY`.
