@@ -5,13 +5,15 @@
 //! tar -C ~/.local --strip-components 1 -xf dormouse-VERSION-x86_64-linux.tar.gz
 //! ```
 //!
-//! It runs where the C library is as new as the one here, or newer.
+//! It runs where the C library is as new as the one here, or newer. That for arm64 is built by
+//! Debian's compilers.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::arm64;
 use crate::process::{Result, cargo, discard, manifest, output, program, read, run, target, write};
 use crate::supply::{self, Packages, SHIPPED, named, text};
 
@@ -35,14 +37,23 @@ int main(void)
 }
 "#;
 
-/// Makes `FOLDER/dormouse-VERSION-x86_64-linux.tar.gz`, and tries it out.
+/// Makes `FOLDER/dormouse-VERSION-x86_64-linux.tar.gz` and the one for arm64, and tries them out.
 pub(crate) fn archive(folder: &Path) -> Result {
+    archive_for(folder, "x86_64")?;
+    arm64::install_compilers()?;
+    archive_for(folder, ARM64)
+}
+
+/// The name of the processor for which programs are built that do not run here.
+const ARM64: &str = "aarch64";
+
+fn archive_for(folder: &Path, processor: &str) -> Result {
     let version = manifest("version")?;
-    let name = format!("dormouse-{version}-x86_64-linux");
+    let name = format!("dormouse-{version}-{processor}-linux");
     let work = target().join("unpacked");
     discard(std::slice::from_ref(&work))?;
     let here = work.join(&name);
-    fill(&here)?;
+    fill(&here, processor)?;
     let file = work.join(format!("{name}.tar.gz"));
     let time = output(&mut program("git log -1 --format=%ct"))?;
     let mut tar = program("tar --sort=name --owner=0 --group=0 --numeric-owner --use-compress-program");
@@ -54,8 +65,12 @@ pub(crate) fn archive(folder: &Path) -> Result {
     std::fs::create_dir(&there).map_err(|why| why.to_string())?;
     run(program("tar --strip-components 1 -C").arg(&there).arg("-xzf").arg(&file))?;
     discard(&[here])?;
-    try_command(&there, &version)?;
-    ["dormouse", "dormouse-static"].iter().try_for_each(|library| try_library(&there, &work, library))?;
+    if processor == ARM64 {
+        arm64::try_command(&there.join("bin/dormouse"))?;
+    } else {
+        try_command(&there, &version)?;
+        ["dormouse", "dormouse-static"].iter().try_for_each(|library| try_library(&there, &work, library))?;
+    }
 
     std::fs::create_dir_all(folder).map_err(|why| why.to_string())?;
     let kept = folder.join(format!("{name}.tar.gz"));
@@ -64,11 +79,23 @@ pub(crate) fn archive(folder: &Path) -> Result {
     discard(&[work])
 }
 
-fn fill(here: &Path) -> Result {
+fn fill(here: &Path, processor: &str) -> Result {
     run(&mut cargo("build --release --locked"))?;
-    let command = here.join("bin/dormouse");
-    run(program("install -D --strip").arg(target().join("release/dormouse")).arg(&command))?;
-    run(program("make -s -C crates/capi install PREFIX=/").arg(format!("DESTDIR={}", here.display())))?;
+    // This one runs here.
+    let command = target().join("release/dormouse");
+    let mut install = program("install -D --strip");
+    let mut make = program("make -s -C crates/capi install PREFIX=/");
+    make.arg(format!("DESTDIR={}", here.display()));
+    if processor == ARM64 {
+        let built = target().join(arm64::TRIPLE).join("release");
+        run(&mut arm64::building(cargo(&format!("build --release --locked --target {}", arm64::TRIPLE))))?;
+        run(install.args(arm64::STRIP).arg(built.join("dormouse")).arg(here.join("bin/dormouse")))?;
+        make.arg(format!("BUILD={}", built.display())).args(arm64::MAKE);
+        run(&mut arm64::building(make))?;
+    } else {
+        run(install.arg(&command).arg(here.join("bin/dormouse")))?;
+        run(&mut make)?;
+    }
     for library in ["dormouse", "dormouse-static"] {
         let file = here.join(format!("lib/pkgconfig/{library}.pc"));
         write(&file, moved(&read(&file)?))?;
@@ -86,7 +113,7 @@ fn fill(here: &Path) -> Result {
     std::fs::create_dir_all(&pages).map_err(|why| why.to_string())?;
     run(program("cp -r").args(PAGES).arg(&pages))?;
     supply::components(&pages.join("components.spdx.json"), &manifest("version")?)?;
-    licences(&pages.join("licences"))
+    licences(&pages.join("licences"), processor)
 }
 
 /// A description for pkg-config whose folder is where its reader has put it.
@@ -101,8 +128,8 @@ fn moved(description: &str) -> String {
 
 /// Writes the licences of all packages that are linked into the command and the C library, in a
 /// folder for each package.
-fn licences(folder: &Path) -> Result {
-    let packages = Packages::read("--filter-platform x86_64-unknown-linux-gnu")?;
+fn licences(folder: &Path, processor: &str) -> Result {
+    let packages = Packages::read(&format!("--filter-platform {processor}-unknown-linux-gnu"))?;
     let mut lines = BTreeSet::new();
     let linked = packages.linked(&SHIPPED[1..]);
     for package in linked.into_iter().filter(|package| !package["source"].is_null()) {

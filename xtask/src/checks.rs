@@ -1,8 +1,6 @@
 //! The steps that check: formatting, lints, pages, builds and tests.
 
-use std::path::Path;
-
-use crate::process::{Result, cargo, discard, discard_tests, is_there, output, program, run, target};
+use crate::process::{Result, cargo, discard, discard_tests, output, program, run, target};
 use crate::suite::Suite;
 
 /// Workspaces beside ours, whose packages no step of the workspace formats.
@@ -46,34 +44,6 @@ pub(crate) fn documentation() -> Result {
     let mut doc = cargo("doc --workspace --no-deps --all-features --locked");
     run(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     discard(&[target().join("doc")])
-}
-
-/// Checks that the crates that services embed, and the command, compile for arm64. Debian's
-/// compiler has a standard library for it, and nothing is linked. A long run checks the whole
-/// workspace: the demo and the benches depend on code in C, and need a C compiler for arm64.
-pub(crate) fn arm64(is_long: bool) -> Result {
-    const TRIPLE: &str = "aarch64-unknown-linux-gnu";
-    let mut missing = Vec::new();
-    if !Path::new("/usr/lib/rustlib").join(TRIPLE).is_dir() {
-        missing.extend(["rustc-web", "libstd-rust-web-dev:arm64"]);
-    }
-    if is_long && !is_there("aarch64-linux-gnu-gcc") {
-        missing.extend(["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]);
-    }
-    if !missing.is_empty() {
-        run(&mut program("dpkg --add-architecture arm64"))?;
-        crate::install::install(&missing)?;
-    }
-    let chosen = if is_long {
-        "--workspace"
-    } else {
-        "--package dormouse --package dormouse-capi --package dormouse-cli --no-default-features \
-         --features dormouse-cli/serve"
-    };
-    let folder = target().join("arm64");
-    let mut check = cargo(&format!("check {chosen} --target {TRIPLE} --locked --target-dir"));
-    run(check.arg(&folder).env("RUSTC", "/usr/bin/rustc").env("RUSTFLAGS", "-D warnings"))?;
-    discard(&[folder])
 }
 
 /// The command as users build it, and its demo.

@@ -1,6 +1,7 @@
 //! `cargo xtask COMMAND`: the project's checks and its packages. [`HELP`] lists the commands.
 
 mod archive;
+mod arm64;
 mod checks;
 mod fleet;
 mod install;
@@ -22,6 +23,7 @@ cargo xtask long [STEP…]      with every bench, longer stress, Miri, sanitizer
 cargo xtask schema            write docs/*.schema.json again, after a change of the protocol or --json
 cargo xtask bench [WORKLOAD…] build for release, and run these workloads of the bench, quickly
 cargo xtask package [FOLDER]  make the archive of command, C library and pages; in target/archive
+cargo xtask vm PROGRAM [WORD…] run a program of arm64 in a virtual machine, with these arguments
 cargo xtask fleet             build the programs that tests of `serve` push to, into a cache
 
 Steps, in their order:";
@@ -30,8 +32,13 @@ fn main() -> ExitCode {
     // Everything is relative to the root of the workspace.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    match std::env::set_current_dir(root).map_err(|e| e.to_string()).and_then(|()| command(&arguments)) {
-        Ok(()) => ExitCode::SUCCESS,
+    let moved = std::env::set_current_dir(root).map_err(|e| e.to_string());
+    let done = moved.and_then(|()| match arguments.split_first() {
+        Some((name, rest)) if name == "vm" => arm64::run_there(rest),
+        _ => command(&arguments).map(|()| 0),
+    });
+    match done {
+        Ok(code) => ExitCode::from(code),
         Err(why) => {
             eprintln!("xtask: {why}");
             ExitCode::FAILURE

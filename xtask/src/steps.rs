@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::process::{Result, output, program, target};
 use crate::suite::Suite;
-use crate::{checks, install, nightly, release, supply};
+use crate::{arm64, checks, install, nightly, release, supply};
 
 type Step = fn(&mut Suite) -> Result;
 
@@ -18,7 +18,7 @@ const STEPS: [(&str, bool, Step); 20] = [
     ("advisories", true, supply::advisories),
     ("lints", false, |_| checks::lints()),
     ("documentation", false, |_| checks::documentation()),
-    ("arm64", false, |suite| checks::arm64(suite.is_long)),
+    ("arm64", false, arm64::step),
     ("release", false, |suite| checks::release(suite.is_long)),
     ("archive", true, |_| crate::archive::archive(&target().join("archive"))),
     ("benches", true, |_| checks::benches()),
