@@ -26,7 +26,7 @@
 //! size.
 
 // Where sites are not patched there is no assembler that could lay them down from C.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(any(dormouse_fallback, miri, loom))))]
+#![cfg(not(any(dormouse_fallback, miri, loom)))]
 #![deny(unsafe_code)]
 
 mod agent;

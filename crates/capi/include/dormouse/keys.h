@@ -14,9 +14,9 @@
  *
  *     dormouse_enable(&trace_queries.key, NULL, NULL);
  *
- * C11 or C++17, gcc 9 or clang 9 and later, Linux on x86-64. Link with `pkg-config --libs dormouse`.
+ * C11 or C++17, gcc 9 or clang 9 and later, Linux on x86-64 or arm64. Link with `pkg-config --libs dormouse`.
  *
- * COST. Asleep, a site (dormouse_unlikely, dormouse_likely) is one 5-byte instruction without a load, a compare
+ * COST. Asleep, a site (dormouse_unlikely, dormouse_likely) is one instruction without a load, a compare
  * or a conditional branch, and the code behind it is out of line. Changing a key is slow: a
  * system call for each run of code pages, an interrupt to every processor that runs the process. Change many
  * keys in one batch, which costs nearly the same as one.
@@ -53,8 +53,9 @@
 #ifndef DORMOUSE_KEYS_H
 #define DORMOUSE_KEYS_H
 
-#if !defined(__x86_64__) || defined(__ILP32__) || !defined(__linux__) || !defined(__GNUC__)
-#error "dormouse/keys.h: sites are for Linux on x86-64, gcc or clang"
+#if !(defined(__x86_64__) || defined(__aarch64__) && defined(__AARCH64EL__)) || defined(__ILP32__) || \
+	!defined(__linux__) || !defined(__GNUC__)
+#error "dormouse/keys.h: sites are for Linux on x86-64 or arm64, gcc or clang"
 #endif
 
 #include <stddef.h>
@@ -284,6 +285,8 @@ void dormouse_list_end(struct dormouse_list *list);
  *     off     test eax, imm32: falls through, false   jmp: out of line, false
  *     on      jmp: out of line, true                  test eax, imm32: falls through, true
  *
+ * On arm64 the two instructions are nop and b.
+ *
  * In C, a compiler before clang 17 refuses a variable with __attribute__((cleanup)), and one of variable length,
  * between two sites of one function.
  */
@@ -330,7 +333,41 @@ void dormouse_unregister_v1(const struct dormouse_object *object);
 #define DORMOUSE_ASM_ __asm__ __inline__
 #endif
 
+/*
+ * What differs between processors: the beginning of a constructor and its jump, the relocation that changes nothing,
+ * and a site's instruction.
+ */
 /* clang-format off */
+#ifdef __x86_64__
+#define DORMOUSE_CALL_ASM_(function) \
+	"endbr64\n" \
+	"lea{q dormouse_object_v1(%%rip), %%rdi| rdi, dormouse_object_v1[rip]}\n" \
+	"jmp " function "@PLT\n"
+#define DORMOUSE_NONE_ASM_ "R_X86_64_NONE, %c[slot]\n"
+/* test eax, imm32 and jmp rel32: five bytes each, alike but for the first. */
+#define DORMOUSE_BRANCH_ASM_ \
+	".byte 0xa9 + 0x40 * %c[jumps]\n" \
+	".long %l[dormouse_jump_] - (.Ldormouse_site_c_%= + 5)\n"
+#define DORMOUSE_SLOT_ "i"
+#define DORMOUSE_SLOT_ASM_ "%c[slot]"
+#else
+#define DORMOUSE_CALL_ASM_(function) \
+	"hint #34\n" \
+	"adrp x0, dormouse_object_v1\n" \
+	"add x0, x0, :lo12:dormouse_object_v1\n" \
+	"b " function "\n"
+#define DORMOUSE_NONE_ASM_ "R_AARCH64_NONE, %[slot]\n"
+#define DORMOUSE_BRANCH_ASM_ \
+	".if %c[jumps]\n" \
+	"b %l[dormouse_jump_]\n" \
+	".else\n" \
+	"nop\n" \
+	".endif\n"
+/* gcc takes an address for "S" alone in position-independent code; clang before 19 wants "i". */
+#define DORMOUSE_SLOT_ "Si"
+#define DORMOUSE_SLOT_ASM_ "%[slot]"
+#endif
+
 #define DORMOUSE_OBJECT_ASM_ \
 	".ifndef .Ldormouse_c_v1\n" \
 	".set .Ldormouse_c_v1, 1\n" \
@@ -351,13 +388,9 @@ void dormouse_unregister_v1(const struct dormouse_object *object);
 	".popsection\n" \
 	".pushsection .text.dormouse_register_v1,\"axG\",@progbits,dormouse_object_v1,comdat\n" \
 	".Ldormouse_register_v1:\n" \
-	"endbr64\n" \
-	"lea{q dormouse_object_v1(%%rip), %%rdi| rdi, dormouse_object_v1[rip]}\n" \
-	"jmp dormouse_register_v1@PLT\n" \
+	DORMOUSE_CALL_ASM_("dormouse_register_v1") \
 	".Ldormouse_unregister_v1:\n" \
-	"endbr64\n" \
-	"lea{q dormouse_object_v1(%%rip), %%rdi| rdi, dormouse_object_v1[rip]}\n" \
-	"jmp dormouse_unregister_v1@PLT\n" \
+	DORMOUSE_CALL_ASM_("dormouse_unregister_v1") \
 	".popsection\n" \
 	".pushsection .init_array.00100,\"awG\",@init_array,dormouse_object_v1,comdat\n" \
 	".balign 8\n" \
@@ -378,9 +411,8 @@ void dormouse_unregister_v1(const struct dormouse_object *object);
 #define DORMOUSE_SITE_ASM_ \
 	DORMOUSE_OBJECT_ASM_ \
 	".Ldormouse_site_c_%=:\n" \
-	".byte %c[opcode]\n" \
-	".long %l[dormouse_jump_] - (.Ldormouse_site_c_%= + 5)\n" \
-	".reloc .Ldormouse_site_c_%=, R_X86_64_NONE, %c[slot]\n" \
+	DORMOUSE_BRANCH_ASM_ \
+	".reloc .Ldormouse_site_c_%=, " DORMOUSE_NONE_ASM_ \
 	".if .Ldormouse_tied_v1\n" \
 	".pushsection dormouse_sites_v1,\"ao?\",@progbits,.Ldormouse_site_c_%=\n" \
 	".else\n" \
@@ -389,15 +421,13 @@ void dormouse_unregister_v1(const struct dormouse_object *object);
 	".balign 4\n" \
 	".long .Ldormouse_site_c_%= - .\n" \
 	".long %l[dormouse_jump_] - .\n" \
-	".long %c[slot] - .\n" \
+	".long " DORMOUSE_SLOT_ASM_ " - .\n" \
 	".long %c[flags]\n" \
 	".popsection"
 /* clang-format on */
 
-/* test eax, imm32 and jmp rel32: five bytes each, alike but for the first. */
 #define DORMOUSE_SITE_OPERANDS_(slot_, initial, branch) \
-	[slot] "i"(&(slot_)), [opcode] "i"((initial) != (branch) ? 0xe9 : 0xa9), \
-		[flags] "i"((branch) | (initial) << 1)
+	[slot] DORMOUSE_SLOT_(&(slot_)), [jumps] "i"((initial) != (branch)), [flags] "i"((branch) | (initial) << 1)
 
 #ifdef __cplusplus
 extern "C++" {
