@@ -27,7 +27,8 @@ pub fn check(bytes: &[u8]) {
         assert!(rows.is_sorted_by(|one, other| one.0 < other.0), "{rows:?}");
     }
     for (address, from) in addresses().zip([0, 8, 0x1000, usize::MAX - 7]) {
-        let from = CallFrame { instruction: address as usize, stack: from, frame: from.wrapping_add(16) };
+        let from =
+            CallFrame { instruction: address as usize, stack: from, frame: from.wrapping_add(16), link: 0 };
         let mut functions = Vec::new();
         let end = tables.follow(from, bytes, &mut functions);
         assert!(functions.len() <= MOST_FRAMES && functions[0] == address, "{end:?}");

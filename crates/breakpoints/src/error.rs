@@ -85,6 +85,12 @@ pub enum Error {
          from outside, as root of the host"
     )]
     Filtered,
+    /// The processor stops before the access, and no signal handler gets past it.
+    #[error(
+        "on this processor a thread cannot pass a watch of its own process, which stops it before each access: \
+         watch the process from outside, as root"
+    )]
+    Processor,
     /// A hit is a SIGTRAP, and our handler cannot get that signal.
     #[error("the handler of SIGTRAP cannot be dormouse's: {0}")]
     Signal(String),

@@ -22,10 +22,7 @@
 )]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
-#![cfg_attr(
-    not(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom)))),
-    allow(dead_code, reason = "nothing is sampled there")
-)]
+#![cfg_attr(any(dormouse_fallback, miri, loom), allow(dead_code, reason = "nothing is sampled there"))]
 
 mod aggregate;
 #[cfg(feature = "files")]
@@ -55,9 +52,9 @@ mod tasks;
 mod thread_stack;
 mod yields;
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom))))]
+#[cfg(not(any(dormouse_fallback, miri, loom)))]
 mod sampling;
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri, loom)))))]
+#[cfg(any(dormouse_fallback, miri, loom))]
 #[path = "no_sampling.rs"]
 mod sampling;
 

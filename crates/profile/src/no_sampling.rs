@@ -1,5 +1,5 @@
-//! Stands in for the samplers where there are none: on other systems and processors, and in the
-//! checkers' builds.
+//! Stands in for the samplers where there are none: in the checkers' builds, and where sites are
+//! not patched on purpose.
 
 use dormouse_sys::Capability;
 
@@ -7,7 +7,7 @@ use crate::thread_stack::{NoStack, ThreadStack};
 use crate::{Error, Options, Profile};
 
 /// The reason.
-const WHY: &str = "profiles are taken on x86-64 Linux only";
+const WHY: &str = "this build takes no profiles";
 
 pub(crate) fn capability() -> Capability {
     Capability::unavailable("profile.cpu", WHY)
@@ -37,7 +37,7 @@ pub(crate) enum StackSource {}
 
 impl StackSource {
     pub(crate) fn new() -> Result<Self, NoStack> {
-        Err(NoStack::Refused("stacks of threads are read on x86-64 Linux only".into()))
+        Err(NoStack::Refused("this build reads no stacks of threads".into()))
     }
 
     pub(crate) fn read(&mut self, _: u32) -> Result<ThreadStack, NoStack> {

@@ -367,8 +367,8 @@ fn unwind(
     functions: &mut Vec<u64>,
     callchain: &mut Vec<u64>,
 ) -> Option<(bool, bool)> {
-    let [instruction, pointer, frame, _link] = stack.registers.map(|register| register as usize);
-    let end = tables.follow(CallFrame { instruction, stack: pointer, frame }, &stack.bytes, functions);
+    let [instruction, pointer, frame, link] = stack.registers.map(|register| register as usize);
+    let end = tables.follow(CallFrame { instruction, stack: pointer, frame, link }, &stack.bytes, functions);
     let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
     let is_better = kernel + functions.len() >= callchain.len() && !stack.bytes.is_empty();
     is_better.then(|| {

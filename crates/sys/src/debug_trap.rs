@@ -36,8 +36,10 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use crate::arch;
 use crate::errno::keeping_errno;
 use crate::peek;
+use crate::stack::CallFrame;
 pub use crate::trap_types::{PerfTrap, Watcher};
 
 /// How many copies of dormouse can use SIGTRAP in one process.
@@ -101,12 +103,7 @@ pub(crate) fn add(watcher: SharedWatcher) -> Option<u32> {
 ///
 /// The arguments are those of a handler with `SA_SIGINFO`.
 pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mcontext_t) -> bool {
-    /// The kernel's codes: an exception without a cause, and that of a free register (those of a
-    /// tracer's registers go to the tracer).
-    const TRAP_BRKPT: libc::c_int = 1;
-    const TRAP_HWBKPT: libc::c_int = 4;
-    let register = |name: libc::c_int| registers.gregs[name as usize] as usize;
-    let (ip, frame, stack) = (register(libc::REG_RIP), register(libc::REG_RBP), register(libc::REG_RSP));
+    let CallFrame { instruction: ip, frame, stack, link } = arch::interrupted(registers);
     // SAFETY: the kernel has filled it in.
     match unsafe { (*info).si_code } {
         TRAP_PERF => {
@@ -115,9 +112,9 @@ pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mconte
                 let info = info.cast::<PerfInfo>();
                 ((*info).addr, (*info).data, (*info).flags)
             };
-            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late: flags & 1, addr }))
+            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late: flags & 1, addr, link }))
         }
-        TRAP_BRKPT | TRAP_HWBKPT => keeping_errno(|| is_unexplained(ip)),
+        code if arch::may_be_unexplained(code) => keeping_errno(|| is_unexplained(ip)),
         _ => false,
     }
 }

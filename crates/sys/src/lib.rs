@@ -5,7 +5,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`Capability`] | one line of the report on the capabilities of the process |
-//! | [`cpuid()`] | the facts that the processor tells of itself |
+//! | [`arch`] | everything that differs between processors |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`errno`] | keeps that of the code that a handler interrupts |
 //! | [`clock`] | the kernel's clocks, asked without the C library |
@@ -47,7 +47,7 @@
 #![deny(unsafe_code)]
 
 /// The name of a symbol of this copy: a program may contain several versions.
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+#[cfg(not(miri))]
 macro_rules! of_this_version {
     ($name:literal) => {
         concat!(
@@ -62,13 +62,10 @@ macro_rules! of_this_version {
     };
 }
 
-mod arch;
+pub mod arch;
 pub mod barrier;
 mod capability;
 pub mod clock;
-#[cfg(target_arch = "x86_64")]
-mod cpuid;
-#[cfg(target_arch = "x86_64")]
 mod debug_trap;
 pub mod descriptors;
 pub mod directory;
@@ -83,7 +80,6 @@ pub mod masks;
 pub mod memory;
 pub mod otel;
 pub mod own_stack;
-#[cfg(target_arch = "x86_64")]
 pub mod passing;
 pub mod peek;
 pub mod perf;
@@ -95,7 +91,6 @@ pub mod rendezvous;
 mod ring;
 pub mod rseq;
 pub mod signals;
-#[cfg(target_arch = "x86_64")]
 mod sigtrap;
 pub mod stack;
 pub mod sync;
@@ -104,14 +99,7 @@ mod trap_types;
 pub mod underway;
 
 pub use capability::{Capability, State};
-#[cfg(target_arch = "x86_64")]
-pub use cpuid::cpuid;
 pub use likeness::likeness;
 pub use prefetch::{prefetch, prefetch_for_write};
 pub use rendezvous::records;
-#[cfg(target_arch = "x86_64")]
 pub use rendezvous::trap;
-
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "no_trap.rs"]
-pub mod trap;

@@ -40,17 +40,19 @@
 //! # References
 //!
 //! `arch/x86/kernel/signal_64.c`: `x64_setup_rt_frame`, `rt_sigreturn`; `arch/x86/kernel/signal.c`:
-//! `get_sigframe`; `arch/x86/include/uapi/asm/sigcontext.h`: `struct _fpx_sw_bytes`.
+//! `get_sigframe`; `arch/x86/include/uapi/asm/sigcontext.h`: `struct _fpx_sw_bytes`;
+//! `arch/arm64/kernel/signal.c`: `setup_rt_frame`, `parse_user_sigframe`.
 //!
 //! # Safety
 //!
-//! The unsafe code reads and changes what the kernel passes to a handler, and calls handlers.
+//! The unsafe code reads what the kernel passes to a handler, and calls handlers. Frames are
+//! changed by `arch`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::mem::offset_of;
 use std::ptr;
 
+use crate::arch::{self, KernelFrame};
 use crate::errno::keeping_errno;
 use crate::signals;
 
@@ -58,99 +60,11 @@ use crate::signals;
 /// may end its thread, or throw.
 pub type Handler = unsafe extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// The memory that the kernel writes on the stack for a handler, without the vector registers.
-#[repr(C)]
+/// The memory that the kernel writes on the stack for a handler.
 #[derive(Debug)]
+#[repr(C)]
 pub struct SignalFrame {
-    /// Where the handler returns to.
-    restorer: usize,
-    /// The beginning of `ucontext_t`.
-    flags: u64,
-    link: usize,
-    stack: libc::stack_t,
-    registers: libc::mcontext_t,
-    mask: u64,
-    info: libc::siginfo_t,
-}
-
-const _: () = assert!(offset_of!(SignalFrame, flags) == 8 && offset_of!(SignalFrame, mask) == 304);
-const _: () = assert!(offset_of!(SignalFrame, info) == 312 && size_of::<SignalFrame>() == 440);
-
-/// Defines a handler for the kernel to call, which calls `$choose` with the kernel's arguments and
-/// its frame, and goes on at the address that this returns; 0: returns.
-///
-/// An unwinding passes through it: a handler that [`pass_on`] calls in place may unwind.
-#[macro_export]
-macro_rules! entry {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident => $choose:path) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        $visible unsafe extern "C-unwind" fn $name(
-            signal: libc::c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "lea rcx, [rsp + 24]",
-                "call {choose}",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test rax, rax",
-                "jz 2f",
-                "mov r11, rax",
-                "xor eax, eax",
-                "jmp r11",
-                "2:",
-                "ret",
-                ".cfi_endproc",
-                choose = sym $choose,
-            )
-        }
-    };
-}
-
-/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs
-/// on an alternate stack with less than `$room` bytes left. It uses no stack and changes no
-/// argument, so either may be a function of [`entry!`](crate::entry).
-#[macro_export]
-macro_rules! entry_with_room {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        $visible unsafe extern "C-unwind" fn $name(
-            signal: libc::c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                // Above the beginning of the alternate stack; beyond its size without one.
-                "mov rax, rsp",
-                "sub rax, [rdx + {stack} + {low}]",
-                "cmp rax, [rdx + {stack} + {size}]",
-                "ja {roomy}",
-                "cmp rax, {room}",
-                "jae {roomy}",
-                "jmp {cramped}",
-                stack = const std::mem::offset_of!(libc::ucontext_t, uc_stack),
-                low = const std::mem::offset_of!(libc::stack_t, ss_sp),
-                size = const std::mem::offset_of!(libc::stack_t, ss_size),
-                room = const $room,
-                roomy = sym $roomy,
-                cramped = sym $cramped,
-            )
-        }
-    };
+    _of_kernel: [u8; 0],
 }
 
 /// Passes the signal to the handler of `action`. The function of [`entry!`](crate::entry) must
@@ -173,12 +87,14 @@ pub unsafe fn pass_on(
     let itself = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
     let mask = interrupted | first(&raw const action.sa_mask) | itself;
 
-    let is_kernels = context.addr() == frame.addr() + offset_of!(SignalFrame, flags)
-        && info.addr() == frame.addr() + offset_of!(SignalFrame, info);
+    let is_kernels = KernelFrame::IS_KNOWN
+        && context.addr() == frame.addr() + KernelFrame::CONTEXT
+        && info.addr() == frame.addr() + KernelFrame::INFO;
     // SAFETY: it is the kernel's.
-    let place = if is_kernels { unsafe { Place::of(frame) } } else { Place::Unknown };
+    let place = if is_kernels { unsafe { Place::of(frame, context.cast()) } } else { Place::Unknown };
     let must_move = place == Place::Moved && action.sa_flags & libc::SA_ONSTACK == 0;
-    if !is_kernels || must_move && has_shadow_stack() {
+    // SAFETY: it is the kernel's where it must move.
+    if !is_kernels || must_move && unsafe { KernelFrame::must_stay(frame.cast()) } {
         // Case 1. A sample's frame in the midst of both could overflow an alternate stack.
         let mut before = 0;
         let is_set = set_mask(mask | signals::of_samplers(), &raw mut before);
@@ -193,7 +109,7 @@ pub unsafe fn pass_on(
     if must_move {
         // Case 3.
         // SAFETY: the kernel's frame, on an alternate stack that the interrupted code is not on.
-        unsafe { go_on_below(frame, action.sa_sigaction, signal, mask) };
+        unsafe { KernelFrame::go_on_below(frame.cast(), action.sa_sigaction, signal, mask) };
         return 0;
     }
     // Case 2. On an alternate stack a sample's frame could overflow it.
@@ -218,12 +134,11 @@ enum Place {
 impl Place {
     /// # Safety
     ///
-    /// The frame is the kernel's.
-    unsafe fn of(frame: *const SignalFrame) -> Self {
+    /// The frame and its context are the kernel's.
+    unsafe fn of(frame: *const SignalFrame, context: *const libc::ucontext_t) -> Self {
         // SAFETY: the kernel has filled it in.
-        let (stack, interrupted) = unsafe {
-            ((*frame).stack, (*frame).registers.gregs[libc::REG_RSP as usize].cast_unsigned() as usize)
-        };
+        let (stack, interrupted) =
+            unsafe { ((*context).uc_stack, arch::interrupted(&(*context).uc_mcontext).stack) };
         let low = stack.ss_sp.addr();
         let is_on = |at: usize| at > low && at - low <= stack.ss_size;
         match (is_on(frame.addr()), is_on(interrupted)) {
@@ -232,72 +147,6 @@ impl Place {
             (true, false) => Self::Moved,
         }
     }
-}
-
-/// Copies a frame to the stack of the code that it interrupts, and has it lead to a handler there.
-///
-/// # Safety
-///
-/// The frame is the kernel's, on another stack than that code's.
-unsafe fn go_on_below(frame: *mut SignalFrame, handler: usize, signal: libc::c_int, mask: u64) {
-    const RED_ZONE: usize = 128;
-    // DF, RF and TF: the kernel clears these for a handler.
-    const CLEARED: i64 = 1 << 10 | 1 << 16 | 1 << 8;
-    // SAFETY: all places are those of the kernel's frame, or free memory of the interrupted stack:
-    // there the kernel writes for a handler without SA_ONSTACK.
-    unsafe {
-        let vectors = (*frame).registers.fpregs.cast::<u8>();
-        let stack = (*frame).registers.gregs[libc::REG_RSP as usize].cast_unsigned() as usize;
-        let bytes = if vectors.is_null() { 0 } else { vector_bytes(vectors) };
-        let vectors_to = (stack - RED_ZONE - bytes) & !63;
-        let to = ((vectors_to - size_of::<SignalFrame>()) & !15) - 8;
-        let to = ptr::with_exposed_provenance_mut::<SignalFrame>(to);
-        ptr::copy_nonoverlapping(frame, to, 1);
-        if !vectors.is_null() {
-            let vectors_to = ptr::with_exposed_provenance_mut::<u8>(vectors_to);
-            ptr::copy_nonoverlapping(vectors, vectors_to, bytes);
-            (*to).registers.fpregs = vectors_to.cast();
-        }
-
-        let registers = &mut (*frame).registers;
-        // The kernel takes this for the state that a handler begins with.
-        registers.fpregs = ptr::null_mut();
-        let gregs = &mut registers.gregs;
-        let mut set = |register: libc::c_int, value: usize| gregs[register as usize] = value as i64;
-        set(libc::REG_RIP, handler);
-        set(libc::REG_RSP, to.addr());
-        set(libc::REG_RDI, signal as usize);
-        set(libc::REG_RSI, (&raw mut (*to).info).addr());
-        set(libc::REG_RDX, (&raw mut (*to).flags).addr());
-        set(libc::REG_RAX, 0);
-        gregs[libc::REG_EFL as usize] &= !CLEARED;
-        (*frame).mask = mask;
-    }
-}
-
-/// The size of the state of the vector registers, as the kernel has laid it down.
-///
-/// # Safety
-///
-/// It begins there.
-unsafe fn vector_bytes(vectors: *const u8) -> usize {
-    const FXSAVE: usize = 512;
-    /// Two words among the bytes that the processor leaves to software.
-    const SOFTWARE: usize = 464;
-    const MAGIC: u32 = 0x4650_5853;
-    // SAFETY: inside of the 512 bytes.
-    let [magic, size] = unsafe { vectors.add(SOFTWARE).cast::<[u32; 2]>().read_unaligned() };
-    if magic == MAGIC { size as usize } else { FXSAVE }
-}
-
-/// Whether the processor keeps return addresses of this thread.
-fn has_shadow_stack() -> bool {
-    let pointer: u64;
-    // SAFETY: reads a register; without shadow stacks it does nothing.
-    unsafe {
-        std::arch::asm!("xor {0:e}, {0:e}", "rdsspq {0}", out(reg) pointer, options(nomem, nostack));
-    }
-    pointer != 0
 }
 
 /// Sets the thread's mask; whether that was possible.

@@ -118,7 +118,6 @@ pub fn is_of_a_sampler(signal: libc::c_int) {
 }
 
 /// The signals that samplers have taken, by bits.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn of_samplers() -> u64 {
     SAMPLERS.load(Ordering::Relaxed)
 }

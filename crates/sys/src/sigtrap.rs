@@ -60,6 +60,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 
+use crate::arch;
 use crate::debug_trap::{self, MOST_COPIES, SharedWatcher};
 use crate::passing::{self, SignalFrame};
 use crate::signals;
@@ -256,27 +257,12 @@ const ROOM: usize = if cfg!(debug_assertions) { 4608 } else { 2048 };
 crate::entry_with_room!(pub(crate) fn handle: ROOM => go_on, else count_cramped);
 crate::entry!(fn go_on => choose);
 
-/// Counts a trap of an event of ours, for which there is no room. All others go on as they can.
-/// Uses no stack.
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn count_cramped(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    std::arch::naked_asm!(
-        "cmp dword ptr [rsi + {code}], {event}",
-        "jne {go_on}",
-        "mov rax, qword ptr [rsi + {data}]",
-        "shr rax, 52",
-        "cmp eax, {ours}",
-        "jne {go_on}",
-        "lock inc qword ptr [rip + {count}]",
-        "ret",
-        code = const std::mem::offset_of!(debug_trap::PerfInfo, code),
-        event = const debug_trap::TRAP_PERF,
-        data = const std::mem::offset_of!(debug_trap::PerfInfo, data),
-        ours = const debug_trap::OF_WATCHERS >> 52,
-        count = sym debug_trap::CRAMPED,
-        go_on = sym go_on,
-    )
-}
+// Counts a trap of an event of ours, for which there is no room. All others go on as they can.
+arch::counting_entry!(
+    fn count_cramped: std::mem::offset_of!(debug_trap::PerfInfo, code), debug_trap::TRAP_PERF;
+    std::mem::offset_of!(debug_trap::PerfInfo, data), debug_trap::OF_WATCHERS >> 52;
+    debug_trap::CRAMPED, else go_on
+);
 
 /// Where the handler goes on; 0: it returns.
 unsafe extern "C-unwind" fn choose(
@@ -285,21 +271,16 @@ unsafe extern "C-unwind" fn choose(
     context: *mut c_void,
     frame: *mut SignalFrame,
 ) -> usize {
-    const RIP: usize = libc::REG_RIP as usize;
-    /// The kernel's code for `int3`; debug registers, single steps and `kill` have others.
-    const SI_KERNEL: libc::c_int = 0x80;
     // SAFETY: the kernel passes valid pointers to a handler with SA_SIGINFO.
     let (code, registers) =
-        unsafe { ((*info).si_code, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
-    if code == SI_KERNEL {
-        // The processor has stepped over the one byte.
-        let address = (registers[RIP] as usize).wrapping_sub(1);
+        unsafe { ((*info).si_code, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext) };
+    if let Some(address) = arch::breakpoint(code, arch::interrupted(registers).instruction) {
         loop {
             // Pairs with `begin_round_here`: the resolvers have the addresses of this round.
             let round = ROUND.load(Ordering::Acquire);
             match resolve_for_all(address) {
                 Verdict::Resume(target) => {
-                    registers[RIP] = target as i64;
+                    arch::go_on_at(registers, target);
                     return 0;
                 }
                 Verdict::Late => {}
@@ -312,7 +293,7 @@ unsafe extern "C-unwind" fn choose(
             fence(Ordering::Acquire);
             if byte != INT3 {
                 // Taken while it was there, delivered after it had gone.
-                registers[RIP] = address as i64;
+                arch::go_on_at(registers, address);
                 return 0;
             }
             // No round is at this site, so the `int3` is foreign, unless another round has just

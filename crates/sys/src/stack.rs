@@ -1,4 +1,11 @@
 //! The registers of running code from which its callers are found.
+//!
+//! # Safety
+//!
+//! The unsafe code reads the context that the kernel passes to a signal handler.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
 
 use crate::arch;
 
@@ -12,10 +19,24 @@ pub struct CallFrame {
     pub stack: usize,
     /// The register of the frame pointer, whatever the function uses it for.
     pub frame: usize,
+    /// The register in which a call leaves the return address, where the processor has one; 0 if it
+    /// is not known, as that of a caller.
+    pub link: usize,
 }
 
 /// The registers of the function into which this is inlined. (Zeros on other processors.)
 #[inline(always)]
 pub fn here() -> CallFrame {
     arch::registers()
+}
+
+/// The registers of the code that a signal has interrupted.
+///
+/// # Safety
+///
+/// `context` is the third argument of a handler that was installed with `SA_SIGINFO`.
+#[inline(always)]
+pub unsafe fn interrupted(context: *const c_void) -> CallFrame {
+    // SAFETY: the caller's promise.
+    arch::interrupted(unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext })
 }

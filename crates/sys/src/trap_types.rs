@@ -18,6 +18,8 @@ pub struct PerfTrap {
     pub is_late: u32,
     /// The address that the debug register watched when it was hit; 0 if the kernel reports none.
     pub addr: usize,
+    /// The register in which a call leaves the return address, where there is one.
+    pub link: usize,
 }
 
 /// Called for hits, with the signals of [`all_but_faults`](crate::signals::all_but_faults) blocked.

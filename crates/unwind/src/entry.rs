@@ -111,6 +111,8 @@ impl<'a> Common<'a> {
                         data.skip_pointer(encoding)?;
                     }
                     b'S' => common.is_interrupted = true,
+                    // The key of signatures.
+                    b'B' => {}
                     _ => return None,
                 }
             }
@@ -297,6 +299,8 @@ impl<G: FnMut(u64, PackedRule) -> Option<()>> Run<'_, '_, G> {
                 let distance = program.signed()?.wrapping_mul(data_unit);
                 self.rules.base = Base::Register(self.base()?.0, distance);
             }
+            // From here on the return address is signed, or is not: signatures are removed anyway.
+            (_, 0x2d) if arch::HAS_LINK => {}
             // The length of arguments on the stack.
             (_, 0x2e) => {
                 program.unsigned()?;
@@ -417,7 +421,10 @@ impl Rules {
             base,
             distance: i32::try_from(distance).ok()?,
             is_indirect,
-            returns_to: saved(self.returns_to)?,
+            returns_to: match self.returns_to {
+                Saved::Same if arch::HAS_LINK => SavedAt::Link,
+                other => saved(other)?,
+            },
             frame,
             is_interrupted,
         })

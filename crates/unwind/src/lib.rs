@@ -15,7 +15,7 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | `arch` | the numbers of registers |
+//! | [`arch`] | the numbers of registers |
 //! | `bytes` | [`MappedBytes`], and numbers read from them |
 //! | `memory` | [`MemorySource`]: what can be read by address |
 //! | `rule` | [`FrameRule`]: one row's way to the caller |
@@ -40,12 +40,12 @@
 //! # References
 //!
 //! DWARF 5, 6.4; LSB Core Generic 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`); System V ABI for
-//! x86-64, 3.6.2 (numbers of registers).
+//! x86-64, 3.6.2, and DWARF for the Arm 64-bit Architecture, 4.1 (numbers of registers).
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
-mod arch;
+pub mod arch;
 mod bytes;
 mod cache;
 mod entry;
@@ -62,7 +62,6 @@ mod table;
 mod tables;
 mod walk;
 
-pub use arch::RED_ZONE;
 pub use bytes::MappedBytes;
 pub use cache::{CacheCounts, ThreadCache};
 pub use memory::{MemorySource, ProcessMemory};

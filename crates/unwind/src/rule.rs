@@ -2,11 +2,10 @@
 
 pub use dormouse_sys::stack::CallFrame;
 
+use crate::arch;
+
 /// The size of a word on the stack.
 const WORD: usize = size_of::<usize>();
-
-/// No code of a process lies at this address or above.
-const NO_CODE: usize = 1 << 47;
 
 /// The bytes of a stub of the linker's.
 const STUB: usize = 16;
@@ -30,6 +29,8 @@ pub enum SavedAt {
     Caller(i32),
     /// At a distance from the register from which the frame is found.
     Base(i32),
+    /// For a return address: in the register in which a call leaves it.
+    Link,
 }
 
 /// How to find the caller of an instruction.
@@ -123,27 +124,40 @@ impl CallerRule {
         if self.is_indirect {
             stack = read(stack)?;
         }
-        // Stacks grow downwards, so the walk ends, whatever the stack holds. A signal may have come
-        // on another stack.
-        if stack <= from.stack && !self.is_interrupted || !stack.is_multiple_of(WORD) {
+        // Of a caller the register is not known, so no second step goes on by it.
+        let is_linked = arch::HAS_LINK && self.returns_to == SavedAt::Link && from.link != 0;
+        // Stacks grow downwards, so the walk ends, whatever the stack holds. A function that has
+        // saved nothing may use none. A signal may have come on another stack.
+        let goes_up = stack > from.stack || is_linked && stack == from.stack || self.is_interrupted;
+        if !goes_up || !stack.is_multiple_of(WORD) {
             return None;
         }
         let place = |saved| match saved {
-            SavedAt::Caller(at) => stack.wrapping_add_signed(at as isize),
-            SavedAt::Base(at) => base.wrapping_add_signed(at as isize),
+            SavedAt::Caller(at) => Some(stack.wrapping_add_signed(at as isize)),
+            SavedAt::Base(at) => Some(base.wrapping_add_signed(at as isize)),
+            SavedAt::Link => None,
         };
-        let returns_to = read(place(self.returns_to))?;
+        let returns_to = match place(self.returns_to) {
+            Some(at) => read(at)?,
+            None if is_linked => from.link,
+            None => return None,
+        };
         // A thread's first function.
         if returns_to == 0 {
             return Some(CallerStep::Outermost);
         }
-        let frame = match self.frame.map(place) {
+        let frame = match self.frame.and_then(place) {
             // Below the stack pointer the function has just fetched it from there.
             Some(saved) => read(saved).or((saved < from.stack).then_some(from.frame))?,
             None => from.frame,
         };
-        let instruction = returns_to - usize::from(!self.is_interrupted);
-        (instruction < NO_CODE).then_some(CallerStep::Found(CallFrame { instruction, stack, frame }))
+        let link = match place(self.returns_to) {
+            Some(at) if arch::HAS_LINK && self.is_interrupted => read(at.wrapping_sub(2 * WORD))?,
+            _ => 0,
+        };
+        let returns_to = arch::code_address(returns_to)?;
+        let instruction = returns_to.checked_sub(usize::from(!self.is_interrupted))?;
+        Some(CallerStep::Found(CallFrame { instruction, stack, frame, link }))
     }
 }
 
@@ -151,8 +165,8 @@ impl CallerRule {
 ///
 /// From the lowest bit on: the kind (four bits), the distance (20), the place of the return address
 /// (12), and that of the frame pointer (14), the last three in words of the stack; then which of
-/// these two are relative to the register, whether the caller's frame pointer is on the stack, and
-/// the byte of a stub (four).
+/// these two are relative to the register, whether the caller's frame pointer is on the stack, the
+/// byte of a stub (four), and whether the return address is in its register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PackedRule(u64);
 
@@ -168,6 +182,7 @@ const FRAME_BY_BASE: u64 = 1 << 51;
 const HAS_FRAME: u64 = 1 << 52;
 const IS_STUB: u64 = 1 << 53;
 const STUB_SHIFT: u32 = 54;
+const RETURNS_BY_LINK: u64 = 1 << 58;
 
 impl PackedRule {
     pub(crate) const UNKNOWN: Self = Self(0);
@@ -197,6 +212,7 @@ impl PackedRule {
                 | words(returns_to, 24, 12)?
                 | words(frame, 36, 14)?
                 | flag(returns_by_base, RETURNS_BY_BASE)
+                | flag(rule.returns_to == SavedAt::Link, RETURNS_BY_LINK)
                 | flag(frame_by_base, FRAME_BY_BASE)
                 | flag(rule.frame.is_some(), HAS_FRAME),
         ))
@@ -221,7 +237,11 @@ impl PackedRule {
             base,
             distance: self.distance(4, 20),
             is_indirect: has(INDIRECT),
-            returns_to: saved(self.distance(24, 12), RETURNS_BY_BASE),
+            returns_to: if arch::HAS_LINK && has(RETURNS_BY_LINK) {
+                SavedAt::Link
+            } else {
+                saved(self.distance(24, 12), RETURNS_BY_BASE)
+            },
             frame: has(HAS_FRAME).then(|| saved(self.distance(36, 14), FRAME_BY_BASE)),
             is_interrupted: has(INTERRUPTED),
         })
@@ -247,6 +267,7 @@ fn place(saved: SavedAt) -> (i32, bool) {
     match saved {
         SavedAt::Caller(at) => (at, false),
         SavedAt::Base(at) => (at, true),
+        SavedAt::Link => (0, false),
     }
 }
 
@@ -261,7 +282,7 @@ fn words(distance: i32, shift: u32, bits: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const FROM: CallFrame = CallFrame { instruction: 0x1000, stack: 0x7000, frame: 0x7020 };
+    const FROM: CallFrame = CallFrame { instruction: 0x1000, stack: 0x7000, frame: 0x7020, link: 0 };
 
     fn rule(base: FrameBase, distance: i32, frame: Option<i32>) -> CallerRule {
         CallerRule {
@@ -285,7 +306,8 @@ mod tests {
 
     #[test]
     fn a_rule_leads_to_the_caller() {
-        let found = |instruction, stack, frame| CallerStep::Found(CallFrame { instruction, stack, frame });
+        let found =
+            |instruction, stack, frame| CallerStep::Found(CallFrame { instruction, stack, frame, link: 0 });
         let pushed = rule(FrameBase::Stack, 16, Some(-16));
         assert_eq!(step(pushed), found(0x7008 / 8 - 1, 0x7010, 0x7000 / 8));
         assert_eq!(step(rule(FrameBase::Stack, 8, None)), found(0x7000 / 8 - 1, 0x7008, 0x7020));
@@ -308,7 +330,7 @@ mod tests {
             frame: Some(SavedAt::Base(0)),
             ..rule(FrameBase::Frame, -0x18, None)
         };
-        let right = CallFrame { instruction: 0x8ff7, stack: 0x9000, frame: 0x7020 };
+        let right = CallFrame { instruction: 0x8ff7, stack: 0x9000, frame: 0x7020, link: 0 };
         assert_eq!(FrameRule::Caller(aligned).caller(FROM, stack), CallerStep::Found(right));
         // A signal came on a stack that lies higher, and its frame has the interrupted address.
         let stack = |at: usize| Some(if at == 0x70a0 { 0x5000 } else { at });
@@ -319,7 +341,8 @@ mod tests {
             is_interrupted: true,
             ..rule(FrameBase::Stack, 160, None)
         };
-        let right = CallFrame { instruction: 0x70a8, stack: 0x5000, frame: 0x7078 };
+        let link = if arch::HAS_LINK { 0x70a8 - 16 } else { 0 };
+        let right = CallFrame { instruction: 0x70a8, stack: 0x5000, frame: 0x7078, link };
         assert_eq!(FrameRule::Caller(signal).caller(FROM, stack), CallerStep::Found(right));
     }
 
@@ -333,12 +356,25 @@ mod tests {
         let wild = CallFrame { frame: usize::MAX, ..FROM };
         let by_frame = FrameRule::Caller(rule(FrameBase::Frame, 17, None));
         assert_eq!(by_frame.caller(wild, word), CallerStep::Unknown);
-        for value in [usize::MAX, NO_CODE + 1] {
+        for value in [usize::MAX, 1 << 55 | 1] {
             let read = |_| Some(value);
             let rule = FrameRule::Caller(rule(FrameBase::Stack, 8, None));
             assert_eq!(rule.caller(FROM, read), CallerStep::Unknown);
         }
         assert_eq!(FrameRule::Unknown.caller(FROM, word), CallerStep::Unknown);
+    }
+
+    #[test]
+    fn a_leaf_leads_to_its_caller_once() {
+        let leaf = CallerRule { returns_to: SavedAt::Link, ..rule(FrameBase::Stack, 0, None) };
+        let from = CallFrame { link: 0x4000, ..FROM };
+        let caller = CallFrame { instruction: 0x3fff, link: 0, ..from };
+        let step = FrameRule::Caller(leaf).caller(from, |_| None);
+        let is_right = step == CallerStep::Found(caller);
+        assert_eq!(is_right, arch::HAS_LINK, "{step:?}");
+        assert_eq!(FrameRule::Caller(leaf).caller(caller, |_| None), CallerStep::Unknown);
+        let packed = PackedRule::new(FrameRule::Caller(leaf)).unwrap().rule();
+        assert!(packed == FrameRule::Caller(leaf) || !arch::HAS_LINK, "{packed:?}");
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use dormouse_maps::{FileId, MappingKind, Perms, parse};
 
+use crate::arch;
 use crate::entry::{Buffers, Entry};
 use crate::index::{Around, Index};
 use crate::memory::MemorySource;
 use crate::object::Head;
-use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
+use crate::rule::{CallFrame, CallerRule, CallerStep, FrameBase, FrameRule, PackedRule, SavedAt};
 use crate::table::{Learning, RowTable};
 
 /// The most memory of all tables, unless told otherwise.
@@ -19,6 +20,9 @@ pub const MOST_FRAMES: usize = 1024;
 
 /// Padding between functions is shorter.
 const PADDING: u64 = 16;
+
+/// The most bytes of an object of the kernel's that are read.
+const MOST_OF_KERNEL: usize = 64 << 10;
 
 /// How the caller of an address is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +125,7 @@ impl<M: MemorySource> UnwindTables<M> {
                 let known = before.iter().position(|old| old.at == range.start && old.file == line.file);
                 match known.map(|at| before.swap_remove(at)) {
                     Some(object) => self.objects.push(object),
-                    None => self.add(range.start, line.file),
+                    None => self.add(range.start, line.file, line.kind == MappingKind::Vdso),
                 }
             }
             if line.perms.contains(Perms::EXECUTE) && self.code.try_reserve(1).is_ok() {
@@ -142,13 +146,14 @@ impl<M: MemorySource> UnwindTables<M> {
         self.objects.iter().rposition(|object| object.file == file && object.head.range.contains(&address))
     }
 
-    fn add(&mut self, at: u64, file: Option<FileId>) {
+    fn add(&mut self, at: u64, file: Option<FileId>, is_of_kernel: bool) {
         let Some(head) = Head::read(&self.memory, at) else { return };
         if self.objects.try_reserve(1).is_err() {
             return;
         }
         let index = head.index.and_then(|index| Index::read(&self.memory, index));
-        let learning = index.and_then(|_| Learning::new(head.range.clone()));
+        let has_rows = index.is_some() || is_of_kernel && arch::HAS_LINK;
+        let learning = if has_rows { Learning::new(head.range.clone()) } else { None };
         self.numbers += 1;
         self.objects.push(Object { at, file, head, index, learning, number: self.numbers, version: 0 });
     }
@@ -175,13 +180,15 @@ impl<M: MemorySource> UnwindTables<M> {
         let Some(place) = code.object else { return CallerWay::Linked };
         let Self { memory, objects, buffers, .. } = self;
         let object = &mut objects[place];
-        let Some((index, learning)) = object.index.zip(object.learning.as_mut()) else {
-            return CallerWay::Linked;
-        };
+        let Some(learning) = object.learning.as_mut() else { return CallerWay::Linked };
         if let Some(rule) = learning.table().packed(address) {
             return CallerWay::Ruled(rule.rule());
         }
-        learn(memory, index, learning, buffers, address);
+        match object.index {
+            Some(index) => learn(memory, index, learning, buffers, address),
+            None => _ = learn_of_kernel(memory, learning, address),
+        }
+        learning.cancel();
         object.version += 1;
         self.changes += 1;
         let rule = learning.table().packed(address).unwrap_or(PackedRule::UNKNOWN).rule();
@@ -318,4 +325,34 @@ fn learn(
     let rule = PackedRule::new(rule).unwrap_or(PackedRule::UNKNOWN);
     let _no_memory = learning.push(rest.start, rule).and_then(|()| learning.finish(rest.end));
     learning.cancel();
+}
+
+/// Learns an object of the kernel's that has no index: its code keeps frame pointers, but for the
+/// instructions that end a signal handler. Those begin behind an instruction to which the handler
+/// seems to return.
+fn learn_of_kernel(memory: &impl MemorySource, learning: &mut Learning, address: u64) -> Option<()> {
+    const INSTRUCTION: u64 = 4;
+    let gap = learning.table().gap(address)?;
+    let mut code = Vec::new();
+    let length = usize::try_from(gap.end - gap.start).ok()?.min(MOST_OF_KERNEL);
+    code.try_reserve_exact(length).ok()?;
+    code.resize(length, 0);
+    let read = memory.read(gap.start, &mut code);
+    let mut places = code[..read].windows(8).step_by(INSTRUCTION as usize).zip((gap.start..).step_by(4));
+    let found = places.find_map(|(code, at)| Some((at, arch::ends_handlers(*code.first_chunk()?)?)));
+    let link = PackedRule::new(FrameRule::LINK)?;
+    learning.push(gap.start, link)?;
+    if let Some((at, frame)) = found.filter(|(at, _)| *at > gap.start + INSTRUCTION) {
+        let interrupted = FrameRule::Caller(CallerRule {
+            base: FrameBase::Stack,
+            distance: frame.stack,
+            is_indirect: true,
+            returns_to: SavedAt::Base(frame.instruction),
+            frame: Some(SavedAt::Base(frame.frame)),
+            is_interrupted: true,
+        });
+        learning.push(at - INSTRUCTION, PackedRule::new(interrupted)?)?;
+        learning.push(at + 2 * INSTRUCTION, link)?;
+    }
+    learning.finish(gap.end)
 }

@@ -17,7 +17,7 @@ use std::ptr;
 
 use dormouse_sys::peek;
 
-use crate::arch::RED_ZONE;
+use crate::arch::{self, RED_ZONE};
 use crate::cache::ThreadCache;
 use crate::frames;
 use crate::published::{CODE, generation, miss, search};
@@ -184,11 +184,13 @@ fn note_callers(from: CallFrame, read: &mut impl FnMut(usize) -> Option<usize>) 
     miss(from.instruction);
     let _too_many_readers = CODE.hold(|code| {
         let is_code = |address: usize| code.find_uncached(address as u64).is_some();
+        let linked = (from.link != 0).then_some(from.link);
         // Code of an object that has just come: nothing can be learned before the next look at the
         // mappings.
         if is_code(from.instruction) {
             let words = (0..REACH).map_while(|word| read(from.stack.wrapping_add(word * WORD)));
-            words.filter(|&word| is_code(word)).for_each(|word| miss(word.wrapping_sub(1)));
+            let addresses = linked.into_iter().chain(words).filter_map(arch::code_address);
+            addresses.filter(|&address| is_code(address)).for_each(|address| miss(address.wrapping_sub(1)));
         }
     });
 }

@@ -18,9 +18,9 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use dormouse_sys::stack::CallFrame;
+use dormouse_sys::stack::{CallFrame, here};
 use dormouse_sys::thread;
-use dormouse_unwind::{Walk, WalkEnd, claim, frames, own, walk};
+use dormouse_unwind::{Walk, WalkEnd, arch, claim, frames, own, walk};
 
 use crate::cells::{cells, claim_cell, mixed};
 
@@ -107,11 +107,11 @@ pub(crate) struct Stacks {
 /// Whether functions are learned. If not, callers are found by frame pointers alone.
 static HAS_TABLES: AtomicBool = AtomicBool::new(false);
 
-/// Has functions be learned from now on, on the one processor on which walks by the tables were
-/// tried. Without registers to begin with ([`dormouse_sys::stack::here`]), every stack would be one
-/// that is yet to be learned.
+/// Has functions be learned from now on. Without registers to begin with
+/// ([`dormouse_sys::stack::here`]), every stack would be one that is yet to be learned.
 pub(crate) fn begin() {
-    HAS_TABLES.store(cfg!(target_arch = "x86_64") && own::begin().is_ok(), Ordering::Relaxed);
+    let has_registers = here().stack != 0;
+    HAS_TABLES.store(has_registers && own::begin().is_ok(), Ordering::Relaxed);
 }
 
 /// Learns the functions that wakers have met. While places are requested, a thread that may wait
@@ -138,14 +138,13 @@ impl Taker {
     /// Returns whether they lead there.
     fn walk(&self, mut take: impl FnMut(usize, usize)) -> (bool, Walk) {
         let cache = thread::try_current().and_then(|block| claim(block.tid()));
-        let (mut is_whole, mut count) = (false, 0);
+        let (mut is_whole, mut count, mut called) = (false, 0, self.from);
         let each = |caller: CallFrame| {
-            let returns_at = caller.stack.wrapping_sub(size_of::<usize>());
-            is_whole = count > 0 && returns_at >= self.top;
+            is_whole = count > 0 && caller.stack > self.top;
             if count > 0 && !is_whole {
-                take(caller.instruction, returns_at);
+                take(caller.instruction, arch::return_place(called, caller));
             }
-            count += 1;
+            (called, count) = (caller, count + 1);
             !is_whole && count <= frames::MOST_FRAMES
         };
         // SAFETY: `own` can be read, as has been found out.

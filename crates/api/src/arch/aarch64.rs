@@ -13,8 +13,8 @@ macro_rules! __dormouse_api_site {
         // The labels are made unique by `\+`; the lint cannot see that.
         #[allow(named_asm_labels, unsafe_code, unused_unsafe)]
         let taken: bool = 'site: {
-            // SAFETY: the block touches no memory, no register and no flag; both ways out are Rust's
-            // own.
+            // SAFETY: the block touches no memory, no register and no flag; both ways out are
+            // Rust's own.
             unsafe {
                 ::core::arch::asm!(
                     ".ifndef .Ldormouse_api_v1",

@@ -1,17 +1,11 @@
 //! Requests as lines: what one debug register watches.
 
+use dormouse_sys::arch::{USER_END, WATCH_REGISTERS};
 use dormouse_sys::perf::{Breakpoint, WatchLen};
 
 use super::target::TargetProcess;
 use crate::watch::split::{Piece, Unfit, split};
 use crate::{Access, Error, WatchSpec};
-
-/// The number of registers. On processors where it varies this is the maximum; the kernel refuses
-/// what is too much.
-const REGISTERS: u32 = if cfg!(target_arch = "x86_64") { 4 } else { 16 };
-
-/// The end of the address space of programs; on other architectures the kernel checks it.
-const USER_END: usize = if cfg!(target_arch = "x86_64") { 1 << 47 } else { usize::MAX };
 
 /// The bytes that one debug register watches.
 #[derive(Debug)]
@@ -67,7 +61,7 @@ fn pieces(spec: &WatchSpec) -> Result<Vec<Piece>, Error> {
     }
     // Never wider than requested: a value that is read later cannot show whether a store went
     // beside the range.
-    let most = REGISTERS - u32::from(!spec.all_slots);
+    let most = WATCH_REGISTERS - u32::from(!spec.all_slots);
     split(spec.addr, spec.len, most, false).map_err(|unfit| {
         unwatchable(
             spec,

@@ -248,7 +248,8 @@ mod tests {
     }
 
     fn hit_at(data: u64, addr: usize) {
-        let _ = on_trap(&PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0, addr });
+        let trap = PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0, addr, link: 0 };
+        let _ = on_trap(&trap);
     }
 
     /// One test, because the table is the process's.

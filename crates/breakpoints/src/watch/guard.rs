@@ -1,5 +1,6 @@
 //! The guard of a watch: from the request to the last report.
 
+use dormouse_sys::arch::WATCHES_STOP_BEHIND;
 use dormouse_sys::keeper::KeeperError;
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::trap::{self, Disposition};
@@ -73,8 +74,8 @@ impl WatchSpec {
 
 impl Watch {
     fn arm(spec: &WatchSpec, group: Option<u32>) -> Result<Self, Error> {
-        if perf::is_filtered() {
-            return Err(Error::Filtered);
+        if let Some(why) = never() {
+            return Err(why);
         }
         let copy = take_signal()?;
         // Without tables callers are found by frame pointers.
@@ -297,15 +298,20 @@ fn lost_signal() -> Option<Error> {
     Some(Error::Signal(why))
 }
 
-/// Why a watch of this process would be refused before anything is armed: there is a filter of
-/// system calls, or another handler has replaced dormouse's for SIGTRAP. `None` if no such reason
-/// is known.
+/// Why a watch of this process would be refused before anything is armed: the processor cannot,
+/// there is a filter of system calls, or another handler has replaced dormouse's for SIGTRAP.
+/// `None` if no such reason is known.
 pub fn refusal() -> Option<Error> {
-    if perf::is_filtered() {
-        return Some(Error::Filtered);
-    }
     // The first watch takes the signal from anybody.
-    trap::is_used().then(lost_signal).flatten()
+    never().or_else(|| trap::is_used().then(lost_signal).flatten())
+}
+
+/// Why no watch of this process is possible.
+fn never() -> Option<Error> {
+    if !WATCHES_STOP_BEHIND {
+        return Some(Error::Processor);
+    }
+    perf::is_filtered().then_some(Error::Filtered)
 }
 
 /// 0 under a filter, which may end the process for the question.

@@ -282,7 +282,7 @@ impl Tally {
 /// Fills in the return addresses of a hit's callers, the innermost first. Returns their number,
 /// and whether nothing had been learned about one of the functions.
 fn callers(tid: u32, trap: &PerfTrap, into: &mut [usize; DEPTH]) -> (usize, bool) {
-    let from = CallFrame { instruction: trap.ip, stack: trap.stack, frame: trap.frame };
+    let from = CallFrame { instruction: trap.ip, stack: trap.stack, frame: trap.frame, link: trap.link };
     let (mut count, cache) = (0_usize, claim(tid));
     let mut take = |caller: CallFrame| {
         if let Some(place) = count.checked_sub(1).and_then(|at| into.get_mut(at)) {

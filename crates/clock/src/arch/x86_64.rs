@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 
-use dormouse_sys::cpuid;
+use dormouse_sys::arch::cpuid;
 
 use super::tsc_faults;
 

@@ -1,5 +1,4 @@
 //! The clock at the ends of threads, in forks and execs, and under signals.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
 use crate::each_tier;

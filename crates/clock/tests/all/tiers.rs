@@ -1,6 +1,5 @@
 //! Which tier a thread gets, and that each is right: told by the environment or the program, denied
 //! by the kernel or a filter, out of budget, taken over by another library.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
 use crate::each_tier;
@@ -12,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_clock::{Error, Tier, capability, force, thread_cpu_ns, thread_cpu_time, tier};
+use dormouse_sys::arch::{RSEQ_SIGNATURE, thread_pointer};
 use dormouse_testkit::{Child, Filter, in_child, skip};
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::kernel_ns;
@@ -257,7 +257,7 @@ fn foreign_descriptor() -> u64 {
         length: 4,
         abort: 0,
         code: [0; 4],
-        signature: 0x5305_3053,
+        signature: RSEQ_SIGNATURE,
         abort_code: [0; 4],
     }));
     descriptor.start = descriptor.code.as_ptr() as u64;
@@ -274,9 +274,7 @@ fn a_foreign_rseq_field_costs_the_tier() {
         // SAFETY: the symbol is plain data of glibc, which has registered the area at this offset.
         let field = unsafe {
             let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
-            let pointer: usize;
-            std::arch::asm!("mov {}, fs:0", out(reg) pointer);
-            (pointer.wrapping_add_signed(*offset) + 8) as *mut u64
+            (thread_pointer() as usize).wrapping_add_signed(*offset + 8) as *mut u64
         };
         let foreign = foreign_descriptor();
         for _ in 0..100_000 {

@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri))))]
+    #[cfg(not(any(dormouse_fallback, miri)))]
     #[test]
     fn the_dearest_parts_sleep_one_by_one() {
         dormouse_testkit::in_child(|| {

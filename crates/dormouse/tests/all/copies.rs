@@ -1,6 +1,6 @@
 //! Two copies of dormouse in one process: a host and a plugin that was linked with its own, or two
 //! versions in one program.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Keys as a client of the agent lists them. The test is a child: it writes to its own code.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt as _;
@@ -22,12 +22,13 @@ extern "C" fn site() -> bool {
     unlikely!(TEA)
 }
 
-/// The address of the sleeping site.
+/// The address of the sleeping site: arm64's `nop`, or x86-64's `test`.
 fn place() -> usize {
     let code = site as *const () as usize;
     // SAFETY: the function is longer than that, or others follow it.
     let bytes = unsafe { std::slice::from_raw_parts(code as *const u8, 64) };
-    code + bytes.iter().position(|&byte| byte == 0xa9).unwrap()
+    let nop = bytes.chunks(4).position(|word| *word == [0x1f, 0x20, 0x03, 0xd5]).map(|word| word * 4);
+    code + nop.or_else(|| bytes.iter().position(|&byte| byte == 0xa9)).unwrap()
 }
 
 /// Starts the agent and says hello to it: a request, and its answer.
@@ -98,11 +99,15 @@ fn sites_that_do_not_follow_are_listed() {
             let of = |key: &KeyInfo| (key.on, key.sites, key.sites_stale, key.sites_foreign);
             keys.iter().map(of).collect::<Vec<_>>()
         };
+        let memory = std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+        let mut asleep = [0; 4];
+        memory.read_exact_at(&mut asleep, place as u64).unwrap();
         TEA.enable().unwrap();
         assert_eq!(list(), [(true, 1, 0, 0), (false, 1, 0, 0)]);
-        let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
-        for (byte, stale, foreign) in [(0xa9, 1, 0), (0xcc, 0, 1)] {
-            memory.write_all_at(&[byte], place as u64).unwrap();
+        let [_, rest @ ..] = asleep;
+        let other = [&[0xcc], &rest[..]].concat();
+        for (bytes, stale, foreign) in [(&asleep[..], 1, 0), (&other, 0, 1)] {
+            memory.write_all_at(bytes, place as u64).unwrap();
             assert_eq!(list(), [(true, 1, stale, foreign), (false, 1, 0, 0)]);
         }
     });

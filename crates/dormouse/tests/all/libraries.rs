@@ -1,5 +1,5 @@
 //! A library that uses `dormouse-api` alone (this module), in a service with dormouse.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::future::Future as _;
 use std::pin::pin;

@@ -1,6 +1,6 @@
 //! Long polls are reported while they last, with the function that keeps the worker.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::future::Future;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! Profiles of the facade: named, scaled to the account, several at once, over a fork. Each test is
 //! a child: samples are signals.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::sync::mpsc;
 use std::thread;

@@ -1,5 +1,5 @@
 //! The context that a service publishes, read by another process as the standards say.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

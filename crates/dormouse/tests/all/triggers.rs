@@ -1,7 +1,7 @@
 //! Each trigger fires once, with what it saw in its file, and says why it does not before. Each
 //! test is a child: the directory of files is the process's.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::fs::{self, File};
 use std::future::Future;

@@ -1,6 +1,6 @@
 //! Times of tasks by group: each wait in its own column, over the wire, and with the connection
 //! that asked. Each test is a child: times are taken in the whole process.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

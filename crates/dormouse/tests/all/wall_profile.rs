@@ -1,6 +1,6 @@
 //! Profiles of wall time: each state has the time that a program has measured itself. Each test is
 //! a child: samples are signals.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::collections::HashMap;
 use std::future::{Future as _, pending};

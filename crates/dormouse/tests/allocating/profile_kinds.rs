@@ -1,5 +1,5 @@
 //! Profiles of allocations and page faults, of a program whose allocations and faults are known.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;

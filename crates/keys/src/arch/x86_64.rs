@@ -51,13 +51,13 @@ pub(crate) fn suspect(found: [u8; LENGTH]) -> Option<&'static str> {
 /// The emulator, where the processor that it shows has its name.
 pub(crate) fn emulator() -> Option<&'static str> {
     let bytes = |leaf: u32| {
-        let found = dormouse_sys::cpuid(leaf);
+        let found = dormouse_sys::arch::cpuid(leaf);
         [found.eax, found.ebx, found.ecx, found.edx].map(u32::to_le_bytes).concat()
     };
     if bytes(0x4000_0000)[4..] == *b"TCGTCGTCGTCG" {
         return Some("qemu");
     }
-    let has_brand = dormouse_sys::cpuid(0x8000_0000).eax >= 0x8000_0002;
+    let has_brand = dormouse_sys::arch::cpuid(0x8000_0000).eax >= 0x8000_0002;
     (has_brand && bytes(0x8000_0002).starts_with(b"VirtualApple")).then_some("Rosetta")
 }
 
@@ -68,11 +68,11 @@ pub(crate) fn processor() -> Capability {
 
 /// This processor's vendor and signature, as `cpuid` gives them.
 fn cpuid() -> ([u8; 12], u32) {
-    let (leaf, mut vendor) = (dormouse_sys::cpuid(0), [0; 12]);
+    let (leaf, mut vendor) = (dormouse_sys::arch::cpuid(0), [0; 12]);
     for (part, register) in vendor.chunks_exact_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
         part.copy_from_slice(&register.to_le_bytes());
     }
-    (vendor, dormouse_sys::cpuid(1).eax)
+    (vendor, dormouse_sys::arch::cpuid(1).eax)
 }
 
 /// Family and model, as the vendors count them.

@@ -1,6 +1,5 @@
 //! Groups of threads under seccomp filters: their system calls there, and their reads where the
 //! kernel refuses the clock.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

@@ -1,5 +1,4 @@
 //! Forks in the middle of first uses: nothing that another thread was at keeps a child waiting.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

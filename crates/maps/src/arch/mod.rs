@@ -1,4 +1,5 @@
-//! What is written for a processor because its compiler makes more of it.
+//! Functions that are written for a processor, because its compiler makes more instructions of
+//! them.
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]

@@ -90,31 +90,6 @@ impl CopiedStack<'_> {
     }
 }
 
-/// Whether code that ends with these bytes ends with a call.
-///
-/// # References
-///
-/// Intel SDM, volume 2, `CALL`: `E8` with a distance, `FF /2` with a register or an address.
-pub(super) fn ends_with_call(code: &[u8]) -> bool {
-    let at = |back: usize| code.len().checked_sub(back).map(|at| code[at]);
-    if at(5) == Some(0xe8) {
-        return true;
-    }
-    // By the length of the whole: the byte after `FF` determines the kind of call, and what
-    // follows.
-    (2..=7).any(|length| {
-        let (Some(0xff), Some(form)) = (at(length), at(length - 1)) else { return false };
-        let (mode, operation, base) = (form >> 6, form >> 3 & 7, form & 7);
-        let scaled = usize::from(mode != 3 && base == 4);
-        let distance = match (mode, base) {
-            (0, 5) | (2, _) => 4,
-            (1, _) => 1,
-            _ => 0,
-        };
-        operation == 2 && length == 2 + scaled + distance
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,27 +129,5 @@ mod tests {
             assert_eq!(callers(&[next, 0x1001, 7, 7, 7, 7, 7]), [0x1001], "{next:#x}");
         }
         assert_eq!(callers(&[]), [0_u64; 0]);
-    }
-
-    #[test]
-    fn calls_are_told_from_other_code() {
-        let calls: [&[u8]; 8] = [
-            &[0xe8, 1, 2, 3, 4],
-            &[0xff, 0xd0],
-            &[0x41, 0xff, 0xd3],
-            &[0xff, 0x15, 1, 2, 3, 4],
-            &[0xff, 0x50, 0x18],
-            &[0xff, 0x54, 0x24, 8],
-            &[0xff, 0x90, 1, 2, 3, 4],
-            &[0xff, 0x14, 0xc8],
-        ];
-        for call in calls {
-            let code = [&[0x90; 7], call].concat();
-            assert!(ends_with_call(&code), "{call:x?}");
-            assert!(!ends_with_call(&[&code[..], &[0x90]].concat()) || call.len() == 2, "{call:x?}");
-        }
-        for other in [&[0x90; 8][..], &[0xff, 0xe0], &[0xff, 0x25, 1, 2, 3, 4], &[0xff], &[]] {
-            assert!(!ends_with_call(other), "{other:x?}");
-        }
     }
 }

@@ -6,9 +6,8 @@
 //!
 //! # Async-signal-safety
 //!
-//! No allocation, lock, thread-local or function of the C library: one instruction copies, so that
-//! neither a checker that has replaced `memcpy` nor the dynamic linker is involved. A system call
-//! only outside of the bounds.
+//! No allocation, lock, thread-local or function of the C library. A system call only outside of
+//! the bounds.
 //!
 //! # Safety
 //!
@@ -19,6 +18,8 @@ use std::ops::Range;
 
 use dormouse_sys::peek;
 use dormouse_unwind::CallFrame;
+
+use super::arch;
 
 /// The most bytes of a stack. That of a worker of a usual service in release is some kilobytes
 /// deep, a hundred frames of a build without optimisation are longer. `perf record` takes 8 KiB.
@@ -75,16 +76,8 @@ impl StackCopy {
         into.length = length as u32;
         into.is_cut = there > COPY;
         // SAFETY: the caller guarantees that this part of the stack can be read, and there is room
-        // for it. The kernel has cleared the direction flag for the handler, as the ABI requires.
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") length => _,
-                inout("rsi") from.stack => _,
-                inout("rdi") into.bytes.as_mut_ptr() => _,
-                options(nostack, preserves_flags),
-            );
-        }
+        // for it.
+        unsafe { arch::copy(from.stack, into.bytes.as_mut_ptr(), length) };
     }
 }
 
@@ -94,7 +87,7 @@ mod tests {
     use crate::sampling::queue::Queue;
 
     fn copy(stack: usize, own: &Range<usize>) -> Box<StackCopy> {
-        let registers = CallFrame { instruction: 1, frame: 2, stack };
+        let registers = CallFrame { instruction: 1, frame: 2, stack, link: 3 };
         let queue = Queue::<StackCopy>::map(1).unwrap();
         // SAFETY: the queue's place; the rest of the record is not read.
         unsafe {

@@ -4,7 +4,8 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | `registers`, `walk` | interrupted code, and its callers |
+//! | `arch` | everything that differs between processors |
+//! | `walk` | the callers of interrupted code |
 //! | `copy` | a copy of its stack, for callers by tables |
 //! | `queue` | records on their way to the sampler |
 //! | `sum` | what profiles of allocations and faults have in common |
@@ -15,6 +16,7 @@
 //! | `stack_reader` | the stack of one thread |
 
 mod alloc;
+mod arch;
 mod asleep;
 mod chain;
 mod copy;
@@ -24,7 +26,6 @@ mod engine;
 mod faults;
 mod keeper;
 mod queue;
-mod registers;
 mod stack_reader;
 mod sum;
 mod walk;

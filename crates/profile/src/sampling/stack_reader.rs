@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use dormouse_sys::process::identity;
 use dormouse_unwind::{CallFrame, CopyEnd, own};
 
+use super::arch::{CALL, ends_with_call};
 use super::asleep::{self, Asleep, Doing};
-use super::chain::{CopiedStack, ends_with_call};
+use super::chain::CopiedStack;
 use super::cpu::{Asking, Blocks};
 use super::keeper::KEEPER;
 use crate::mappings::Mappings;
@@ -30,8 +31,6 @@ const PATIENCE: Duration = Duration::from_millis(40);
 const LOOK: Duration = Duration::from_millis(1);
 /// The shortest time between two looks at the mappings.
 const REFRESH: Duration = Duration::from_secs(1);
-/// The bytes of the longest call.
-const CALL: usize = 7;
 /// The most bytes of a stack whose bounds are not known.
 const UNBOUNDED: u64 = 16 * 1024;
 
@@ -144,7 +143,7 @@ impl StackSource {
         let (instruction, stack) = (asleep.instruction as usize, asleep.stack as usize);
         let mut functions = Vec::new();
         for frame in links.chain([0]) {
-            let from = CallFrame { instruction, stack, frame: frame as usize };
+            let from = CallFrame { instruction, stack, frame: frame as usize, link: 0 };
             let end = own::follow(from, bytes, &mut functions);
             // Without one any function that needs it looks like the last.
             let is_whole = end == CopyEnd::Outermost && frame != 0;

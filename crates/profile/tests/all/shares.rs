@@ -1,5 +1,5 @@
 //! Work has the share that it used, however many threads did it (golang#35057).
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::thread;
 use std::time::Duration;

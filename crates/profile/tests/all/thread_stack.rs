@@ -1,6 +1,6 @@
 //! The stack of one thread, whatever the thread does.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(not(dormouse_fallback))]
 
 use std::hint::black_box;
 use std::io::{Read, Write};

@@ -2,10 +2,13 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is single instructions, each with its reason.
+//! The unsafe code is single instructions, each with its reason; handlers, which the kernel calls;
+//! and the frame that the kernel makes for these.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
+use std::mem::offset_of;
+use std::ptr;
 
 use crate::stack::CallFrame;
 
@@ -13,7 +16,7 @@ use crate::stack::CallFrame;
 pub(crate) const IS_KNOWN: bool = true;
 
 /// The signature that glibc registers for restartable sequences (`RSEQ_SIG`): `brk #0x45e0`.
-pub(crate) const RSEQ_SIGNATURE: u32 = 0xd428_bc00;
+pub const RSEQ_SIGNATURE: u32 = 0xd428_bc00;
 
 /// Whether a register of the performance unit can be read. The kernel refuses it unless it is told
 /// otherwise (`kernel.perf_user_access`), so counters are read by system calls.
@@ -25,9 +28,21 @@ pub(crate) const UNWIND_REGISTERS: u64 = 1 << 29 | 1 << 30 | 1 << 31 | 1 << 32;
 /// The place of each of these in `UserStack::registers`.
 pub(crate) const REGISTER_PLACES: &[usize] = &[2, 3, 1, 0];
 
+/// The number of registers that watch memory; where it varies, the most that there are. The kernel
+/// refuses what is too much.
+pub const WATCH_REGISTERS: u32 = 16;
+
+/// The end of the address space of programs.
+pub const USER_END: usize = 1 << 48;
+
+/// Whether a thread has passed the access when a watch stops it. Here it stops before it. The
+/// kernel takes a single step over the access, but not where the event sends a signal: that step
+/// goes into the handler, which returns to the access for ever.
+pub const WATCHES_STOP_BEHIND: bool = false;
+
 /// The address of the thread's control block.
 #[inline(always)]
-pub(crate) fn thread_pointer() -> u64 {
+pub fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: copies a register.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
@@ -37,14 +52,40 @@ pub(crate) fn thread_pointer() -> u64 {
 /// The registers of the calling function.
 #[inline(always)]
 pub(crate) fn registers() -> CallFrame {
-    let (instruction, stack, frame);
-    // SAFETY: copies three registers.
+    let (instruction, stack, frame, link);
+    // SAFETY: copies four registers. The link register comes first, because a result may be in it.
     unsafe {
-        asm!("adr {}, .", "mov {}, sp", "mov {}, x29",
-            out(reg) instruction, out(reg) stack, out(reg) frame,
+        asm!("mov {}, x30", "adr {}, .", "mov {}, sp", "mov {}, x29",
+            out(reg) link, out(reg) instruction, out(reg) stack, out(reg) frame,
             options(nomem, nostack, preserves_flags));
     }
-    CallFrame { instruction, stack, frame }
+    CallFrame { instruction, stack, frame, link }
+}
+
+/// The registers of interrupted code.
+#[inline(always)]
+pub(crate) fn interrupted(registers: &libc::mcontext_t) -> CallFrame {
+    CallFrame {
+        instruction: registers.pc as usize,
+        stack: registers.sp as usize,
+        frame: registers.regs[29] as usize,
+        link: registers.regs[30] as usize,
+    }
+}
+
+/// Has interrupted code go on at an address.
+pub(crate) fn go_on_at(registers: &mut libc::mcontext_t, address: usize) {
+    registers.pc = address as u64;
+}
+
+/// No breakpoint instruction is ours: sites change without one.
+pub(crate) fn breakpoint(_: libc::c_int, _: usize) -> Option<usize> {
+    None
+}
+
+/// Each trap has a cause.
+pub(crate) fn may_be_unexplained(_: libc::c_int) -> bool {
+    false
 }
 
 /// `rt_sigprocmask` with an operation that does not exist, and `mask`: a negative error number.
@@ -91,6 +132,285 @@ pub(crate) unsafe fn counter(_: u32) -> u64 {
     0
 }
 
+/// Defines a handler for the kernel to call, which calls `$choose` with the kernel's arguments and
+/// its frame, and goes on at the address that this returns; 0: returns.
+///
+/// An unwinding passes through it: a handler that `passing::pass_on` calls in place may unwind.
+#[macro_export]
+macro_rules! entry {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident => $choose:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        $visible unsafe extern "C-unwind" fn $name(
+            signal: libc::c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                // `bti c`: a handler is called by a register.
+                "hint #34",
+                "stp x29, x30, [sp, #-48]!",
+                ".cfi_adjust_cfa_offset 48",
+                ".cfi_rel_offset x29, 0",
+                ".cfi_rel_offset x30, 8",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "mov x29, sp",
+                "add x3, sp, #48",
+                "bl {choose}",
+                // The only registers that may lead into a function: `br` of others is no call.
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldr x2, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                ".cfi_adjust_cfa_offset -48",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
+                "cbz x16, 2f",
+                "br x16",
+                "2:",
+                "ret",
+                ".cfi_endproc",
+                choose = sym $choose,
+            )
+        }
+    };
+}
+
+/// Where [`entry!`] has the address to which a handler returns, below the kernel's frame.
+const RETURNS_TO: usize = 40;
+
+/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs
+/// on an alternate stack with less than `$room` bytes left. It uses no stack and changes no
+/// argument, so either may be a function of [`entry!`](crate::entry).
+#[macro_export]
+macro_rules! entry_with_room {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        $visible unsafe extern "C-unwind" fn $name(
+            signal: libc::c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                "hint #34",
+                // Above the beginning of the alternate stack; beyond its size without one.
+                "ldr x9, [x2, #{low}]",
+                "ldr x10, [x2, #{size}]",
+                "mov x11, sp",
+                "sub x9, x11, x9",
+                "cmp x9, x10",
+                "b.hi 2f",
+                "mov x10, #{room}",
+                "cmp x9, x10",
+                "b.hs 2f",
+                "b {cramped}",
+                "2:",
+                "b {roomy}",
+                low = const std::mem::offset_of!(libc::ucontext_t, uc_stack)
+                    + std::mem::offset_of!(libc::stack_t, ss_sp),
+                size = const std::mem::offset_of!(libc::ucontext_t, uc_stack)
+                    + std::mem::offset_of!(libc::stack_t, ss_size),
+                room = const $room,
+                roomy = sym $roomy,
+                cramped = sym $cramped,
+            )
+        }
+    };
+}
+
+/// Defines a handler that counts a signal whose word at `$code` is `$event`, and whose word of
+/// eight bytes at `$data` has `$ours` above the lowest 52 bits. Other signals go on as `$go_on`. It
+/// uses no stack.
+macro_rules! counting_entry {
+    (fn $name:ident: $code:expr, $event:expr; $data:expr, $ours:expr; $count:path, else $go_on:path) => {
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name(
+            _: libc::c_int,
+            _: *mut libc::siginfo_t,
+            _: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                "ldr w9, [x1, #{code}]",
+                "cmp w9, #{event}",
+                "b.ne 3f",
+                "ldr x9, [x1, #{data}]",
+                "lsr x9, x9, #52",
+                "cmp x9, #{ours}",
+                "b.ne 3f",
+                "adrp x9, {count}",
+                "add x9, x9, :lo12:{count}",
+                "2:",
+                "ldxr x10, [x9]",
+                "add x10, x10, #1",
+                "stxr w11, x10, [x9]",
+                "cbnz w11, 2b",
+                "ret",
+                "3:",
+                "b {go_on}",
+                code = const $code,
+                event = const $event,
+                data = const $data,
+                ours = const $ours,
+                count = sym $count,
+                go_on = sym $go_on,
+            )
+        }
+    };
+}
+pub(crate) use counting_entry;
+
+/// The beginning of the memory that the kernel writes on the stack for a handler. Behind it may lie
+/// more state of vector registers, and then a frame record.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct KernelFrame {
+    info: libc::siginfo_t,
+    context: libc::ucontext_t,
+}
+
+/// The place of the records of state in the frame.
+const RECORDS: usize = offset_of!(KernelFrame, context) + offset_of!(libc::ucontext_t, uc_mcontext) + 288;
+const _: () = assert!(RECORDS == 128 + 176 + 288 && size_of::<KernelFrame>() == RECORDS + 4096);
+
+/// Kinds of records: more records elsewhere, scalable vectors, and their matrices.
+const MORE: u32 = 0x4558_5401;
+const VECTORS: u32 = 0x5356_4501;
+const MATRICES: u32 = 0x5436_6345;
+
+impl KernelFrame {
+    /// Whether the layout is known.
+    pub(crate) const IS_KNOWN: bool = true;
+    /// The places of the context and the information in it.
+    pub(crate) const CONTEXT: usize = offset_of!(KernelFrame, context);
+    pub(crate) const INFO: usize = offset_of!(KernelFrame, info);
+
+    /// Calls `each` for the records of state, with the kind and the place of each.
+    ///
+    /// # Safety
+    ///
+    /// The frame is the kernel's.
+    unsafe fn records(frame: *mut Self, mut each: impl FnMut(u32, *mut u8)) {
+        // SAFETY: the kernel ends each list by a record without a size. There is one list elsewhere
+        // at most, of which the first has a record.
+        unsafe {
+            let (mut at, mut more) = (frame.cast::<u8>().add(RECORDS), ptr::null_mut::<u8>());
+            loop {
+                let [kind, size] = at.cast::<[u32; 2]>().read();
+                if size == 0 {
+                    if more.is_null() {
+                        return;
+                    }
+                    (at, more) = (more, ptr::null_mut());
+                    continue;
+                }
+                each(kind, at);
+                if kind == MORE {
+                    more = at.add(8).cast::<*mut u8>().read();
+                }
+                at = at.add(size as usize);
+            }
+        }
+    }
+
+    /// Whether the frame must stay where it is: the processor keeps return addresses of this thread
+    /// (guarded control stacks), or the interrupted code runs in a mode in which a handler may not.
+    ///
+    /// # Safety
+    ///
+    /// The frame is the kernel's.
+    pub(crate) unsafe fn must_stay(frame: *mut Self) -> bool {
+        let is_without: u64;
+        // SAFETY: asks for a feature; processors that do not know the instruction do nothing.
+        unsafe {
+            asm!("mov x16, #1", "hint #40", "mov {}, x16", out(reg) is_without, out("x16") _,
+                options(nomem, nostack, preserves_flags));
+        }
+        let mut is_streaming = false;
+        // SAFETY: the caller's promise. A record of vectors has its flags behind its length (bit 0:
+        // streaming); one of matrices that are off has a head alone.
+        unsafe {
+            Self::records(frame, |kind, at| {
+                is_streaming |= match kind {
+                    VECTORS => at.add(10).cast::<u16>().read() & 1 != 0,
+                    MATRICES => at.add(4).cast::<u32>().read() > 16,
+                    _ => false,
+                };
+            });
+        }
+        is_without == 0 || is_streaming
+    }
+
+    /// Copies a frame to the stack of the code that it interrupts, and has it lead to a handler
+    /// there.
+    ///
+    /// # Safety
+    ///
+    /// The frame is the kernel's, on another stack than that code's, and [`entry!`] runs below it.
+    pub(crate) unsafe fn go_on_below(frame: *mut Self, handler: usize, signal: libc::c_int, mask: u64) {
+        /// The kind of branch that led to the interrupted instruction.
+        const BRANCH_KIND: u64 = 3 << 10;
+        /// The two words of a frame record.
+        const RECORD: usize = 16;
+        // SAFETY: all places are those of the kernel's frame, or free memory of the interrupted
+        // stack: there the kernel writes for a handler without SA_ONSTACK.
+        unsafe {
+            let from = interrupted(&(*frame).context.uc_mcontext);
+            let mut end = frame.addr() + size_of::<Self>();
+            Self::records(frame, |kind, at| {
+                if kind == MORE {
+                    end = at.add(8).cast::<usize>().read() + at.add(16).cast::<u32>().read() as usize;
+                }
+            });
+            let bytes = (end - frame.addr()).next_multiple_of(16);
+            let to = ((from.stack & !15) - RECORD - bytes) as *mut u8;
+            ptr::copy_nonoverlapping(frame.cast::<u8>(), to, bytes);
+            let to = to.cast::<Self>();
+            Self::move_more(to, to.addr().wrapping_sub(frame.addr()));
+            let record = to.byte_add(bytes).cast::<[usize; 2]>();
+            record.write([from.frame, from.link]);
+
+            let returns_to = frame.byte_sub(RETURNS_TO).cast::<u64>().read();
+            let registers = &mut (*frame).context.uc_mcontext;
+            registers.pc = handler as u64;
+            registers.sp = to.addr() as u64;
+            registers.regs[0] = signal as u64;
+            registers.regs[1] = (&raw mut (*to).info).addr() as u64;
+            registers.regs[2] = (&raw mut (*to).context).addr() as u64;
+            registers.regs[29] = record.addr() as u64;
+            registers.regs[30] = returns_to;
+            registers.pstate &= !BRANCH_KIND;
+            (&raw mut (*frame).context.uc_sigmask).cast::<u64>().write(mask);
+        }
+    }
+
+    /// Has a copied frame refer to its own records.
+    ///
+    /// # Safety
+    ///
+    /// It is a copy of the kernel's, this far from it.
+    unsafe fn move_more(copy: *mut Self, distance: usize) {
+        // SAFETY: the first list of records is inside of the copy.
+        unsafe {
+            let mut at = copy.cast::<u8>().add(RECORDS);
+            loop {
+                let [kind, size] = at.cast::<[u32; 2]>().read();
+                match (kind, size) {
+                    (_, 0) => return,
+                    (MORE, _) => {
+                        let place = at.add(8).cast::<usize>();
+                        place.write(place.read().wrapping_add(distance));
+                        return;
+                    }
+                    _ => at = at.add(size as usize),
+                }
+            }
+        }
+    }
+}
+
 /// The address of the calling thread's instance of a thread-local symbol, by a TLS descriptor.
 macro_rules! address_of_thread_local {
     ($symbol:expr) => {{
@@ -114,3 +434,7 @@ macro_rules! address_of_thread_local {
     }};
 }
 pub(crate) use address_of_thread_local;
+
+#[cfg(test)]
+#[path = "aarch64_tests.rs"]
+mod tests;

@@ -9,4 +9,9 @@
 )]
 mod processor;
 
-pub(crate) use processor::*;
+#[cfg(target_arch = "x86_64")]
+mod cpuid;
+
+#[cfg(target_arch = "x86_64")]
+pub use cpuid::cpuid;
+pub use processor::*;

@@ -2,10 +2,13 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is single instructions, each with its reason.
+//! The unsafe code is single instructions, each with its reason; handlers, which the kernel calls;
+//! and the frame that the kernel makes for these.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
+use std::mem::offset_of;
+use std::ptr;
 
 use crate::stack::CallFrame;
 
@@ -13,7 +16,7 @@ use crate::stack::CallFrame;
 pub(crate) const IS_KNOWN: bool = true;
 
 /// The signature that glibc registers for restartable sequences (`RSEQ_SIG`).
-pub(crate) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// Whether a register of the performance unit can be read.
 pub(crate) const READS_COUNTERS: bool = true;
@@ -24,9 +27,19 @@ pub(crate) const UNWIND_REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 /// The place of each of these in `UserStack::registers`.
 pub(crate) const REGISTER_PLACES: &[usize] = &[2, 1, 0];
 
+/// The number of registers that watch memory; where it varies, the most that there are. The kernel
+/// refuses what is too much.
+pub const WATCH_REGISTERS: u32 = 4;
+
+/// The end of the address space of programs.
+pub const USER_END: usize = 1 << 47;
+
+/// Whether a thread has passed the access when a watch stops it.
+pub const WATCHES_STOP_BEHIND: bool = true;
+
 /// The address of the thread's control block.
 #[inline(always)]
-pub(crate) fn thread_pointer() -> u64 {
+pub fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: the thread control block's first word is its own address.
     unsafe {
@@ -45,7 +58,41 @@ pub(crate) fn registers() -> CallFrame {
             out(reg) instruction, out(reg) stack, out(reg) frame,
             options(nomem, nostack, preserves_flags));
     }
-    CallFrame { instruction, stack, frame }
+    CallFrame { instruction, stack, frame, link: 0 }
+}
+
+/// The registers of interrupted code.
+#[inline(always)]
+pub(crate) fn interrupted(registers: &libc::mcontext_t) -> CallFrame {
+    let register = |name: libc::c_int| registers.gregs[name as usize] as usize;
+    CallFrame {
+        instruction: register(libc::REG_RIP),
+        stack: register(libc::REG_RSP),
+        frame: register(libc::REG_RBP),
+        link: 0,
+    }
+}
+
+/// Has interrupted code go on at an address.
+pub(crate) fn go_on_at(registers: &mut libc::mcontext_t, address: usize) {
+    registers.gregs[libc::REG_RIP as usize] = address as i64;
+}
+
+/// The address of the breakpoint instruction that has trapped with this code, behind which the
+/// interrupted code stands.
+pub(crate) fn breakpoint(code: libc::c_int, instruction: usize) -> Option<usize> {
+    /// The kernel's code for `int3`; debug registers, single steps and `kill` have others.
+    const SI_KERNEL: libc::c_int = 0x80;
+    (code == SI_KERNEL).then(|| instruction.wrapping_sub(1))
+}
+
+/// Whether a trap with this code may have no cause, if no `int1` stands at the address or before
+/// it. The codes are those of an exception without a cause, and of a register that is free. (Those
+/// of a tracer's registers go to the tracer.)
+pub(crate) fn may_be_unexplained(code: libc::c_int) -> bool {
+    const TRAP_BRKPT: libc::c_int = 1;
+    const TRAP_HWBKPT: libc::c_int = 4;
+    matches!(code, TRAP_BRKPT | TRAP_HWBKPT)
 }
 
 /// `rt_sigprocmask` with an operation that does not exist, and `mask`: a negative error number.
@@ -102,6 +149,213 @@ pub(crate) unsafe fn counter(number: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// Defines a handler for the kernel to call, which calls `$choose` with the kernel's arguments and
+/// its frame, and goes on at the address that this returns; 0: returns.
+///
+/// An unwinding passes through it: a handler that `passing::pass_on` calls in place may unwind.
+#[macro_export]
+macro_rules! entry {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident => $choose:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        $visible unsafe extern "C-unwind" fn $name(
+            signal: libc::c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "lea rcx, [rsp + 24]",
+                "call {choose}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jz 2f",
+                "mov r11, rax",
+                "xor eax, eax",
+                "jmp r11",
+                "2:",
+                "ret",
+                ".cfi_endproc",
+                choose = sym $choose,
+            )
+        }
+    };
+}
+
+/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs
+/// on an alternate stack with less than `$room` bytes left. It uses no stack and changes no
+/// argument, so either may be a function of [`entry!`](crate::entry).
+#[macro_export]
+macro_rules! entry_with_room {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        $visible unsafe extern "C-unwind" fn $name(
+            signal: libc::c_int,
+            info: *mut libc::siginfo_t,
+            context: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                // Above the beginning of the alternate stack; beyond its size without one.
+                "mov rax, rsp",
+                "sub rax, [rdx + {stack} + {low}]",
+                "cmp rax, [rdx + {stack} + {size}]",
+                "ja {roomy}",
+                "cmp rax, {room}",
+                "jae {roomy}",
+                "jmp {cramped}",
+                stack = const std::mem::offset_of!(libc::ucontext_t, uc_stack),
+                low = const std::mem::offset_of!(libc::stack_t, ss_sp),
+                size = const std::mem::offset_of!(libc::stack_t, ss_size),
+                room = const $room,
+                roomy = sym $roomy,
+                cramped = sym $cramped,
+            )
+        }
+    };
+}
+
+/// Defines a handler that counts a signal whose word at `$code` is `$event`, and whose word of
+/// eight bytes at `$data` has `$ours` above the lowest 52 bits. Other signals go on as `$go_on`. It
+/// uses no stack.
+macro_rules! counting_entry {
+    (fn $name:ident: $code:expr, $event:expr; $data:expr, $ours:expr; $count:path, else $go_on:path) => {
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name(
+            _: libc::c_int,
+            _: *mut libc::siginfo_t,
+            _: *mut std::ffi::c_void,
+        ) {
+            std::arch::naked_asm!(
+                "cmp dword ptr [rsi + {code}], {event}",
+                "jne {go_on}",
+                "mov rax, qword ptr [rsi + {data}]",
+                "shr rax, 52",
+                "cmp eax, {ours}",
+                "jne {go_on}",
+                "lock inc qword ptr [rip + {count}]",
+                "ret",
+                code = const $code,
+                event = const $event,
+                data = const $data,
+                ours = const $ours,
+                count = sym $count,
+                go_on = sym $go_on,
+            )
+        }
+    };
+}
+pub(crate) use counting_entry;
+
+/// The memory that the kernel writes on the stack for a handler, without the vector registers.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct KernelFrame {
+    /// Where the handler returns to.
+    restorer: usize,
+    /// The beginning of `ucontext_t`.
+    flags: u64,
+    link: usize,
+    stack: libc::stack_t,
+    registers: libc::mcontext_t,
+    mask: u64,
+    info: libc::siginfo_t,
+}
+
+const _: () = assert!(offset_of!(KernelFrame, flags) == 8 && offset_of!(KernelFrame, mask) == 304);
+const _: () = assert!(offset_of!(KernelFrame, info) == 312 && size_of::<KernelFrame>() == 440);
+
+impl KernelFrame {
+    /// Whether the layout is known.
+    pub(crate) const IS_KNOWN: bool = true;
+    /// The places of the context and the information in it.
+    pub(crate) const CONTEXT: usize = offset_of!(KernelFrame, flags);
+    pub(crate) const INFO: usize = offset_of!(KernelFrame, info);
+
+    /// Whether the frame must stay where it is: the processor keeps return addresses of this thread
+    /// (a shadow stack).
+    ///
+    /// # Safety
+    ///
+    /// None is needed.
+    pub(crate) unsafe fn must_stay(_: *mut Self) -> bool {
+        let pointer: u64;
+        // SAFETY: reads a register; without shadow stacks it does nothing.
+        unsafe {
+            asm!("xor {0:e}, {0:e}", "rdsspq {0}", out(reg) pointer, options(nomem, nostack));
+        }
+        pointer != 0
+    }
+
+    /// Copies a frame to the stack of the code that it interrupts, and has it lead to a handler
+    /// there.
+    ///
+    /// # Safety
+    ///
+    /// The frame is the kernel's, on another stack than that code's.
+    pub(crate) unsafe fn go_on_below(frame: *mut Self, handler: usize, signal: libc::c_int, mask: u64) {
+        const RED_ZONE: usize = 128;
+        // DF, RF and TF: the kernel clears these for a handler.
+        const CLEARED: i64 = 1 << 10 | 1 << 16 | 1 << 8;
+        // SAFETY: all places are those of the kernel's frame, or free memory of the interrupted
+        // stack: there the kernel writes for a handler without SA_ONSTACK.
+        unsafe {
+            let vectors = (*frame).registers.fpregs.cast::<u8>();
+            let stack = (*frame).registers.gregs[libc::REG_RSP as usize].cast_unsigned() as usize;
+            let bytes = if vectors.is_null() { 0 } else { vector_bytes(vectors) };
+            let vectors_to = (stack - RED_ZONE - bytes) & !63;
+            let to = ((vectors_to - size_of::<KernelFrame>()) & !15) - 8;
+            let to = ptr::with_exposed_provenance_mut::<KernelFrame>(to);
+            ptr::copy_nonoverlapping(frame, to, 1);
+            if !vectors.is_null() {
+                let vectors_to = ptr::with_exposed_provenance_mut::<u8>(vectors_to);
+                ptr::copy_nonoverlapping(vectors, vectors_to, bytes);
+                (*to).registers.fpregs = vectors_to.cast();
+            }
+
+            let registers = &mut (*frame).registers;
+            // The kernel takes this for the state that a handler begins with.
+            registers.fpregs = ptr::null_mut();
+            let gregs = &mut registers.gregs;
+            let mut set = |register: libc::c_int, value: usize| gregs[register as usize] = value as i64;
+            set(libc::REG_RIP, handler);
+            set(libc::REG_RSP, to.addr());
+            set(libc::REG_RDI, signal as usize);
+            set(libc::REG_RSI, (&raw mut (*to).info).addr());
+            set(libc::REG_RDX, (&raw mut (*to).flags).addr());
+            set(libc::REG_RAX, 0);
+            gregs[libc::REG_EFL as usize] &= !CLEARED;
+            (*frame).mask = mask;
+        }
+    }
+}
+
+/// The size of the state of the vector registers, as the kernel has laid it down.
+///
+/// # Safety
+///
+/// It begins there.
+unsafe fn vector_bytes(vectors: *const u8) -> usize {
+    const FXSAVE: usize = 512;
+    /// Two words among the bytes that the processor leaves to software.
+    const SOFTWARE: usize = 464;
+    const MAGIC: u32 = 0x4650_5853;
+    // SAFETY: inside of the 512 bytes.
+    let [magic, size] = unsafe { vectors.add(SOFTWARE).cast::<[u32; 2]>().read_unaligned() };
+    if magic == MAGIC { size as usize } else { FXSAVE }
+}
+
 /// The address of the calling thread's instance of a thread-local symbol, by a TLS descriptor.
 macro_rules! address_of_thread_local {
     ($symbol:expr) => {{
@@ -122,3 +376,30 @@ macro_rules! address_of_thread_local {
     }};
 }
 pub(crate) use address_of_thread_local;
+
+#[cfg(test)]
+mod tests {
+    use crate::trap::{Verdict, install};
+
+    #[test]
+    fn the_handler_blocks_for_a_moment() {
+        static SEEN: std::sync::Mutex<Option<(bool, bool)>> = std::sync::Mutex::new(None);
+
+        fn resolve(address: usize) -> Verdict {
+            // A real handler must not allocate; this one interrupts nothing. The thread that has
+            // started this one may still block all signals, so only this thread's file is read.
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let blocks = crate::masks::blocks(&status, libc::SIGTRAP).unwrap();
+            let for_long = crate::masks::is_blocking(crate::process::identity::tid(), libc::SIGTRAP);
+            *SEEN.lock().unwrap() = Some((blocks, for_long));
+            Verdict::Resume(address + 1)
+        }
+        dormouse_testkit::in_child(|| {
+            crate::loader::pin_self().unwrap();
+            install(resolve).unwrap();
+            // SAFETY: the handler goes on behind it.
+            unsafe { std::arch::asm!("int3") };
+            assert_eq!(*SEEN.lock().unwrap(), Some((true, false)));
+        });
+    }
+}

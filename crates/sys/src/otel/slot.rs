@@ -41,7 +41,7 @@ use crate::loader;
 /// `-Wl,--export-dynamic-symbol=otel_thread_ctx_v1`.
 pub const SYMBOL: &CStr = c"otel_thread_ctx_v1";
 
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+#[cfg(not(miri))]
 mod arch {
     use std::arch::global_asm;
 
@@ -82,10 +82,10 @@ mod arch {
         address_of_thread_local!(of_this_version!("dormouse_thread_ctx_v1"))
     }
 
-    pub(super) const EXISTS: bool = true;
+    pub(super) const EXISTS: bool = crate::arch::IS_KNOWN;
 }
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+#[cfg(miri)]
 mod arch {
     use super::{AtomicPtr, ThreadContext};
 

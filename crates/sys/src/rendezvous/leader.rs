@@ -20,11 +20,11 @@ use super::table::{Conflict, TABLE, Table};
 use crate::loader;
 use crate::process::fork::{Phase, Reset, Side, Stage};
 
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+#[cfg(not(miri))]
 use super::note::elect;
 
 /// Copies that cannot find one another lead each for themselves.
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+#[cfg(miri)]
 #[expect(clippy::unnecessary_wraps, reason = "the same shape as where they can")]
 fn elect() -> Result<&'static Table, Conflict> {
     Ok(&TABLE)

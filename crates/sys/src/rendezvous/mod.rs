@@ -28,11 +28,10 @@
 //! which use the leader.
 
 mod leader;
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+#[cfg(not(miri))]
 mod note;
 pub mod records;
 mod table;
-#[cfg(target_arch = "x86_64")]
 pub mod trap;
 
 pub use leader::{forks, next_probe, read_rings, stuck, table};

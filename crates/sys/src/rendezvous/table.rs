@@ -9,10 +9,8 @@
 //! The unsafe code reads the path of the agent's socket, which only changes under the agent's lock.
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
 use std::ffi::c_int;
 use std::ffi::c_void;
-#[cfg(target_arch = "x86_64")]
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +20,6 @@ use crate::loader::PinError;
 use crate::process::lock::{Guard, Lock, Reentrant};
 use crate::ring::{POOL, Pool};
 use crate::thread::{self, Current};
-#[cfg(target_arch = "x86_64")]
 use crate::{debug_trap, passing, sigtrap};
 
 /// The version of everything that copies share: [`Table`] and all that it points to (objects,
@@ -60,13 +57,9 @@ pub struct Table {
     pub(super) pool: &'static Pool,
     pub(super) push: unsafe extern "C" fn(*const u8, usize) -> bool,
     pub(super) current: extern "C" fn(&mut Current),
-    #[cfg(target_arch = "x86_64")]
     pub(super) trap_handler: passing::Handler,
-    #[cfg(target_arch = "x86_64")]
     pub(super) install_trap: extern "C" fn(sigtrap::SharedResolver) -> c_int,
-    #[cfg(target_arch = "x86_64")]
     pub(super) begin_trap_round: extern "C" fn(),
-    #[cfg(target_arch = "x86_64")]
     pub(super) install_watcher: extern "C" fn(debug_trap::SharedWatcher, &mut u32) -> c_int,
 }
 
@@ -82,7 +75,6 @@ pub(super) struct Agent {
 }
 
 /// The layout that [`ABI`] stands for: a change of a number here takes a change of that one.
-#[cfg(target_arch = "x86_64")]
 const _: () = {
     macro_rules! lies_at {
         ($($field:ident$(.$part:ident)? $at:literal),*) => {
@@ -117,13 +109,9 @@ pub(super) static TABLE: Table = Table {
     pool: &POOL,
     push: thread::push_for_another,
     current: thread::task_for_another,
-    #[cfg(target_arch = "x86_64")]
     trap_handler: sigtrap::handle,
-    #[cfg(target_arch = "x86_64")]
     install_trap: sigtrap::install_here,
-    #[cfg(target_arch = "x86_64")]
     begin_trap_round: sigtrap::begin_round_here,
-    #[cfg(target_arch = "x86_64")]
     install_watcher: sigtrap::install_watcher_here,
 };
 

@@ -110,30 +110,3 @@ pub fn disposition() -> io::Result<Disposition> {
         handler => Disposition::Other(handler),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_handler_blocks_for_a_moment() {
-        static SEEN: std::sync::Mutex<Option<(bool, bool)>> = std::sync::Mutex::new(None);
-
-        fn resolve(address: usize) -> Verdict {
-            // A real handler must not allocate; this one interrupts nothing. The thread that has
-            // started this one may still block all signals, so only this thread's file is read.
-            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-            let blocks = crate::masks::blocks(&status, libc::SIGTRAP).unwrap();
-            let for_long = crate::masks::is_blocking(crate::process::identity::tid(), libc::SIGTRAP);
-            *SEEN.lock().unwrap() = Some((blocks, for_long));
-            Verdict::Resume(address + 1)
-        }
-        dormouse_testkit::in_child(|| {
-            crate::loader::pin_self().unwrap();
-            install(resolve).unwrap();
-            // SAFETY: the handler goes on behind it.
-            unsafe { std::arch::asm!("int3") };
-            assert_eq!(*SEEN.lock().unwrap(), Some((true, false)));
-        });
-    }
-}

@@ -1,5 +1,5 @@
 //! Rings of threads that fork, end, or leave a write by a signal handler that does not return.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#![cfg(target_env = "gnu")]
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

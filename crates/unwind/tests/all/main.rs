@@ -1,6 +1,7 @@
 //! Unwinding, against the tables and the real stacks of this process. Each module runs in a process
 //! of its own.
 
+mod leaves;
 mod rows;
 mod steps;
 mod storm;

@@ -1,5 +1,5 @@
 //! The caller of a library's function at each of its instructions, stopped there by the
-//! processor's trap flag.
+//! processor's trap flag. Other processors have none that a program may use.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #![allow(unsafe_code)]
 
@@ -7,7 +7,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dormouse_testkit::in_child;
-use dormouse_unwind::{CallFrame, RED_ZONE, ThreadCache, WalkEnd, frames, own, walk};
+use dormouse_unwind::arch::RED_ZONE;
+use dormouse_unwind::{CallFrame, ThreadCache, WalkEnd, frames, own, walk};
 
 // `stepped_call(function, arguments, outside)` calls a function of four arguments with a number in
 // the frame pointer that nobody else has there, and with the trap flag. `outside` is left the stack
@@ -77,6 +78,7 @@ extern "C" fn trapped(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c
         instruction: registers[libc::REG_RIP as usize] as usize,
         stack: registers[libc::REG_RSP as usize] as usize,
         frame: registers[libc::REG_RBP as usize] as usize,
+        link: 0,
     };
     let returns_to = stepped_return as *const () as usize;
     if (stepped_call as *const () as usize..returns_to + 16).contains(&from.instruction) {

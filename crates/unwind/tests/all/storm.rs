@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use dormouse_sys::own_stack;
 use dormouse_testkit::in_child;
-use dormouse_unwind::{CallFrame, RED_ZONE, WalkEnd, claim, own, walk};
+use dormouse_unwind::arch::RED_ZONE;
+use dormouse_unwind::{CallFrame, WalkEnd, claim, own, walk};
 
 /// The time between two walks of a thread.
 const PERIOD_NS: i64 = 1_000_000;
@@ -47,6 +48,7 @@ extern "C" fn walked(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
         instruction: registers[libc::REG_RIP as usize] as usize,
         stack: registers[libc::REG_RSP as usize] as usize,
         frame: registers[libc::REG_RBP as usize] as usize,
+        link: 0,
     };
     let (start, end, tid) = OWN.get();
     let own = if (start..end).contains(&from.stack) { from.stack - RED_ZONE..end } else { 0..0 };

@@ -91,7 +91,7 @@ fn learned(built: Built) -> Result<Found, Failure> {
 fn by_tables(end: End, tid: Option<u32>, found: &mut Found) {
     let own = own_stack::from(end.stack);
     let cache = tid.and_then(claim);
-    let from = CallFrame { instruction: end.instruction, stack: end.stack, frame: end.frame };
+    let from = CallFrame { instruction: end.instruction, stack: end.stack, frame: end.frame, link: 0 };
     let mut places = found.iter_mut();
     let take = |frame: CallFrame| {
         let place = places.next();

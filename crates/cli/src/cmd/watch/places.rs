@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use dormouse_maps::AddressSpace;
 use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
 use dormouse_protocol::{HitRow, SiteRow, WireAccess};
+use dormouse_sys::arch::WATCHES_STOP_BEHIND;
 use dormouse_unwind::{CallFrame, ProcessTables};
 use serde::Serialize;
 
@@ -43,7 +44,7 @@ pub(crate) struct SeenThread {
 pub(crate) struct Places {
     space: Option<AddressSpace>,
     symbolizer: Symbolizer,
-    /// Whether the kernel reports an access after its instruction.
+    /// Whether the kernel reports the address behind the instruction that made the access.
     is_after: bool,
     known: HashMap<(u64, bool), CodePlace>,
     proc: Proc,
@@ -65,7 +66,7 @@ impl Places {
         Places {
             space: AddressSpace::of(process.pid).ok().filter(|space| space.refresh().is_ok()),
             symbolizer: Symbolizer::new(),
-            is_after: access != WireAccess::Execute,
+            is_after: WATCHES_STOP_BEHIND && access != WireAccess::Execute,
             known: HashMap::new(),
             numbers: if is_outside { None } else { Numbers::of(proc.clone(), process.pid) },
             proc,
@@ -84,8 +85,8 @@ impl Places {
         }
         for (ip, stack) in snapshot.copied.drain(..) {
             let Some(tables) = &mut self.tables else { continue };
-            let [instruction, pointer, frame, _link] = stack.registers.map(|register| register as usize);
-            let (from, mut functions) = (CallFrame { instruction, stack: pointer, frame }, Vec::new());
+            let [instruction, pointer, frame, link] = stack.registers.map(|register| register as usize);
+            let (from, mut functions) = (CallFrame { instruction, stack: pointer, frame, link }, Vec::new());
             tables.follow(from, &stack.bytes, &mut functions);
             // Callers, as return addresses.
             let callers = functions.iter().skip(1).map(|function| function + 1);
@@ -107,7 +108,8 @@ impl Places {
         }
     }
 
-    /// The instruction that made a hit: the one before the address at which the thread went on.
+    /// The instruction that made a hit: where a watch stops behind it, the one before the address
+    /// at which the thread went on.
     pub(crate) fn of_hit(&mut self, ip: u64) -> CodePlace {
         self.place(ip, self.is_after)
     }

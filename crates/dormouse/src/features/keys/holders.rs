@@ -141,7 +141,7 @@ pub(super) fn off_in_ms(key: &Key, held: &[KeyHolder]) -> Option<u64> {
     left?.into_iter().max().filter(|_| !key.baseline())
 }
 
-#[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri))))]
+#[cfg(all(test, not(any(dormouse_fallback, miri))))]
 mod tests {
     use super::*;
 

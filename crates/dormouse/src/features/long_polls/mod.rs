@@ -145,7 +145,7 @@ impl Drop for LongPolls {
     }
 }
 
-#[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri))))]
+#[cfg(all(test, not(any(dormouse_fallback, miri))))]
 #[allow(unsafe_code, reason = "a thread that ends in the midst")]
 mod tests {
     use super::*;

@@ -88,7 +88,7 @@ pub enum PublishError {
     #[error("the process has a context of OpenTelemetry's already (`OTEL_CTX` in its mappings)")]
     Taken,
     /// Nothing is published on this architecture.
-    #[error("contexts are published on x86-64 Linux alone")]
+    #[error("contexts are published on x86-64 and arm64 alone")]
     Unsupported,
     /// The process context could not be written.
     #[error(transparent)]

@@ -146,7 +146,8 @@ fn wire_error(why: &breakpoints::Error, clients: &[Client]) -> WireError {
     };
     let code = match why {
         E::Unwatchable { .. } => Code::BadWatch,
-        E::Filtered
+        E::Processor
+        | E::Filtered
         | E::Signal(_)
         | E::Copies(_)
         | E::Thread {

@@ -26,13 +26,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dormouse_sys::clock;
 use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::passing::SignalFrame;
+use dormouse_sys::stack;
 use dormouse_unwind::{CallFrame, ThreadCache, claim};
 
 use super::signal;
 use super::slots::{self, Slot, SlotId};
+use crate::sampling::arch;
 use crate::sampling::copy::StackCopy;
 use crate::sampling::queue::{self, Queue, QueueOf};
-use crate::sampling::registers;
 
 /// The rest of a record of CPU time.
 #[derive(Debug, Clone, Copy)]
@@ -121,40 +122,20 @@ pub(super) const ROOM: usize = if cfg!(debug_assertions) { 3072 } else { 1024 };
 dormouse_sys::entry_with_room!(pub(super) fn handle: ROOM => go_on, else mark_cramped);
 dormouse_sys::entry!(fn go_on => choose);
 
-/// Marks the slot of the thread, if the signal is that of a timer of ours. Uses no stack.
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn mark_cramped(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    std::arch::naked_asm!(
-        "cmp dword ptr [rsi + {code}], {timer}",
-        "jne {go_on}",
-        "mov eax, dword ptr [rsi + {value}]",
-        "mov ecx, dword ptr [rsi + {value} + 4]",
-        "cmp eax, {last}",
-        "ja {go_on}",
-        "cmp ecx, {first}",
-        "jb {go_on}",
-        "shl rax, 6",
-        "lea r8, [rip + {table}]",
-        "add rax, r8",
-        // A timer that has ended meanwhile had another generation.
-        "cmp ecx, dword ptr [rax + {generation}]",
-        "jne 2f",
-        "mov byte ptr [rax + {cramped}], 1",
-        "lock inc dword ptr [rip + {count}]",
-        "2:",
-        "ret",
-        code = const offset_of!(Expiry, code),
-        timer = const libc::SI_TIMER,
-        value = const offset_of!(Expiry, value),
-        last = const slots::ASKED,
-        first = const slots::FIRST,
-        table = sym slots::TABLE,
-        generation = const slots::GENERATION,
-        cramped = const slots::IS_CRAMPED,
-        count = sym slots::CRAMPED,
-        go_on = sym go_on,
-    )
-}
+arch::marking_entry!(
+    fn mark_cramped: Marked {
+        code: offset_of!(Expiry, code),
+        timer: libc::SI_TIMER,
+        value: offset_of!(Expiry, value),
+        last: slots::ASKED,
+        first: slots::FIRST,
+        table: slots::TABLE,
+        shift: size_of::<Slot>().ilog2(),
+        generation: slots::GENERATION,
+        mark: slots::IS_CRAMPED,
+        count: slots::CRAMPED,
+    }, else go_on
+);
 
 /// Where the handler goes on; 0: it returns.
 unsafe extern "C-unwind" fn choose(
@@ -191,7 +172,7 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
         queue.prefetch();
     }
     // SAFETY: the context is the kernel's.
-    let registers = unsafe { registers::interrupted(context) };
+    let registers = unsafe { stack::interrupted(context) };
     let group = slot.current(slot.tid()).group;
     let (low, high) = slot.bounds();
     let own = low..high;

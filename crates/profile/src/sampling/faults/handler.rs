@@ -42,7 +42,7 @@ pub(super) fn on_trap(trap: &PerfTrap) {
 fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
     let tid = identity::tid();
     let group = thread::find(tid).map(ThreadBlock::own_current).unwrap_or_default().group;
-    let from = CallFrame { instruction: trap.ip, frame: trap.frame, stack: trap.stack };
+    let from = CallFrame { instruction: trap.ip, frame: trap.frame, stack: trap.stack, link: trap.link };
     let cache = claim(tid);
     let write = |record: *mut Record| {
         // SAFETY: a place for a record, whose frames are numbers.

@@ -6,6 +6,6 @@ mod consumers;
 mod differences;
 mod files;
 mod known;
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#[cfg(not(dormouse_fallback))]
 mod real;
 mod round_trip;

@@ -1,0 +1,48 @@
+//! arm64.
+
+use dormouse_sys::stack::CallFrame;
+
+use super::SignalFrame;
+
+/// The frame pointer, `x29`.
+pub const FRAME: u64 = 29;
+
+/// The stack pointer.
+pub const STACK: u64 = 31;
+
+/// The return address, `x30`.
+pub const RETURN: u64 = 30;
+
+/// Whether a call leaves the return address in a register.
+pub const HAS_LINK: bool = true;
+
+/// The bytes below its stack pointer that a function may use, and that signal handlers leave alone.
+pub const RED_ZONE: usize = 0;
+
+/// The address of code that a word on the stack stands for. Functions that sign their return
+/// address (`paciasp`) keep the signature in bits that no address uses: 56 to 63 and 48 to 54. Bit
+/// 55 is the kernel's half of all addresses.
+#[inline(always)]
+pub(crate) fn code_address(word: usize) -> Option<usize> {
+    (word & 1 << 55 == 0).then_some(word & ((1 << 48) - 1))
+}
+
+/// The places of the interrupted registers above the stack pointer of code with these bytes, if it
+/// is the kernel's and ends a signal handler: `mov x8, #139` and `svc #0`. It has no table.
+pub(crate) fn ends_handlers(code: [u8; 8]) -> Option<SignalFrame> {
+    const END: u64 = 0xd400_0001_d280_1168;
+    // `siginfo_t`, then the head of `ucontext_t`, the address of a fault, and the registers.
+    const REGISTERS: i32 = 128 + 176 + 8;
+    let frame =
+        SignalFrame { frame: REGISTERS + 29 * 8, stack: REGISTERS + 31 * 8, instruction: REGISTERS + 32 * 8 };
+    (code == END.to_le_bytes()).then_some(frame)
+}
+
+/// Where a function that has been called has kept its return address, if it is where it usually is;
+/// `caller` is its caller.
+#[inline(always)]
+pub fn return_place(of: CallFrame, caller: CallFrame) -> usize {
+    // Behind the caller's frame pointer, to which its own one points.
+    let place = of.frame.wrapping_add(size_of::<usize>());
+    if (of.stack..caller.stack).contains(&place) { place } else { caller.stack - size_of::<usize>() }
+}
