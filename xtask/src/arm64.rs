@@ -249,11 +249,12 @@ fn archive(machine: &Path, stripped: &Path, file: &str, arguments: &[String]) ->
     }
     files.file(&format!("t/{name}"), &bytes(stripped)?);
     let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
-    let mut command = quoted(&format!("./{name}"));
-    arguments.iter().for_each(|word| command += &format!(" {}", quoted(word)));
+    let own = format!("./{name}");
+    let words = std::iter::once(&own).chain(arguments).map(|word| quoted(word));
+    let command = words.collect::<Vec<_>>().join(" ");
     let settings = std::env::vars().filter(|(name, _)| name.starts_with("DORMOUSE_"));
-    let settings: String =
-        settings.map(|(name, value)| format!("export {name}={}\n", quoted(&value))).collect();
+    let settings = settings.map(|(name, value)| format!("export {name}={}", quoted(&value)));
+    let settings = settings.collect::<Vec<_>>().join("\n");
     files.file("init", INIT.replace("SETTINGS", &settings).replace("COMMAND", &command).as_bytes());
     Ok(files.end())
 }
@@ -304,7 +305,9 @@ impl Files {
         // Number, mode, owner, group, links, time, length, devices, length of the name, check.
         let fields = [self.count, mode, 0, 0, 1, 0, length as u32, 0, 0, 0, 0, name_length as u32, 0];
         self.bytes.extend(b"070701");
-        fields.iter().for_each(|field| self.bytes.extend(format!("{field:08x}").bytes()));
+        for field in fields {
+            self.bytes.extend(format!("{field:08x}").bytes());
+        }
         self.bytes.extend(name.bytes());
         self.bytes.push(0);
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
