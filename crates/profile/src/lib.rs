@@ -28,6 +28,7 @@ mod aggregate;
 #[cfg(feature = "files")]
 pub mod decode;
 mod diff;
+pub mod drops;
 pub mod encode;
 #[cfg(feature = "files")]
 mod ends;

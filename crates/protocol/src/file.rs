@@ -19,6 +19,7 @@
 //! | `stat` | [`Stat`](crate::Stat) | |
 //! | `tasks` | [`TasksPart`](crate::TasksPart) | as asked |
 //! | `places` | [`PlacesPart`](crate::PlacesPart) | as asked |
+//! | `cancelled` | [`CancelledRows`](crate::CancelledRows) | |
 //! | `profile-report` | [`ProfilePart`](crate::ProfilePart) | as asked |
 //! | `mappings` | [`FileMappings`] | |
 //! | `missing` | [`FileMissing`], as often as there is one | its number |

@@ -38,6 +38,8 @@ const TRACE_BYTES: usize = 3 * (size_of::<(u64, u128)>() + 8);
 const MOST_NAMES: usize = 1 << 16;
 /// Bytes of a name that are kept; a group has no more.
 const LONGEST_NAME: usize = 128;
+/// Words for outcomes that are kept: more than a service has.
+const MOST_OUTCOMES: usize = 64;
 /// Spans of a thread that are open at once. Those further inside have no end.
 const DEEPEST: usize = 1 << 9;
 
@@ -254,6 +256,7 @@ impl TimelineBuilder {
             end_ns,
             edges: Edges::End,
             trace_id: None,
+            outcome: None,
         })
     }
 
@@ -280,11 +283,27 @@ impl TimelineBuilder {
     }
 
     fn task_ends(&mut self, thread: usize, record: &Record<'_>) {
+        let outcome = match record.values.first() {
+            Some(Field::Text(word)) => self.outcome(word),
+            _ => None,
+        };
         let it = self.task(thread, record);
-        it.end_ns = record.tsc;
+        (it.end_ns, it.outcome) = (record.tsc, outcome);
         if it.edges == Edges::Begin {
             it.edges = Edges::Both;
         }
+    }
+
+    /// The place of the word for an outcome.
+    fn outcome(&mut self, word: &str) -> Option<u8> {
+        let words = &mut self.timeline.outcomes;
+        let known = words.iter().position(|known| known == word);
+        let place = known.or_else(|| {
+            words.push(cut(word.to_owned()));
+            Some(words.len() - 1).filter(|at| *at < MOST_OUTCOMES)
+        });
+        words.truncate(MOST_OUTCOMES);
+        place.and_then(|place| u8::try_from(place).ok())
     }
 
     /// The timeline, whose times are nanoseconds since its first record.

@@ -37,6 +37,8 @@ pub struct Timeline {
     pub threads: Vec<TimelineThread>,
     /// Tasks whose begin or end was recorded, in the order of their begins.
     pub tasks: Vec<TimelineTask>,
+    /// The words for how requests ended.
+    pub outcomes: Vec<String>,
     /// The number of records that the service or the reader has lost.
     pub lost: u64,
     /// For tasks that are parts of another, the outermost.
@@ -141,6 +143,8 @@ pub struct TimelineTask {
     pub edges: Edges,
     /// The id of the trace to which it belongs, if that was recorded.
     pub trace_id: Option<u128>,
+    /// How a request ended, if that was recorded: the place of the word in [`Timeline::outcomes`].
+    pub outcome: Option<u8>,
 }
 
 impl TimelineTask {
@@ -155,6 +159,11 @@ impl Timeline {
     /// timeline, of which the task is a part. An unknown task stands for itself.
     pub fn request_of(&self, task: u64) -> u64 {
         self.roots.get(&task).copied().unwrap_or(task)
+    }
+
+    /// How a request ended, if that was recorded.
+    pub fn outcome(&self, of: &TimelineTask) -> Option<&str> {
+        self.outcomes.get(usize::from(of.outcome?)).map(String::as_str)
     }
 
     /// The name of a group.

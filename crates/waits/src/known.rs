@@ -1,6 +1,6 @@
 //! The places where a task waits, from those in its seats.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::seat::PART;
 use crate::slot::{PLACES, Slot, WOKEN_BY};
@@ -21,7 +21,24 @@ pub(crate) fn woken_by(woken: u64) -> Option<usize> {
     ((woken & WOKEN_BY) as usize).checked_sub(1)
 }
 
+/// Whether the task was woken in its last poll, by the lent waker, at `woken`; `since` is the end
+/// of that poll.
+pub(crate) fn is_yield(woken: u64, since: u64) -> bool {
+    woken != 0 && woken_by(woken).is_none() && woken <= since
+}
+
 impl Known {
+    /// The places of the task's present wait; none while it is in a poll.
+    pub(crate) fn now(slot: &Slot) -> Self {
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        match (load(&slot.polling), load(&slot.woken)) {
+            (0, woken) if woken == 0 || is_yield(woken, load(&slot.since)) => Self::of(slot),
+            (0, woken) => Self::woken(slot, woken),
+            // A wait that is over has no place any more.
+            _ => Self::default(),
+        }
+    }
+
     /// Those where a task awaits something that has been polled: of the last poll that has taken
     /// wakers that are out.
     pub(crate) fn of(slot: &Slot) -> Self {

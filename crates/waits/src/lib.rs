@@ -24,6 +24,7 @@
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | `known` | the places where a task waits, by its seats |
 //! | `stacks` | stacks, each with a number |
+//! | [`Cancellation`] | cancelled requests, by the place where they waited and the stack of the drop |
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
@@ -50,6 +51,7 @@
 
 mod arrival;
 pub mod calls;
+mod cancelled;
 mod cells;
 mod counts;
 mod cpu;
@@ -81,6 +83,7 @@ mod waiting;
 mod waker;
 
 pub use arrival::{Arrival, QueueTimes};
+pub use cancelled::{Cancellation, CancelledFor, Waited};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
 pub use exemplars::{Exemplar, exemplars};
@@ -91,7 +94,7 @@ pub use living::{
 pub use memory::mapped_bytes;
 pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
-pub use places::Placing;
+pub use places::{Placing, forget_old_cancelled, read_cancelled};
 pub use read::{GroupWaits, Histograms, read, read_each, read_group};
 pub use rows::{capability, groups};
 pub use slab::refused;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::cpu;
-use crate::known::{Known, woken_by};
+use crate::known::Known;
 use crate::places;
 use crate::rows::{self, Going};
 use crate::slab;
@@ -169,14 +169,7 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
     let (stamps, is_whole) = slot.sequence.read(|| Stamps {
         task: load(&slot.task),
         group: slot.group.load(Ordering::Relaxed),
-        known: match (load(&slot.polling), load(&slot.woken)) {
-            (0, 0) => Known::of(slot),
-            // A yield: it was woken in the poll, by the lent waker.
-            (0, woken) if woken_by(woken).is_none() && woken <= load(&slot.since) => Known::of(slot),
-            (0, woken) => Known::woken(slot, woken),
-            // A wait that is over has no place any more.
-            _ => Known::default(),
-        },
+        known: Known::now(slot),
         begun: load(&slot.begun),
         since: load(&slot.since),
         polling: load(&slot.polling),

@@ -43,6 +43,7 @@
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::thread::panicking;
 use std::time::Duration;
 
 use dormouse_clock::{stamp, ticks_to_ns};
@@ -51,6 +52,7 @@ use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::{CallFrame, here};
 
+use crate::cancelled::{Cancellation, Cancelled, CancelledFor, CancelledRequest, Dropped};
 use crate::cells::KeyedSums;
 use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
@@ -70,6 +72,7 @@ const KEPT_OF_PART: u64 = 6;
 
 struct Table {
     stacks: Stacks,
+    cancelled: Cancelled,
     /// By [`key`], for what finds no room on the shelf of its thread.
     sums: KeyedSums<SUMS>,
 }
@@ -132,7 +135,11 @@ impl Placing {
         // Rounded up to a stamp that has not come yet: never longer than it is.
         let first = (stamp() | ASKERS) + 2;
         let more = |asked: u64| Some(if asked == 0 { first } else { asked + 1 });
-        begun()?;
+        let table = begun()?;
+        if !are_asked() {
+            // If another thread does the same at this moment, the first requests of one are lost.
+            table.cancelled.begin();
+        }
         let _before = ASKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         Ok(Self { process: identity::id() })
     }
@@ -205,6 +212,48 @@ pub(crate) fn ended(shelf: &Shelf, slot: &Slot, ticks: u64, woken: u64) {
     }
 }
 
+/// The slot's task is dropped before its end, on this thread: stores where it waits, while its
+/// leaves still have their wakers, and the stack that drops it.
+#[cold]
+#[inline(never)]
+pub(crate) fn drops(slot: &Slot) {
+    let taker = Taker::dropping(here());
+    if let Some(table) = table() {
+        let stack = table.stacks.place_of(&taker).unwrap_or(UNKNOWN_PLACE);
+        slot.dropped.store(Dropped::now(slot, stack, panicking()).word(), Ordering::Relaxed);
+    }
+}
+
+/// A request has ended, and was cancelled.
+#[cold]
+#[inline(never)]
+pub(crate) fn cancelled(request: CancelledRequest) {
+    if are_asked()
+        && let Some(table) = table()
+    {
+        table.cancelled.add(request);
+    }
+}
+
+/// The requests that were cancelled in the last five to ten minutes, while places were requested,
+/// by group, place and the stack that dropped them. A row may come in two parts. `None` while
+/// places are not requested.
+///
+/// # Cost
+///
+/// Reads some hundred rows.
+pub fn read_cancelled(each: impl FnMut(&Cancellation)) -> Option<CancelledFor> {
+    table().filter(|_| are_asked()).map(|table| table.cancelled.read(each))
+}
+
+/// Forgets cancelled requests that are old. While places are requested, one thread calls it from
+/// time to time.
+pub fn forget_old_cancelled() {
+    if let Some(table) = table() {
+        table.cancelled.turn();
+    }
+}
+
 /// The place in the upper half, the group in the lower.
 fn key(group: u32, place: u32) -> u64 {
     let group = if (group as usize) < GROUPS { group } else { 0 };
@@ -236,7 +285,7 @@ impl Table {
         if slot.polling.load(Ordering::Relaxed) == 0 || top <= from.stack {
             return None;
         }
-        let taker = Taker { from, top, own: own_stack::from(from.stack) };
+        let taker = Taker { from, top, own: own_stack::from(from.stack), is_to_first: false };
         let poll = poll(slot);
         let has = |seat: &Seat| self.stacks.has(seat.place(), &taker);
         let (n, place) = match slot.seats.iter().position(has) {

@@ -84,6 +84,8 @@ pub(crate) struct Slot {
     /// When the task began, as a stamp, or when its request came; 0: before times were taken.
     pub(crate) begun: AtomicU64,
     pub(crate) traced: Traced,
+    /// The drop of the task, if it is dropped before its end ([`crate::cancelled`]); else 0.
+    pub(crate) dropped: AtomicU64,
     /// The places where leaves have taken wakers.
     pub(crate) seats: [Seat; PLACES],
     /// The last poll in which a leaf found no seat, by its number.

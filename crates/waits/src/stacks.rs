@@ -19,7 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_sys::stack::{CallFrame, here};
-use dormouse_sys::thread;
+use dormouse_sys::{own_stack, thread};
 use dormouse_unwind::{Walk, WalkEnd, arch, claim, frames, own, walk};
 
 use crate::cells::{cells, claim_cell, mixed};
@@ -131,9 +131,19 @@ pub(crate) struct Taker {
     pub(crate) top: usize,
     /// The thread's own stack from the stack pointer on.
     pub(crate) own: Range<usize>,
+    /// Whether all callers are wanted, up to the thread's first function: the code is in no poll.
+    pub(crate) is_to_first: bool,
 }
 
 impl Taker {
+    /// The code that drops a task, wherever that is.
+    pub(crate) fn dropping(from: CallFrame) -> Self {
+        let own = own_stack::from(from.stack);
+        // On a stack that is not the thread's own the kernel reads as far as there is something.
+        let top = own.end.checked_sub(1).unwrap_or(usize::MAX);
+        Self { from, top, own, is_to_first: true }
+    }
+
     /// Passes the callers to `take`, with the places of their return addresses, up to the poll.
     /// Returns whether they lead there.
     fn walk(&self, mut take: impl FnMut(usize, usize)) -> (bool, Walk) {
@@ -149,6 +159,7 @@ impl Taker {
         };
         // SAFETY: `own` can be read, as has been found out.
         let walk = unsafe { walk(cache.as_deref(), self.from, &self.own, each) };
+        is_whole |= self.is_to_first && walk.end == WalkEnd::Outermost;
         // A register that is no frame pointer may point behind the poll's stack, too.
         (is_whole && !walk.is_missed, walk)
     }

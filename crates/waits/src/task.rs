@@ -22,8 +22,10 @@ use dormouse_clock::{begin_sharing, shared_stamp, stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
 use crate::arrival::{Arrival, QueuedTicks};
+use crate::cancelled::CancelledRequest;
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
+use crate::places;
 use crate::rows::{self, Account, Going, Shelf};
 use crate::seat::Seat;
 use crate::slab;
@@ -52,8 +54,10 @@ pub enum TaskEnd {
     NoRequest,
     /// The request was answered: its age is its latency.
     Answered,
-    /// The request ended without an answer.
+    /// The request ended without an answer: it panicked.
     Unanswered,
+    /// The request was dropped before its end, or its answer was that the client is gone.
+    Cancelled,
 }
 
 /// The times of one task; empty if it began while times were not taken.
@@ -206,6 +210,16 @@ impl TaskWaits {
         self.0.and_then(|slot| unsafe { slot.as_ref() }.traced.get())
     }
 
+    /// The task is dropped before its end, on this thread; its future still exists. While places
+    /// are requested, records where it waits and the stack of the caller, for
+    /// [`TaskEnd::Cancelled`].
+    #[inline]
+    pub fn cancel(&mut self, who: Who) {
+        if unlikely!(WAITS) && places::are_asked() {
+            self.begin_drop(who);
+        }
+    }
+
     /// Ends the times of the task: it is switched to by hand.
     #[inline]
     pub fn forget(&mut self) {
@@ -293,6 +307,17 @@ impl TaskWaits {
         Some(())
     }
 
+    /// Inlined: the stack that drops the task begins at the caller of [`TaskWaits::cancel`].
+    #[inline]
+    fn begin_drop(&mut self, who: Who) {
+        if let Some(shelf) = rows::own()
+            && let Some(account) = shelf.account(who.group)
+            && let Some(slot) = self.slot(who, shelf, account, run())
+        {
+            places::drops(slot);
+        }
+    }
+
     #[cold]
     fn begin_run(&mut self, who: Who) -> Option<Stretch> {
         let shelf = rows::own()?;
@@ -327,6 +352,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     store(&slot.woken, if begun == 0 { 0 } else { now & !WOKEN_BY });
     slot.seats.iter().for_each(Seat::restart);
     slot.crowded.store(0, Ordering::Relaxed);
+    store(&slot.dropped, 0);
     slot.cpu.set(0, 0);
     account.row.task_begins(run, now);
 }
@@ -378,10 +404,15 @@ fn end_times(
     let wait = Wait::new(since, slot.woken.load(Ordering::Relaxed), stamp());
     account.row.task_ends(run, wait);
     let begun = slot.begun.load(Ordering::Relaxed);
+    let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
+    if as_what == TaskEnd::Cancelled {
+        let (dropped, trace) = (slot.dropped.load(Ordering::Relaxed), slot.traced.get());
+        let age = (begun != 0).then(|| wait.ends - begun);
+        places::cancelled(CancelledRequest { dropped, task, group, age, trace });
+    }
     if begun == 0 || as_what == TaskEnd::NoRequest {
         return None;
     }
-    let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
     let (lasted, ends, trace) = (wait.ends - begun, wait.ends, slot.traced.get());
     if as_what == TaskEnd::Answered {
         let is_longest = account.counts.count(Time::Request, lasted, task);

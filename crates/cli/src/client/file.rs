@@ -126,6 +126,7 @@ impl Recorded {
             Op::Stat(_) => self.parse("stat", 0),
             Op::Tasks(TasksRequest { from }) => self.parse("tasks", *from),
             Op::Places(PlacesRequest { from }) => self.parse("places", u64::from(*from)),
+            Op::Cancelled(_) => self.parse("cancelled", 0),
             Op::ProfileReport(ProfileReportRequest { from, .. }) => self.parse("profile-report", *from),
             Op::Trace(_) => {
                 self.frames = Some(begin(&self.file).map_err(|why| self.cannot(&why))?);

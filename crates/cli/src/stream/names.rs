@@ -182,10 +182,12 @@ fn named<'a>(
 ) -> impl Iterator<Item = (String, Field<'a>)> {
     let names = probe.map_or(&[][..], |probe| &probe.fields[..]);
     record.values.iter().enumerate().map(move |(i, &value)| {
-        let name = match (record.phase, names.get(i)) {
-            (RecordKind::Exit, _) if i == 0 => "elapsed_ns".to_owned(),
-            (RecordKind::Exit, _) | (_, None) => i.to_string(),
-            (_, Some(name)) => name.clone(),
+        let name = match (record.phase, value, names.get(i)) {
+            (RecordKind::Exit, Field::Unsigned(_), _) if i == 0 => "elapsed_ns".to_owned(),
+            // Of a request: `dormouse.task`.
+            (RecordKind::Exit, Field::Text(_), _) if i == 0 => "outcome".to_owned(),
+            (RecordKind::Exit, ..) | (_, _, None) => i.to_string(),
+            (_, _, Some(name)) => name.clone(),
         };
         (name, value)
     })
@@ -276,6 +278,8 @@ mod tests {
         );
         let exit = plain(&names, &record(RecordKind::Exit, vec![Field::Unsigned(1_500)]));
         assert!(exit.ends_with("db.query exit after 1.50 us"), "{exit}");
+        let end = plain(&names, &record(RecordKind::Exit, vec![Field::Text("cancelled")]));
+        assert!(end.ends_with("db.query exit outcome=\"cancelled\""), "{end}");
         let enter =
             Record { cut: true, group: 0, probe: 4, ..record(RecordKind::Enter, vec![Field::Signed(-1)]) };
         assert!(

@@ -115,7 +115,13 @@ impl TaskOutcome {
         self.number == Ending::Error as u8 || self.number == PANICKED
     }
 
-    /// Whether the task was dropped before its end.
+    /// The word for it.
+    pub(crate) fn word(self) -> &'static str {
+        let own = || WORDS.get(self.index() - KNOWN).and_then(OnceBox::get);
+        KNOWN_OUTCOMES.get(self.index()).copied().or_else(|| Some(&**own()?)).unwrap_or_default()
+    }
+
+    /// Whether the task was dropped before its end, or its answer was that the client is gone.
     pub(crate) fn is_cancelled(self) -> bool {
         self.number == Ending::Cancelled as u8
     }

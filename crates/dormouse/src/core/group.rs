@@ -282,7 +282,7 @@ impl Group {
     }
 
     pub(crate) fn end_as(self, number: u64, outcome: TaskOutcome) {
-        own_probes::task_ends(number, self.id());
+        own_probes::task_ends(number, self.id(), outcome);
         self.0.tasks.finish(number, outcome);
     }
 }

@@ -3,7 +3,7 @@
 //! | key | enter | exit |
 //! |---|---|---|
 //! | `dormouse.poll` | a thread is in the task from now on | no longer |
-//! | `dormouse.task` | the task begins: `parent` is the task that it began in, 0 if in none | it ends |
+//! | `dormouse.task` | the task begins: `parent` is the task that it began in, 0 if in none | it ends: of a request with its `outcome` |
 //!
 //! `dormouse.trace_context` is a point: the trace of the task becomes known.
 //!
@@ -23,8 +23,10 @@ use dormouse_sys::records;
 use dormouse_sys::thread::Current;
 use dormouse_waits::TraceContext;
 
+use crate::core::ends::TaskOutcome;
 use crate::core::probe::{Probe, record_of};
 use crate::core::record::RecordKind;
+use crate::core::tasks::is_request;
 use dormouse_keys::StaticKey;
 
 static POLL_PROBE: Probe = Probe::new("");
@@ -90,11 +92,11 @@ pub(crate) fn task_begins(task: u64, group: u32, is_request: bool) {
     }
 }
 
-/// A task ends.
+/// A task ends in this way.
 #[inline]
-pub(crate) fn task_ends(task: u64, group: u32) {
+pub(crate) fn task_ends(task: u64, group: u32, outcome: TaskOutcome) {
     if unlikely!(TASK) {
-        ends(task, group);
+        ends(task, group, outcome);
     }
 }
 
@@ -159,8 +161,12 @@ fn begins(task: u64, group: u32, is_request: bool) {
 
 #[cold]
 #[inline(never)]
-fn ends(task: u64, group: u32) {
+fn ends(task: u64, group: u32, outcome: TaskOutcome) {
     if records::is_account_shown() {
-        record_of(&TASK_PROBE, RecordKind::Exit, stamp(), Current { task, group }, |_| {});
+        record_of(&TASK_PROBE, RecordKind::Exit, stamp(), Current { task, group }, |writer| {
+            if is_request(task) {
+                writer.text(outcome.word());
+            }
+        });
     }
 }

@@ -275,10 +275,19 @@ impl Task {
         self.ending = ending;
     }
 
+    /// The task is about to be dropped before its end: it is cancelled.
+    #[inline]
+    pub(crate) fn cancel(&mut self) {
+        self.ending = Ending::Cancelled;
+        if is_request(self.id()) {
+            self.waits.cancel(self.who());
+        }
+    }
+
     /// Drops a future, unless it ran to its end. Then the task is cancelled.
     pub(crate) fn drop_future<F>(&mut self, mut future: Pin<&mut Option<F>>) {
         if future.is_some() {
-            self.ending = Ending::Cancelled;
+            self.cancel();
             self.run_drop(|| future.set(None));
         }
     }
@@ -342,6 +351,7 @@ impl Drop for Task {
         let outcome = outcome_of(self.id(), self.ending);
         let age_ns = self.waits.end(match is_request(self.id()) {
             false => TaskEnd::NoRequest,
+            true if outcome.is_cancelled() => TaskEnd::Cancelled,
             true if outcome.is_unanswered() => TaskEnd::Unanswered,
             true => TaskEnd::Answered,
         });

@@ -2,6 +2,7 @@
 //! `engine` the work on a thread of dormouse's, `verb` the answers to clients.
 
 pub(crate) mod budget;
+pub(crate) mod cancelled;
 mod clients;
 pub(crate) mod cost;
 pub(crate) mod hello;

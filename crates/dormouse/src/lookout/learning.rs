@@ -4,10 +4,12 @@
 //! Such a walk notes the functions of which nothing has been learned. The lookout learns them: soon
 //! after others were met, and else five times a second. (Profiles, and readers of watches, learn by
 //! themselves.) It does so while places are requested, which the process knows and not the thread:
-//! a lookout that begins after another was killed goes on.
+//! a lookout that begins after another was killed goes on. With each look it forgets cancelled
+//! requests that are old.
 
 use std::time::{Duration, Instant};
 
+use dormouse_waits::forget_old_cancelled;
 use dormouse_waits::places::{are_asked, learn};
 
 /// The times between two looks at what walks have met.
@@ -29,6 +31,7 @@ impl Learning {
         }
         let began = Instant::now();
         let (shortest, longest) = PAUSES;
+        forget_old_cancelled();
         self.0 = if learn() { shortest } else { (self.0 * 2).clamp(shortest, longest) };
         // At most a tenth of a CPU.
         Some(Instant::now() + self.0.max(began.elapsed() * 9))

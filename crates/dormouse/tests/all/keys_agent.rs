@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 
 use dormouse::{static_key, unlikely};
 use dormouse_protocol::{
-    HelloRequest, KeyInfo, Keys, KeysRequest, OffRequest, OnRequest, Op, PROTOCOL, PlacesRequest,
-    RecordRequest, Request, Response, SlotsRequest, StatRequest, TasksRequest, TriggersRequest,
+    CancelledRequest, HelloRequest, KeyInfo, Keys, KeysRequest, OffRequest, OnRequest, Op, PROTOCOL,
+    PlacesRequest, RecordRequest, Request, Response, SlotsRequest, StatRequest, TasksRequest,
+    TriggersRequest,
 };
 use dormouse_testkit::{HANG, in_child};
 
@@ -77,6 +78,7 @@ fn on_takes_the_patch_lock_twice() {
             StatRequest::default().into(),
             PlacesRequest { from: 0 }.into(),
             TasksRequest { from: 0 }.into(),
+            CancelledRequest {}.into(),
             RecordRequest::default().into(),
             SlotsRequest {}.into(),
             TriggersRequest {}.into(),

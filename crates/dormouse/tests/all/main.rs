@@ -5,6 +5,7 @@ mod answered;
 mod blocking;
 mod budgets;
 mod calls;
+mod cancelled;
 mod connections;
 mod copies;
 mod counts;

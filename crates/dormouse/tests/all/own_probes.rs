@@ -105,11 +105,10 @@ fn nested_polls_on_several_threads_are_balanced() {
         let words = |parent: u64| vec![parent.to_string(), "true".to_owned()];
         let begun: Vec<_> = tasks(&seen).into_iter().filter(|it| it.1 == RecordKind::Enter).collect();
         assert_eq!(begun, [(id, RecordKind::Enter, words(0)), (inner, RecordKind::Enter, words(id))]);
-        let mut ended: Vec<u64> =
-            tasks(&seen).iter().filter(|it| it.1 == RecordKind::Exit).map(|it| it.0).collect();
-        ended.sort_unstable();
-        let mut both = [id, inner];
-        both.sort_unstable();
+        let mut ended: Vec<_> = tasks(&seen).into_iter().filter(|it| it.1 == RecordKind::Exit).collect();
+        ended.sort_unstable_by_key(|it| it.0);
+        let mut both = [id, inner].map(|task| (task, RecordKind::Exit, vec!["\"completed\"".to_owned()]));
+        both.sort_unstable_by_key(|it| it.0);
         assert_eq!(ended, both);
     });
 }
@@ -163,6 +162,10 @@ fn cancelled_and_panicking_tasks_are_balanced() {
         };
         assert_eq!(of(RecordKind::Enter).len(), 4);
         assert_eq!(of(RecordKind::Enter), of(RecordKind::Exit));
+        let mut ends: Vec<_> =
+            tasks.iter().filter(|it| it.1 == RecordKind::Exit).map(|it| &*it.2[0]).collect();
+        ends.sort_unstable();
+        assert_eq!(ends, ["\"cancelled\"", "\"cancelled\"", "\"panicked\"", "\"panicked\""]);
     });
 }
 

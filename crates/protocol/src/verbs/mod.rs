@@ -1,5 +1,6 @@
 //! The operations: one file for each subject, with the requests, the answers and the bounds.
 
+mod cancelled;
 mod clients;
 mod count;
 mod doctor;
@@ -55,6 +56,7 @@ macro_rules! for_each_verb {
             LongPolls(long_polls::LongPollsRequest),
             LongPollReports(long_polls::LongPollReportsRequest),
             Tasks(tasks::TasksRequest),
+            Cancelled(cancelled::CancelledRequest),
             Sleep(sleep::SleepRequest),
             Wake(sleep::WakeRequest),
         }

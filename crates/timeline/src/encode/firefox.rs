@@ -240,6 +240,7 @@ impl<'a> Encoder<'a> {
             field("kind", "kind", fx::MarkerFieldFormat::String),
             field("parent", "parent", fx::MarkerFieldFormat::Integer),
             field("trace_id", "trace id", fx::MarkerFieldFormat::String),
+            field("outcome", "outcome", fx::MarkerFieldFormat::String),
         ];
         self.register(TASK.to_owned(), None, own)
     }
@@ -328,7 +329,8 @@ impl<'a> Encoder<'a> {
         self.values.push(MarkerValue::Text(self.out.intern_string(kind)));
         self.values.push(MarkerValue::Number(it.parent as f64));
         let trace = it.trace_digits().map_or(self.nothing, |digits| self.out.intern_string(&digits));
-        self.values.push(MarkerValue::Text(trace));
+        let outcome = self.timeline.outcome(it).map_or(self.nothing, |word| self.out.intern_string(word));
+        self.values.extend([trace, outcome].map(MarkerValue::Text));
         let marker = Marker { of, name, category, values: &self.values };
         self.out.add_marker(thread, timing(it.edges, it.begin_ns, it.end_ns), marker);
     }

@@ -276,6 +276,9 @@ impl<W: Write> Writer<'_, W> {
         if let Some(trace) = it.trace_digits() {
             self.annotate(&mut message, "trace_id", Field::Text(&trace));
         }
+        if let Some(outcome) = self.timeline.outcome(it) {
+            self.annotate(&mut message, "outcome", Field::Text(outcome));
+        }
         if let Some(note) = it.edges.note() {
             self.annotate(&mut message, "note", Field::Text(note));
         }

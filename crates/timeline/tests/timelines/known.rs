@@ -71,6 +71,10 @@ pub(crate) fn end(at_us: u64, of: (u64, u32)) -> Vec<u8> {
     record(RecordKind::Exit, TASKS, at_us, of, &[])
 }
 
+pub(crate) fn end_as(at_us: u64, of: (u64, u32), outcome: &str) -> Vec<u8> {
+    record(RecordKind::Exit, TASKS, at_us, of, &[Field::Text(outcome)])
+}
+
 pub(crate) fn traced(at_us: u64, of: (u64, u32), trace_id: &str) -> Vec<u8> {
     let values = [Field::Formatted(trace_id), Field::Formatted("00f067aa0ba902b7")];
     record(RecordKind::Point, TRACES, at_us, of, &values)
@@ -130,7 +134,7 @@ pub(crate) fn timeline() -> Timeline {
             exit(600, ROWS, 50),
             end(610, ROWS),
             exit(700, TEA, 200),
-            end(710, TEA),
+            end_as(710, TEA, "cancelled"),
         ],
     );
     add(

@@ -58,6 +58,8 @@ fn tasks_have_ages_parents_and_requests() {
         .collect();
     assert_eq!(rows, [(11, 0, true, 110, 720, Edges::Both), (21, 11, true, 130, 620, Edges::Both)]);
     assert_eq!([11, 21, 33].map(|task| timeline.request_of(task)), [11, 11, 33]);
+    let outcomes: Vec<_> = timeline.tasks.iter().map(|it| timeline.outcome(it)).collect();
+    assert_eq!(outcomes, [Some("cancelled"), None], "a record of an older service has none");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use dormouse_protocol::{
-    Hello, PlaceRow, PlacesPart, PlacesRequest, TaskGroup, TaskRow, TasksPart, TasksRequest, WaitsBegun,
-    WaitsRequest, WakeTasksRequest, WokenTasks,
+    CancelledRequest, CancelledRows, Hello, PlaceRow, PlacesPart, PlacesRequest, TaskGroup, TaskRow,
+    TasksPart, TasksRequest, WaitsBegun, WaitsRequest, WakeTasksRequest, WokenTasks,
 };
 
 use crate::client::Client;
@@ -22,6 +22,8 @@ pub(crate) struct TaskList {
     pub(crate) tasks: Vec<TaskRow>,
     /// By number, with the fewer of those that were alive before and after.
     pub(crate) groups: BTreeMap<u32, TaskGroup>,
+    /// The requests that were cancelled lately.
+    pub(crate) cancelled: CancelledRows,
     /// The memory that they take of their user's, if that is bounded.
     pub(crate) room: Option<AnswerRoom>,
 }
@@ -57,7 +59,7 @@ pub(crate) fn taken(client: &mut Client) -> Outcome<Taken> {
     Ok(Taken { times_ns: taken_ns.ok_or_else(none)?, places_ns: noted_ns })
 }
 
-/// All tasks.
+/// All tasks, and the requests that were cancelled.
 pub(crate) fn list(client: &mut Client) -> Outcome<TaskList> {
     let mut list = TaskList::default();
     let mut from = 0;
@@ -73,12 +75,26 @@ pub(crate) fn list(client: &mut Client) -> Outcome<TaskList> {
         };
         list.tasks.extend(rows);
         match part.next {
-            None => return Ok(list),
+            None => {
+                list.cancelled = cancelled(client)?;
+                AnswerRoom::collect(&mut list.room, client.keep_room());
+                return Ok(list);
+            }
             Some(next) if next > from && list.tasks.len() <= MAX_TASKS => from = next,
             Some(_) => break,
         }
     }
     Err(client.nonsense("a list of tasks without an end"))
+}
+
+/// The requests that were cancelled lately; none from a service that does not know, or if a file
+/// has none.
+fn cancelled(client: &mut Client) -> Outcome<CancelledRows> {
+    if !client.knows::<CancelledRequest>() {
+        return Ok(CancelledRows::default());
+    }
+    let rows = client.call(CancelledRequest {});
+    if client.file().is_some() { Ok(rows.unwrap_or_default()) } else { rows }
 }
 
 /// Has each task wake that waits since before places were taken, once; how many there were.

@@ -17,6 +17,7 @@ pub(super) use listing::tree::TreeDocument;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::mem::take;
 use std::os::fd::AsFd as _;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -41,6 +42,7 @@ use crate::verb::Offer;
 
 use agent::{Taken, TaskList};
 use choice::{Choice, Sort};
+use listing::cancelled::{CancelledListing, stacks};
 use listing::place::PlaceNames;
 use listing::tree;
 use listing::{Listing, text};
@@ -60,7 +62,8 @@ const BEFORE_WAKE: &str =
 /// times are taken: since this command has connected, or since the start of a service with
 /// `DORMOUSE_WAITS=1`. If it began before that, only a lower bound of its age is known (>). The
 /// other tasks are counted by group. A task that has only yielded counts as runnable, if the names
-/// of its place show that. Exits with code 1 if no task is listed.
+/// of its place show that. Below the tasks stand the requests that were cancelled lately: where
+/// they waited, and what dropped them. Exits with code 1 if no task is listed.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
@@ -181,7 +184,10 @@ fn list(request: &Request, choice: &Choice, target: &Target, context: &mut Conte
     let names = names(&mut client, &list, context)?;
     names.find_yields(&mut list);
     names.leave_out_sets(&mut list);
+    let cancelled = take(&mut list.cancelled);
     let mut listing = Listing::new((client.pid, client.who.clone()), taken, took, &list);
+    let group = |group: u32| listing.groups.get(&group).copied().filter(|name| choice.has_group(name));
+    listing.cancelled = CancelledListing::new(cancelled, &names, group);
     listing.places = names;
     listing.unplaced = match (has_places, request.wake || client.file().is_some()) {
         (false, _) => "wait at unknown places: the service has no memory for places, or an older dormouse",
@@ -216,9 +222,11 @@ fn wait_length(request: &Request, client: &mut Client) -> Outcome<Duration> {
     Ok(LENGTH.saturating_sub(Duration::from_nanos(known_ns)))
 }
 
-/// The functions of all places at which tasks of the list wait.
+/// The functions of all places at which tasks of the list wait, or cancelled ones waited, and of
+/// the stacks that dropped these.
 fn names(client: &mut Client, list: &TaskList, context: &Context) -> Outcome<PlaceNames> {
-    let wanted: BTreeSet<u32> = list.tasks.iter().flat_map(|task| &task.places).copied().collect();
+    let places = list.tasks.iter().flat_map(|task| &task.places).copied();
+    let wanted: BTreeSet<u32> = places.chain(stacks(&list.cancelled)).collect();
     if wanted.is_empty() {
         return Ok(PlaceNames::default());
     }

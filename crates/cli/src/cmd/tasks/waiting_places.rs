@@ -13,7 +13,7 @@ pub(crate) const UNKNOWN_PLACE: u32 = 1;
 
 /// The number of the place of all wakers whose stack has functions that the service has not learned
 /// yet. (In older services that of any place.)
-const UNLEARNED_PLACE: u32 = 2;
+pub(crate) const UNLEARNED_PLACE: u32 = 2;
 
 /// It stands for functions of a stack that had no room.
 pub(crate) const CUT: &str = "(cut: more functions than there is room for)";

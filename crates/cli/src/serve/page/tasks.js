@@ -3,6 +3,21 @@
 // than its groups do: for a second of each five it takes the place of each wait.
 
 const STATES = { awaiting: 'awaiting', runnable: 'runnable', polled: 'in a poll' };
+const DROPPED_BY = {
+  connection: 'its connection: the client is gone',
+  select: 'select!',
+  shutdown: 'the end of its runtime',
+  panic: 'a panic beside it',
+  answer: 'no drop: its answer says that the client is gone',
+  function: '',
+  unknown: 'stack unknown',
+};
+
+// What dropped a cancelled request, in words.
+function droppedBy({ dropped_by: by, dropped_at: at }) {
+  const words = DROPPED_BY[by] ?? clean(by);
+  return at ? (words ? words + ' at ' : '') + placeOf([at]) : words || NO;
+}
 
 class TasksView {
   constructor(panel, pid) {
@@ -129,11 +144,93 @@ class TasksView {
         },
       ],
     });
+    this.cancelled = new Grid({
+      label: 'Requests that were cancelled lately',
+      sort: 'requests',
+      key: (row) => [row.group, row.place, row.stack, row.waited].join(),
+      empty: 'No request was cancelled.',
+      tip: (row, column) => {
+        const number = { waited: row.place, dropped: row.stack }[column];
+        return (
+          number &&
+          (this.places.get(number) || []).map(
+            ({ function: name, file, line }) =>
+              name + (file ? `  ${file.split('/').slice(-2).join('/')}:${line}` : ''),
+          )
+        );
+      },
+      columns: [
+        {
+          id: 'requests',
+          label: 'Cancelled',
+          title: 'Requests that were dropped before their end',
+          width: '92px',
+          narrowWidth: '84px',
+          number: true,
+          narrow: true,
+          value: (row) => row.requests,
+          text: (row) => whole(row.requests),
+        },
+        {
+          id: 'group',
+          label: 'Group',
+          width: 'minmax(120px, 1fr)',
+          narrow: true,
+          value: (row) => row.group,
+          text: (row) => clean(row.group),
+        },
+        {
+          id: 'p50',
+          label: 'p50 age',
+          width: '88px',
+          number: true,
+          value: (row) => row.age_p50_ns,
+          text: (row) => (row.age_p50_ns === null ? NO : time(row.age_p50_ns)),
+        },
+        {
+          id: 'max',
+          label: 'Max',
+          width: '88px',
+          number: true,
+          roomy: true,
+          value: (row) => row.age_max_ns,
+          text: (row) => (row.age_max_ns === null ? NO : time(row.age_max_ns)),
+        },
+        {
+          id: 'last',
+          label: 'Last',
+          title: 'How long ago the last one was cancelled',
+          width: '88px',
+          number: true,
+          roomy: true,
+          value: (row) => -row.last_ns,
+          text: (row) => time(row.last_ns),
+        },
+        {
+          id: 'waited',
+          label: 'Waited at',
+          width: 'minmax(120px, 1fr)',
+          value: (row) => row.at,
+          text: (row) => row.at,
+        },
+        {
+          id: 'dropped',
+          label: 'Dropped by',
+          width: 'minmax(150px, 2fr)',
+          narrow: true,
+          value: (row) => row.by,
+          text: (row) => row.by,
+        },
+      ],
+    });
+    this.cancelled.element.hidden = true;
+    this.cancelled.element.classList.add('below');
     if (route.now.sort) this.grid.setSort(route.now.sort);
     panel.append(
       make('div.bar', {}, this.filter, this.group, this.state, this.pause),
       this.told,
       this.grid.element,
+      this.cancelled.element,
     );
     this.grid.answered = false;
     this.draw();
@@ -170,6 +267,13 @@ class TasksView {
     this.sets = new Set((answer.places || []).filter(({ set }) => set).map(({ place }) => place));
     this.tasks = answer.tasks;
     for (const row of this.tasks) row.place = this.place(row);
+    this.drops = answer.cancelled?.rows || [];
+    for (const row of this.drops) {
+      const frames = this.places.get(row.place) || [];
+      const states = { not_begun: 'not polled yet', runnable: 'woken' };
+      row.at = frames.length ? placeOf(frames) : states[row.waited] || NO;
+      row.by = droppedBy(row);
+    }
     const unlisted = (answer.unlisted || []).reduce((sum, one) => sum + one.tasks, 0);
     const rest = `; ${whole(unlisted)} began before times were taken and have not been polled since`;
     const known = `${plural(answer.known, 'task')} known; times and places were taken for a second`;
@@ -194,6 +298,13 @@ class TasksView {
   draw() {
     const { find, group, state } = { find: '', ...route.now };
     const low = find.toLowerCase();
+    const drops = (this.drops || []).filter(
+      (row) =>
+        (!group || row.group === group) &&
+        (!low || `${row.group} ${row.at} ${row.by}`.toLowerCase().includes(low)),
+    );
+    this.cancelled.element.hidden = !drops.length;
+    this.cancelled.show(drops);
     this.grid.show(
       this.tasks.filter(
         (row) =>
@@ -220,5 +331,6 @@ class TasksView {
   close() {
     this.poll.close();
     this.grid.close();
+    this.cancelled.close();
   }
 }

@@ -15,7 +15,6 @@ use pin_project_lite::pin_project;
 
 use crate::adapt::body::ServerResponse;
 use crate::adapt::responded::responded;
-use crate::core::ends::Ending;
 use crate::core::group::Group;
 use crate::core::task::{Task, poll_to_its_end};
 
@@ -85,7 +84,7 @@ pin_project! {
             let mut this = this.project();
             if let Some(task) = this.task {
                 if this.call.is_some() {
-                    task.ends(Ending::Cancelled);
+                    task.cancel();
                     task.run_drop(|| *this.call = None);
                 }
                 task.drop_future(this.future.as_mut());

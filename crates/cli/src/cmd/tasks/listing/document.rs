@@ -5,6 +5,7 @@ use std::ops::Not;
 use dormouse_protocol::TaskRow;
 use serde::Serialize;
 
+use super::cancelled::{CancelledDocument, CancelledListing};
 use super::place::hides_parts;
 use super::{Listing, Unlisted, state};
 use crate::cmd::tasks::waiting_places::{CUT, LOST};
@@ -36,7 +37,10 @@ pub(crate) struct TasksDocument<'a> {
     tasks: Vec<TaskDocument<'a>>,
     /// Those that are alive, and of which no times are known, by group.
     unlisted: &'a [Unlisted<'a>],
-    /// The places of the tasks above, the innermost function first.
+    /// The requests that were cancelled lately; null if places are not recorded, or if the service
+    /// has an older dormouse.
+    cancelled: Option<CancelledDocument<'a>>,
+    /// The places and stacks of all these, the innermost function first.
     places: Vec<PlaceDocument<'a>>,
 }
 
@@ -117,6 +121,7 @@ impl<'a> TasksDocument<'a> {
             head: ListingHead::of(listing),
             tasks: listing.tasks.iter().map(|task| TaskDocument::new(task, listing)).collect(),
             unlisted: &listing.unlisted,
+            cancelled: listing.cancelled.as_ref().map(CancelledListing::document),
             places: listing
                 .wanted_places()
                 .into_iter()

@@ -1,5 +1,6 @@
 //! The tasks of a process as a table, as a tree of places, and as JSON; and their long polls.
 
+pub(crate) mod cancelled;
 pub(crate) mod document;
 pub(crate) mod long_poll;
 pub(crate) mod place;
@@ -18,6 +19,7 @@ use crate::cmd::tasks::waiting_places::UNKNOWN_PLACE;
 use crate::duration::short;
 use crate::text::{clean, count};
 
+use cancelled::CancelledListing;
 use place::PlaceNames;
 
 /// The place of a task that awaits and that nothing can wake.
@@ -42,6 +44,8 @@ pub(crate) struct Listing<'a> {
     pub(crate) groups: BTreeMap<u32, &'a str>,
     pub(crate) unlisted: Vec<Unlisted<'a>>,
     pub(crate) places: PlaceNames,
+    /// `None` if that is not known.
+    pub(crate) cancelled: Option<CancelledListing<'a>>,
     /// The reason why tasks that wait have no place, as a predicate.
     pub(crate) unplaced: &'static str,
 }
@@ -76,13 +80,15 @@ impl<'a> Listing<'a> {
             unlisted: unlisted.filter(|group| group.tasks > 0).collect(),
             groups: list.groups.iter().map(|(&id, group)| (id, group.name.as_str())).collect(),
             places: PlaceNames::default(),
+            cancelled: None,
             unplaced: "",
         }
     }
 
-    /// The places of the tasks that are shown.
+    /// The places of the tasks and the cancelled requests that are shown.
     pub(crate) fn wanted_places(&self) -> BTreeSet<u32> {
-        self.tasks.iter().flat_map(|task| &task.places).copied().collect()
+        let cancelled = self.cancelled.iter().flat_map(CancelledListing::stacks);
+        self.tasks.iter().flat_map(|task| &task.places).copied().chain(cancelled).collect()
     }
 
     /// The name of a task's group.
@@ -175,7 +181,7 @@ pub(crate) mod tests {
     pub(crate) fn list(tasks: Vec<TaskRow>) -> TaskList {
         let group = |id: u32, name: &str, alive| (id, TaskGroup { id, name: name.into(), alive });
         let groups = [group(1, "GET /tea", 5), group(2, "GET /menu", 1)].into();
-        TaskList { tasks, groups, room: None }
+        TaskList { tasks, groups, ..TaskList::default() }
     }
 
     pub(crate) fn listing(list: &TaskList, places: PlaceNames) -> Listing<'_> {

@@ -18,6 +18,9 @@ use crate::render::frame::CodeFrame;
 use crate::render::profile::text::brief;
 use crate::text::{clean, count};
 
+/// A remark on a place: the wait is of parts that have wakers of their own.
+pub(super) const IN_A_SET: &str = " (in a set: its parts are not seen)";
+
 /// The functions of places, by the places' numbers, the innermost first.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceNames(pub(crate) HashMap<u32, Vec<CodeFrame>>);
@@ -28,15 +31,17 @@ impl PlaceNames {
         self.0.get(&place).map_or(&[], Vec::as_slice)
     }
 
+    /// A place in words; `None` if it is not known.
+    pub(super) fn at(&self, place: u32) -> Option<String> {
+        let frames = self.frames(place);
+        let set = if hides_parts(frames) { IN_A_SET } else { "" };
+        Some(name(most(frames)?) + set)
+    }
+
     /// Where a task waits, on one line; empty if it is unknown.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
-        let places = task.places.iter().map(|&place| self.frames(place));
-        let mut known = places.filter_map(|frames| Some((most(frames)?, frames)));
-        let Some((first, frames)) = known.next() else { return String::new() };
-        let mut line = name(first);
-        if hides_parts(frames) {
-            line.push_str(" (in a set: its parts are not seen)");
-        }
+        let mut known = task.places.iter().filter_map(|&place| self.at(place));
+        let Some(mut line) = known.next() else { return String::new() };
         match (known.count(), task.more_places) {
             (0, false) => {}
             (more, false) => {
@@ -88,7 +93,8 @@ pub(super) fn hides_parts(frames: &[CodeFrame]) -> bool {
     around_set(&called(frames)).is_some()
 }
 
-fn called(frames: &[CodeFrame]) -> Vec<Called<'_>> {
+/// The functions as rules on names take them, without remarks.
+pub(super) fn called(frames: &[CodeFrame]) -> Vec<Called<'_>> {
     let frames = frames.iter().filter(|frame| frame.function != CUT && frame.function != LOST);
     frames
         .map(|of| (&*of.function, of.file.as_deref().unwrap_or_default(), of.line.unwrap_or_default()))

@@ -26,7 +26,9 @@ pub(crate) fn report(listing: &Listing<'_>, width: Option<usize>) -> String {
     if listing.more > 0 {
         let _ = writeln!(text, "{DIM}and {}{DIM:#}", count(listing.more as u64, "more task"));
     }
-    text + &cut(&listing.foot(), width, Style::new())
+    text.push_str(&cut(&listing.foot(), width, Style::new()));
+    let cancelled = listing.cancelled.as_ref().map(|cancelled| cancelled.report(width)).unwrap_or_default();
+    if cancelled.is_empty() { text } else { text + "\n" + &cancelled }
 }
 
 fn table(listing: &Listing<'_>) -> Table {
@@ -46,7 +48,7 @@ fn table(listing: &Listing<'_>) -> Table {
         let cpu = has_cpu.then(|| task.cpu_ns.map(short).unwrap_or_default());
         let cells = [
             task.task.to_string(),
-            name(listing.group(task)),
+            short_name(listing.group(task)),
             age,
             state(task.state).to_owned(),
             short(task.for_ns),
@@ -72,7 +74,7 @@ fn place(listing: &Listing<'_>, task: &TaskRow) -> String {
 }
 
 /// A group's name as far as there is room for it.
-pub(super) fn name(group: &str) -> String {
+pub(super) fn short_name(group: &str) -> String {
     let group = clean(group);
     if group.chars().count() <= MOST_NAME {
         return group;
@@ -121,7 +123,7 @@ mod tests {
     fn lines_end_at_the_edge_of_a_terminal() {
         assert_eq!(cut("abcdef\nab\nabc\n", Some(3), Style::new()), "ab…\nab\nabc\n");
         assert_eq!(cut("äöü\n", Some(2), Style::new()), "ä…\n");
-        assert_eq!(name(&"x".repeat(50)).chars().count(), 40);
+        assert_eq!(short_name(&"x".repeat(50)).chars().count(), 40);
         let list = list(vec![task(1, 1, WireTaskState::Awaiting, 1)]);
         for line in report(&listing(&list, PlaceNames::default()), Some(30)).lines() {
             assert!(anstream::adapter::strip_str(line).to_string().chars().count() <= 30, "{line}");

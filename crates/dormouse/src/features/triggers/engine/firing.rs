@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | begun | head, `hello`, probes; the profile begins | records |
 //! | records | half a megabyte of the newest records | records, then tasks |
-//! | tasks, places | a part of them | the same, then figures |
+//! | tasks, places | a part of them; with the last, cancelled requests | the same, then figures |
 //! | figures | groups, threads, mappings | profile |
 //! | profile | it, a second after the file was begun | over: the file is in its place |
 //!
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_profile::{ProfileKind, own_mappings};
 use dormouse_protocol::{
-    BatchStat, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProfilePart, StatPart, TasksRequest,
-    Tracing, Verb as _,
+    BatchStat, CancelledRequest, FILE_VERSION, FileHead, FileMappings, FileWriter, Note, ProfilePart,
+    StatPart, TasksRequest, Tracing, Verb as _,
 };
 use dormouse_sys::records::RingOwner;
 use dormouse_waits::TraceContext;
@@ -36,7 +36,7 @@ use crate::features::profile::{ProfileRun, ProfileSpec};
 use crate::features::recorder::engine::Recording;
 use crate::features::stat::stat;
 use crate::features::waits::taking::Telling;
-use crate::features::{tasks, waits};
+use crate::features::{cancelled, tasks, waits};
 
 /// How long the profile takes, and how often it samples.
 const PROFILE: Duration = Duration::from_secs(1);
@@ -308,7 +308,15 @@ fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage
 fn write_places(writer: &mut FileWriter<PartFile>, from: u32) -> io::Result<Stage> {
     let part = waits::verb::places_part(from);
     writer.answer("places", u64::from(from), &part)?;
-    Ok(part.next.map_or(Stage::Figures, Stage::Places))
+    if let Some(next) = part.next {
+        return Ok(Stage::Places(next));
+    }
+    if memory::is_there(CancelledRequest::MEMORY.bytes) {
+        writer.answer("cancelled", 0, &cancelled::cancelled())?;
+    } else {
+        writer.missing("cancelled", NO_MEMORY)?;
+    }
+    Ok(Stage::Figures)
 }
 
 fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
