@@ -6,6 +6,7 @@ mod c_service;
 mod calls;
 mod commands;
 mod dashboard;
+mod cpu_limits;
 mod demo;
 mod experiment;
 mod fleet;

@@ -104,7 +104,7 @@ impl Answered for DoctorRequest {
             .chain(asleep_check())
             .chain(dormouse_clock::capability())
             .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
-            .chain([threads_check(), runnable_check()])
+            .chain([threads_check(), runnable_check(), stat::cpu_limits_check()])
             .chain(dormouse_waits::capability())
             .chain(dormouse_waits::calls::capability())
             .chain([publish::capability()])

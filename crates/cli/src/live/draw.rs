@@ -29,7 +29,7 @@ const ALERT: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD)
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let groups = screen.rows(Pane::Groups);
     let threads = screen.rows(Pane::Threads);
-    let notices = screen.view.as_ref().map_or(&[][..], View::outlived);
+    let notices = screen.view.as_ref().map_or(&[][..], View::notices);
     let notices = &notices[..notices.len().min(NOTICES)];
     let room = frame.area().height.saturating_sub(2 + notices.len() as u16);
     // Groups are the main content: they get the lines that they need, threads the rest, but at

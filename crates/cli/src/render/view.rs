@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use dormouse_protocol::figures::{Figure, FigureJson, FigureView, GROUP_FIGURES, GroupFigure, GroupSpan};
-use dormouse_protocol::{GroupRow, OwnCost};
+use dormouse_protocol::{CpuLimitRow, CpuLimits, GroupRow, OwnCost};
 use serde::Serialize;
 
 use super::column::{Column, Digits, table};
@@ -50,7 +50,9 @@ pub(crate) struct Inside {
     /// Why there is no CPU time of groups.
     cpu_refused: Option<String>,
     pub(crate) groups: Vec<Row>,
-    outlived: Vec<String>,
+    notices: Vec<String>,
+    /// With the counts of the interval.
+    cpu_limits: Option<CpuLimits>,
     pub(crate) keys_on: usize,
     dropped: u64,
     /// The cost of dormouse itself in the interval.
@@ -71,13 +73,16 @@ impl View {
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
             let (coverage_percent, own) = (recent.coverage_percent(), recent.own);
+            let notices = recent.notices().map(|notice| clean(&notice)).collect();
+            let cpu_limits = recent.cpu_limits.clone();
             let (total, recent) = (total.unattributed_cpu_ns, recent.unattributed_cpu_ns);
             Inside {
                 coverage_percent,
                 cpu_refused: now.cpu_refused.clone().map(Into::into),
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns, is_refused),
                 groups: sorted(parts.map(row).collect()),
-                outlived: now.notices().map(|notice| clean(&notice)).collect(),
+                notices,
+                cpu_limits,
                 keys_on: now.keys_on,
                 dropped: now.dropped,
                 own,
@@ -128,6 +133,11 @@ impl View {
             format!(": {} % CPU", Digits::All.percent(percent)),
             format!(" over {}", short(self.interval_ns)),
         ];
+        let limits = self.inside.iter().filter_map(|inside| inside.cpu_limits.as_ref());
+        let throttled = limits.flat_map(|limits| &limits.groups).find(|limit| limit.is_notable());
+        if let Some(percent) = throttled.and_then(CpuLimitRow::throttled_percent) {
+            parts.push(format!(", throttled in {} % of its periods", Digits::All.percent(percent)));
+        }
         match &self.inside {
             None => parts.push(", threads only, no dormouse in it".to_owned()),
             Some(Inside { coverage_percent, cpu_refused, keys_on, dropped, own, .. }) => {
@@ -178,15 +188,15 @@ impl View {
             let events: Vec<String> = self.of_groups.iter().map(|event| clean(event)).collect();
             let _ = writeln!(text, "{DIM}{}: {OF_GROUPS}{DIM:#}", events.join(", "));
         }
-        for notice in self.outlived() {
+        for notice in self.notices() {
             let _ = writeln!(text, "{DIM}{notice}{DIM:#}");
         }
         text
     }
 
-    /// A sentence about each group that pays for what its requests have left behind.
-    pub(crate) fn outlived(&self) -> &[String] {
-        self.inside.as_ref().map_or(&[], |inside| &inside.outlived)
+    /// Sentences about what is wrong in the process.
+    pub(crate) fn notices(&self) -> &[String] {
+        self.inside.as_ref().map_or(&[], |inside| &inside.notices)
     }
 
     /// As JSON.
@@ -208,6 +218,7 @@ impl View {
             groups: inside.map(|inside| {
                 inside.groups.iter().map(|row| Line::of(row, GROUP_FIGURES, &self.events)).collect()
             }),
+            cpu_limits: inside.and_then(|inside| inside.cpu_limits.as_ref()),
             keys_on: inside.map(|inside| inside.keys_on),
             records_dropped: inside.map(|inside| inside.dropped),
             own: inside.and_then(|inside| {
@@ -279,6 +290,9 @@ pub(crate) struct Snapshot<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<Vec<Line<'a, GroupFigure>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// The CPU limits of its control groups, with the counts of the interval; null from services
+    /// that do not read them.
+    cpu_limits: Option<&'a CpuLimits>,
     keys_on: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     records_dropped: Option<u64>,

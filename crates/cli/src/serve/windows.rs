@@ -56,6 +56,8 @@ pub(super) struct ProcessWindow {
     in_groups_percent: Option<f64>,
     /// CPU time of dormouse itself, in percent of a CPU; null where the service reports none.
     own_percent: Option<f64>,
+    /// A sentence about the CPU limit that throttled it notably; null if none did.
+    throttled: Option<String>,
 }
 
 /// The use of a group in one window.
@@ -189,6 +191,7 @@ impl ProcessWindow {
             cpu_percent: percent(window.process_cpu_ns, window.mono_ns),
             in_groups_percent: window.coverage_percent(),
             own_percent: window.own.map(|own| percent(own.cpu_ns(), window.mono_ns)),
+            throttled: window.cpu_limits.as_ref().and_then(|limits| limits.notices().next()),
         }
     }
 }

@@ -4,7 +4,7 @@ use dormouse_metrics::MetricKind::{self, Counter, Gauge, Info};
 use dormouse_metrics::MetricUnit::{self, Bytes, Nothing, Ratio, Seconds, Things};
 use dormouse_metrics::{MetricFamily, MetricValue};
 
-use crate::verbs::Stat;
+use crate::verbs::{CpuLimitRow, Stat};
 
 /// A process at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +59,34 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         Counter,
         "Time for which threads were runnable and waited for a CPU, as far as it was seen.",
         |process| process.stat.runnable_ns.map(MetricValue::Nanoseconds),
+    ),
+    figure(
+        "dormouse.process.cpu.limit",
+        Things("{cpu}"),
+        Gauge,
+        "CPUs that the process may use: the lowest limit of the control groups that it sees.",
+        |process| lowest(process).map(|limit| MetricValue::Number(limit.cpus())),
+    ),
+    figure(
+        "dormouse.process.cpu.periods",
+        Things("{period}"),
+        Counter,
+        "Periods of that limit in which its control group was active.",
+        |process| lowest(process).map(|limit| MetricValue::Count(limit.periods)),
+    ),
+    figure(
+        "dormouse.process.cpu.periods.throttled",
+        Things("{period}"),
+        Counter,
+        "Those of these periods in which the control group was throttled.",
+        |process| lowest(process).map(|limit| MetricValue::Count(limit.throttled_periods)),
+    ),
+    figure(
+        "dormouse.process.cpu.throttled.time",
+        Seconds,
+        Counter,
+        "Time for which processors of the control group were throttled: a sum over processors.",
+        |process| lowest(process).map(|limit| MetricValue::Nanoseconds(limit.throttled_ns)),
     ),
     figure(
         "dormouse.cpu.coverage",
@@ -127,6 +155,11 @@ const fn figure(
     of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,
 ) -> ProcessFigure {
     ProcessFigure { family: MetricFamily { name, help, unit, kind }, of }
+}
+
+/// The lowest CPU limit.
+fn lowest<'a>(process: &ProcessSpan<'a>) -> Option<&'a CpuLimitRow> {
+    process.stat.cpu_limits.as_ref()?.lowest()
 }
 
 /// A share of a whole; `None` of nothing.

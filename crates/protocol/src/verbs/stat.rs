@@ -2,6 +2,7 @@
 
 mod calls;
 mod columns;
+mod cpu_limits;
 mod expand;
 mod outcomes;
 mod own;
@@ -20,6 +21,7 @@ pub use calls::CallRow;
 pub use columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
+pub use cpu_limits::{CpuLimitRow, CpuLimits};
 pub use outcomes::OutcomesRow;
 pub use own::OwnCost;
 
@@ -70,6 +72,10 @@ pub struct Stat {
     /// including ended threads that a reading has seen. Absent if the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
+    /// The CPU limits of the control groups that the service is in. Absent from services that do
+    /// not read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_limits: Option<CpuLimits>,
     /// CPU time since counting began for this client; absent if nothing is counted for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<CountedCpu>,
@@ -225,6 +231,10 @@ impl Stat {
             calls: CallRow::all_since(&self.calls, &before.calls),
             threads: Vec::new(),
             runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
+            cpu_limits: self.cpu_limits.as_ref().map(|now| match &before.cpu_limits {
+                Some(before) => now.since(before),
+                None => now.clone(),
+            }),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
             own: self.own.zip(before.own).map(|(now, it)| now.since(it)),
@@ -260,11 +270,12 @@ impl Stat {
         self.groups.iter().filter_map(notice).map(|notice| format!("{notice}; {}", Outliving::ADVICE))
     }
 
-    /// Notices for readers of the figures: one sentence for each part that is asleep, and for
-    /// each group of [`Stat::outlived`].
+    /// Notices for readers of the figures: one sentence for each part that is asleep, for each
+    /// control group that was throttled, and for each group of [`Stat::outlived`].
     pub fn notices(&self) -> impl Iterator<Item = String> {
         let limited = self.limited.iter().map(|why| format!("{why}; `dormouse wake` wakes it"));
-        limited.chain(self.outlived())
+        let throttled = self.cpu_limits.iter().flat_map(CpuLimits::notices);
+        limited.chain(throttled).chain(self.outlived())
     }
 
     /// In how many polls of tasks a group was entered, in percent; `None` if no runtime announces

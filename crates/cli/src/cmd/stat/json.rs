@@ -2,7 +2,7 @@
 //! error bounds of each number.
 
 use dormouse_protocol::figures::{CALL_FIGURES, CallFigure, FigureJson, GROUP_FIGURES, GroupFigure, ratio};
-use dormouse_protocol::{CountRow, EventInfo, Stat};
+use dormouse_protocol::{CountRow, CpuLimits, EventInfo, Stat};
 use serde::Serialize;
 
 use super::account::{Account, Kind};
@@ -84,6 +84,9 @@ struct Process<'a> {
     cpus_used: f64,
     /// For how long its threads together waited for a CPU; null if the kernel does not report it.
     runnable_ns: Option<u64>,
+    /// The CPU limits of its control groups, with the counts of this time; null from services that
+    /// do not read them.
+    cpu_limits: Option<&'a CpuLimits>,
     #[serde(flatten)]
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,6 +148,7 @@ impl<'a> Figures<'a> {
                 cpu_ns: delta.cpu_ns,
                 cpus_used: ratio(delta.cpu_ns, delta.elapsed_ns),
                 runnable_ns: delta.runnable_ns(),
+                cpu_limits: inside.and_then(|inside| inside.cpu_limits.as_ref()),
                 usage: delta.usage,
                 max_rss_bytes: delta.max_rss_bytes,
                 counts: counts(source, &account.process, OF_GROUPS),

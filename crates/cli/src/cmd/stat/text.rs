@@ -105,6 +105,18 @@ fn process(delta: &Delta) -> Table {
     if let Some(ns) = delta.runnable_ns() {
         figure(&mut table, ms(ns), "ms", "runnable", "its threads waited for a CPU");
     }
+    let limits = delta.inside.iter().filter_map(|inside| inside.cpu_limits.as_ref());
+    for limit in limits.flat_map(|limits| &limits.groups) {
+        if let Some(percent) = limit.throttled_percent() {
+            let of = format!(
+                "of {} active periods, limit {} CPU in {}",
+                limit.periods,
+                limit.cpus(),
+                clean(&limit.path)
+            );
+            figure(&mut table, Digits::All.percent(percent), "%", "throttled", of);
+        }
+    }
     usage_figures(&mut table, delta.usage.as_ref());
     if let Some(bytes) = delta.max_rss_bytes {
         figure(&mut table, mib(bytes), "MiB", "maximum resident size", "since its start");
@@ -151,6 +163,10 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
             Some("the time that threads waited for a CPU is unknown: dormouse doctor shows why".to_owned())
         }
     });
+    let limits = delta.inside.as_ref().and_then(|inside| inside.cpu_limits.as_ref());
+    if let Some(why) = limits.and_then(|limits| limits.unknown.as_ref()) {
+        lines.push(format!("whether it is throttled at a CPU limit is unknown: {}", clean(why)));
+    }
     if delta.usage.is_some() {
         lines.push(format!("user and kernel mode are counted in ticks of {}", short(TICK_NS)));
     }

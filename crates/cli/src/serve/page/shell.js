@@ -159,6 +159,8 @@ const page = {
         0,
         'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; memory at most',
       ]);
+    if (last?.throttled)
+      facts.push(['throttled at its CPU limit', true, 'In the last 10 s ' + clean(last.throttled)]);
     if (live.limited) facts.push(['parts of dormouse are asleep', true, clean(live.limited)]);
     facts.push(
       [plural(live.groups.size, 'group')],

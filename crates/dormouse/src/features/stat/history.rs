@@ -22,6 +22,7 @@ use std::ops::Range;
 
 use dormouse_events::Event;
 use dormouse_protocol::{CountedCpu, GroupRow, Outliving, Stat};
+use dormouse_sys::process::cgroup::ControlGroup;
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
@@ -51,6 +52,8 @@ struct History {
     refused: Option<&'static str>,
     /// Which tasks outlive their requests.
     looks: Looks,
+    /// The control group in which the process was seen last.
+    control_group: Option<ControlGroup>,
 }
 
 /// Somebody is about to count in this process, or to read it.
@@ -67,6 +70,17 @@ pub(crate) fn begin() {
         && history.process != process
     {
         *history = History { looks, ..History::of(process, inherited) };
+    }
+}
+
+/// The control group in which the process was seen last, for a reader who gives it back.
+pub(super) fn take_control_group() -> Option<ControlGroup> {
+    HISTORY.lock().ok().and_then(|mut history| history.control_group.take())
+}
+
+pub(super) fn keep_control_group(group: ControlGroup) {
+    if let Ok(mut history) = HISTORY.lock() {
+        history.control_group = Some(group);
     }
 }
 
@@ -124,6 +138,7 @@ impl History {
             earlier,
             refused: None,
             looks: Looks::new(),
+            control_group: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod counting;
 mod history;
+mod limits;
 mod outliving;
 mod verb;
 
@@ -14,6 +15,7 @@ use dormouse_sys::{Capability, records};
 use dormouse_waits::calls::read_calls;
 
 use self::counting::ClientEvents;
+pub(crate) use self::limits::cpu_limits_check;
 use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::memory;
@@ -91,6 +93,7 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     }
     best.keys_on = dormouse_keys::count_on();
     best.own = Some(own_cost(&best.groups));
+    best.cpu_limits = Some(limits::cpu_limits());
     best
 }
 
@@ -154,6 +157,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         process_cpu_ns,
         unattributed_cpu_ns: process_cpu_ns.saturating_sub(attributed),
         runnable_ns: None,
+        cpu_limits: None,
         counted: counting.and_then(|counting| {
             counting.since(CountedCpu { process_ns: process_cpu_ns, groups_ns: attributed })
         }),

@@ -1,0 +1,131 @@
+//! A process at its CPU limit, in a real control group: of this machine's version 1, where root may
+//! make one.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use dormouse_testkit::{eventually, skip};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{RUNTIME_VARIABLES, run};
+
+/// Where version 1 has its controller.
+const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
+
+/// A control group, which goes with this.
+struct Limited(PathBuf);
+
+impl Limited {
+    /// One with 5 ms of CPU time in each 100 ms, and one inside of it without a limit. `None` if
+    /// nobody may make one here.
+    fn make() -> Option<Limited> {
+        let outer = Path::new(CONTROLLER).join(format!("dormouse-test-{}", std::process::id()));
+        let made = fs::create_dir(&outer)
+            .and_then(|()| fs::write(outer.join("cpu.cfs_quota_us"), "5000"))
+            .and_then(|()| fs::create_dir(outer.join("inner")));
+        let limited = Limited(outer);
+        match made {
+            Ok(()) => Some(limited),
+            Err(why) => {
+                skip(format_args!("no control group for CPU time can be made: {why}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // A control group can go once its processes are gone, a moment after they were awaited.
+        for group in [self.0.join("inner"), self.0.clone()] {
+            let _ = (0..1000).find(|_| {
+                thread::yield_now();
+                fs::remove_dir(&group).is_ok() || !group.exists()
+            });
+        }
+    }
+}
+
+/// A process that computes on two threads; it ends with this.
+struct Busy {
+    child: Child,
+    _runtime: TempDir,
+}
+
+impl Busy {
+    fn start(group: &Path) -> Busy {
+        let runtime = tempfile::tempdir().expect("a temporary directory");
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["cpu_limits::service", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        for variable in RUNTIME_VARIABLES {
+            command.env_remove(variable);
+        }
+        command.env("DORMOUSE_RUNTIME_DIR", runtime.path());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a service");
+        fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("it moves");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        assert!(lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready")), "it has ended");
+        thread::spawn(move || lines.count());
+        Busy { child, _runtime: runtime }
+    }
+
+    fn stat(&self) -> Value {
+        let run = run(["stat", &self.child.id().to_string(), "--for", "500ms", "--json"]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        run.json()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The process: it ends with its standard input.
+#[test]
+#[ignore = "the service of other tests"]
+fn service() {
+    dormouse::init().expect("an agent");
+    for _ in 0..2 {
+        thread::spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    println!("ready");
+    let _end = std::io::stdin().read_to_end(&mut Vec::new());
+    std::process::exit(0);
+}
+
+#[test]
+fn a_limit_around_the_process_is_named() {
+    let Some(limited) = Limited::make() else { return };
+    let busy = Busy::start(&limited.0.join("inner"));
+    let limits = |document: &Value| document["process"]["cpu_limits"].clone();
+    let mut seen = Value::Null;
+    // Active periods count from the first that ends.
+    eventually(|| {
+        seen = busy.stat();
+        limits(&seen)["groups"][0]["throttled_periods"].as_u64().is_some_and(|periods| periods > 0)
+    });
+    let limit = &limits(&seen)["groups"][0];
+    let name = limited.0.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(limit["path"].as_str().is_some_and(|path| path.ends_with(name)), "{seen}");
+    assert_eq!((&limit["quota_us"], &limit["period_us"]), (&5_000.into(), &100_000.into()), "{seen}");
+    let number = |key: &str| limit[key].as_u64().unwrap_or_else(|| panic!("{key}: {seen}"));
+    assert!(number("throttled_periods") <= number("periods") && number("throttled_ns") > 0, "{seen}");
+    let pid = busy.child.id().to_string();
+    let text = run(["stat", &pid, "--for", "500ms"]).stdout;
+    assert!(text.contains("of its active periods; the limit of ") && text.contains("is 0.05 CPU"), "{text}");
+    let doctor = run(["doctor", &pid]).stdout;
+    let line = doctor.lines().find(|line| line.contains("host.cpu_limit"));
+    assert!(line.is_some_and(|line| line.contains("throttled in ")), "{doctor}");
+    assert!(doctor.contains("host.cpu_limit: to change it, raise the limit"), "{doctor}");
+}
