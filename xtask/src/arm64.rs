@@ -1,4 +1,5 @@
-//! arm64: a check that all compiles for it, and tests in a virtual machine with Debian's kernel.
+//! arm64: a check that all compiles for it, and in long runs tests in a virtual machine with Debian's
+//! kernel.
 //!
 //! Compiler, linker, kernel and shell are Debian's packages. `cargo test` has each test program run
 //! by `cargo xtask vm` ([`run_there`]), which starts a machine of its own for it: one file system
@@ -28,19 +29,14 @@ const OTHERS: [&str; 3] = ["busybox-static:arm64", "libc6:arm64", "libgcc-s1:arm
 const TESTED: &str =
     "--package dormouse-keys --package dormouse-clock --package dormouse-sys --package dormouse-unwind";
 
-/// Their tests in a short run: of what each has for the processor, and of patched sites under
-/// running threads.
-const SHORT: &str = "--lib --test all -- arch:: rule:: leaves:: rseq:: tier:: tsc:: \
-                     patching::no_branch_is_wrong_under_flips";
-
 /// The line with the exit code of a machine's program.
 const ENDED: &str = "@@ended@@ ";
 
-/// Checks that the crates that services embed, and the command, compile for arm64, and runs tests
-/// there. A long run checks the whole workspace, and runs all tests of these crates.
+/// Checks that the crates that services embed, and the command, compile for arm64: nothing is linked
+/// for it. A long run checks the whole workspace, and runs tests and the demo in the machine.
 pub(crate) fn step(suite: &mut Suite) -> Result {
     let is_long = suite.is_long;
-    install_compilers()?;
+    if is_long { install_compilers() } else { install_rust() }?;
     let folder = target().join("arm64");
     let chosen = if is_long {
         "--workspace"
@@ -50,14 +46,14 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
     };
     let mut check = cargo(&format!("check {chosen} --target {TRIPLE} --locked --target-dir"));
     run(check.arg(&folder).env("RUSTC", "/usr/bin/rustc").env("RUSTFLAGS", "-D warnings"))?;
-    match machine() {
-        Ok(_) => {
-            test(suite, &folder)?;
-            if is_long {
+    if is_long {
+        match machine() {
+            Ok(_) => {
+                test(suite, &folder)?;
                 demo(&folder)?;
             }
+            Err(why) => suite.skip(&format!("there is no virtual machine of arm64: {why}")),
         }
-        Err(why) => suite.skip(&format!("there is no virtual machine of arm64: {why}")),
     }
     discard(&[folder])
 }
@@ -89,12 +85,19 @@ pub(crate) fn try_command(command: &Path) -> Result {
     }
 }
 
+/// Debian's compiler, which has a standard library for arm64.
+fn install_rust() -> Result {
+    if Path::new("/usr/lib/rustlib").join(TRIPLE).is_dir() {
+        return Ok(());
+    }
+    add_architecture()?;
+    install(&["rustc-web", "libstd-rust-web-dev:arm64"])
+}
+
 pub(crate) fn install_compilers() -> Result {
+    install_rust()?;
     add_architecture()?;
     let mut missing = Vec::new();
-    if !Path::new("/usr/lib/rustlib").join(TRIPLE).is_dir() {
-        missing.extend(["rustc-web", "libstd-rust-web-dev:arm64"]);
-    }
     if !is_there("aarch64-linux-gnu-gcc") {
         missing.extend(["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]);
     }
@@ -118,8 +121,7 @@ fn test(suite: &mut Suite, folder: &Path) -> Result {
         // One processor that works in turn for two is slow enough.
         ("CARGO_PROFILE_DEV_OPT_LEVEL", "1"),
     ];
-    let choice = if suite.is_long { "--tests" } else { SHORT };
-    suite.run(&format!("{TESTED} --target {TRIPLE}"), choice, &settings)
+    suite.run(&format!("{TESTED} --target {TRIPLE}"), "--tests", &settings)
 }
 
 /// The command and its demo: a service under load, whose groups are all there.
