@@ -31,6 +31,7 @@ mod bench;
 mod child;
 mod clocks;
 mod compare;
+mod eh_frame;
 mod entry;
 mod figures;
 mod injected;

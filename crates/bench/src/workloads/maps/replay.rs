@@ -13,8 +13,8 @@
 //!
 //! In a run look-ups follow one another at once, which those of a kernel never do: between two
 //! faults a program runs, whose memory takes the place of the map's in the processor's caches.
-//! *Evicted* means that some look-ups are timed alone, each after so many bytes of other memory
-//! were written to ([`Evicted`]). The others run as before: what they leave in the caches is swept
+//! *Evicted* means that some look-ups are timed alone, each after other memory was written to
+//! ([`Evicted`] has its size). The others run as before: what they leave in the caches is swept
 //! with the rest.
 
 use std::hint::black_box;
@@ -99,8 +99,8 @@ impl Script {
         replayed
     }
 
-    /// Does what [`Script::replay`] does, but times some look-ups alone. The cycles are those of all
-    /// look-ups if each had been.
+    /// Does what [`Script::replay`] does, but times some look-ups alone. The cycles are those of
+    /// all look-ups if each had been.
     pub(super) fn replay_evicted<S: Scheme>(&self, evicted: Evicted) -> Replayed {
         let every = self.faults.len().div_ceil(evicted.timed).max(1);
         let empty = empty_pair();

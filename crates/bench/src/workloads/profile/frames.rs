@@ -126,7 +126,7 @@ fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// What the chain calls at its end: with its argument, and the registers of [`End`].
+/// The function that the chain calls at its end, with its argument and the registers of [`End`].
 #[cfg(target_arch = "x86_64")]
 type Leaf = unsafe extern "C" fn(*mut c_void, usize, usize, usize) -> u64;
 

@@ -4,8 +4,6 @@
 //! Peers: `gimli`, which evaluates the same unwind tables as they are, and `pprof-rs` by tables
 //! (0.14). There is no origin.
 
-pub(crate) use sizes::sections;
-
 mod sizes;
 mod walks;
 

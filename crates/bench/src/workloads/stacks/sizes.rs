@@ -1,16 +1,12 @@
 //! `table/…`: the size of the tables of whole objects: this program, and the C library.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
-use dormouse_maps::{MapsLine, Perms, parse};
+use dormouse_maps::parse;
 use dormouse_unwind::ProcessTables;
-use object::{Object, ObjectSection};
 
 use crate::bench::Bench;
+use crate::eh_frame;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
@@ -43,31 +39,13 @@ pub(super) fn compare(bench: &mut Bench) {
 /// what it was made from.
 fn whole(inside: u64) -> Result<[f64; 3], Failure> {
     let maps = fs::read("/proc/self/maps")?;
-    let sections = sections(&maps);
+    let sizes = eh_frame::sizes(&maps);
     let mut lines = parse(&maps).map_while(Result::ok);
     let line = lines.find(|line| (line.start..=line.last).contains(&inside)).ok_or("no such mapping")?;
-    let path = path(&line);
-    let section = *sections.get(&path).ok_or_else(|| format!("{} has no .eh_frame", path.display()))?;
+    let path = eh_frame::path(&line);
+    let section = *sizes.get(&path).ok_or_else(|| format!("{} has no .eh_frame", path.display()))?;
     let mut own = ProcessTables::own()?;
     let table = own.tables().read_whole(inside).ok_or("the object has no table")?;
     let (rows, bytes) = (table.rows().count().max(1) as f64, table.size() as f64);
     Ok([rows, bytes / rows, 100.0 * bytes / section as f64])
-}
-
-/// The bytes of `.eh_frame` in each object whose code is mapped.
-pub(crate) fn sections(maps: &[u8]) -> BTreeMap<PathBuf, u64> {
-    let code = parse(maps).map_while(Result::ok).filter(|line| line.perms.contains(Perms::EXECUTE));
-    let mut sections = BTreeMap::new();
-    for path in code.map(|line| path(&line)).filter(|path| path.is_absolute()) {
-        let Ok(file) = fs::read(&path) else { continue };
-        let Ok(object) = object::File::parse(&file[..]) else { continue };
-        if let Some(section) = object.section_by_name(".eh_frame") {
-            sections.insert(path, section.size());
-        }
-    }
-    sections
-}
-
-fn path(line: &MapsLine<'_>) -> PathBuf {
-    OsStr::from_bytes(&line.name).into()
 }

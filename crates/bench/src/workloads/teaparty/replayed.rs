@@ -19,9 +19,9 @@ use super::server::Server;
 use super::{clients, has_tea_house, slice, tea_house};
 use crate::affinity::Halves;
 use crate::bench::Bench;
+use crate::eh_frame;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
-use crate::workloads::stacks::sections;
 
 /// Samples per second: as many as a service takes in some seconds otherwise in a minute.
 const HZ: u32 = 999;
@@ -126,7 +126,7 @@ fn learned(pid: u32, maps: &[u8], addresses: &BTreeSet<u64>) -> Result<f64, Fail
     for &address in addresses {
         tables.tables().code(address);
     }
-    let all: u64 = sections(maps).values().sum();
+    let all: u64 = eh_frame::sizes(maps).values().sum();
     Ok(100.0 * tables.tables().size() as f64 / all.max(1) as f64)
 }
 
