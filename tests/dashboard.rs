@@ -17,8 +17,8 @@ const OF_ALL: [&str; 5] = ["process", "pid", "user", "job", "instance"];
 fn metrics() -> BTreeMap<String, BTreeSet<&'static str>> {
     let mut all = BTreeMap::new();
     let mut add = |family: &MetricFamily, labels: &[&'static str]| {
-        let (name, mut labels) = (family.prometheus_name(), BTreeSet::from_iter(labels.iter().copied()));
-        labels.extend(OF_ALL);
+        let name = family.prometheus_name();
+        let mut labels: BTreeSet<_> = labels.iter().copied().chain(OF_ALL).collect();
         if let MetricKind::Histogram(buckets) = family.kind {
             if !buckets.is_empty() {
                 for suffix in ["_count", "_sum"] {
@@ -39,8 +39,12 @@ fn metrics() -> BTreeMap<String, BTreeSet<&'static str>> {
     for metric in CALL_FIGURES.iter().filter_map(|figure| figure.metric) {
         add(metric.family, &["group", "kind", "peer"]);
     }
-    PROCESS_FIGURES.iter().for_each(|figure| add(&figure.family, &[]));
-    EVENT_FAMILIES.iter().for_each(|(_, family)| add(family, &["group"]));
+    for figure in PROCESS_FIGURES {
+        add(&figure.family, &[]);
+    }
+    for (_, family) in &EVENT_FAMILIES {
+        add(family, &["group"]);
+    }
     add(&OTHER_EVENTS, &["group", "event"]);
     all
 }

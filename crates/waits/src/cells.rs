@@ -7,7 +7,7 @@ use crate::counts::add;
 /// How far from its hash an entry may lie.
 const REACH: usize = 32;
 
-/// The same in a table of one thread, which has few entries.
+/// [`REACH`] in a table of one thread, which has few entries.
 const OWN_REACH: usize = 8;
 
 /// The cells in which what has this hash may be.
@@ -73,8 +73,8 @@ impl<const CELLS: usize> KeyedSums<CELLS> {
         found.is_some()
     }
 
-    /// The sums so far: key, nanoseconds, and the number of waits. What was written before a wait
-    /// was added is seen after it.
+    /// The sums so far: key, nanoseconds, and the number of waits. A reader that finds a wait also
+    /// finds all that its thread wrote before it added the wait.
     pub(crate) fn read(&self) -> impl Iterator<Item = (u64, [u64; 2])> {
         let used = self.0.iter().filter(|sum| sum.key.load(Ordering::Relaxed) != 0);
         used.map(|sum| {

@@ -14,7 +14,8 @@
 //! # Times
 //!
 //! When a wait ends, its time is added to its group and to the place whose waker was the first to
-//! wake, on the shelf of the thread that polls. While it lasts, and where no wake was seen, each place gets an equal part.
+//! wake, on the shelf of the thread that polls. While it lasts, and where no wake was seen, each
+//! place gets an equal part.
 //!
 //! # Invariants
 //!

@@ -168,8 +168,8 @@ impl Taker {
     #[inline]
     fn word(&self, at: usize) -> usize {
         debug_assert!(self.own.contains(&at) && at < self.top);
-        // SAFETY: `own` can be read, as has been found out, and the address lies there (invariant 1).
-        // Volatile: other code of the thread wrote it.
+        // SAFETY: `own` can be read, as has been found out, and the address lies there (invariant
+        // 1). Volatile: other code of the thread wrote it.
         unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() }
     }
 

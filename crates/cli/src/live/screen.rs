@@ -117,7 +117,7 @@ impl Screen {
             Pane::Groups => group_columns(view.map_or(&[], |view| &view.events)),
             Pane::Threads => return thread_columns(view.map_or(&[], |view| &view.thread_events)),
         };
-        Column::of_rows(&mut columns, view.map_or(&[][..], View::groups).iter());
+        Column::of_rows(&mut columns, &view.map_or(&[][..], View::groups).iter());
         columns
     }
 

@@ -89,7 +89,7 @@ impl Column {
     }
 
     /// Leaves out the columns that no row has, if they are such.
-    pub(crate) fn of_rows<'a>(columns: &mut Vec<Column>, rows: impl Iterator<Item = &'a Row> + Clone) {
+    pub(crate) fn of_rows<'a>(columns: &mut Vec<Column>, rows: &(impl Iterator<Item = &'a Row> + Clone)) {
         columns.retain(|column| match &column.shown {
             Shown::Figure(at, part, _) if column.if_any => {
                 rows.clone().any(|row| row.value(*at, *part) != FigureValue::Absent)
@@ -132,7 +132,7 @@ pub(crate) fn table<'a>(
     rows: impl IntoIterator<Item = &'a Row, IntoIter: Clone>,
 ) -> Table {
     let rows = rows.into_iter();
-    Column::of_rows(&mut columns, rows.clone());
+    Column::of_rows(&mut columns, &rows);
     let title = |(at, column): (usize, &Column)| {
         let is_text = at == 0 || matches!(column.shown, Shown::Figure(_, _, Unit::Text));
         format!("{}{}", if is_text { "" } else { ">" }, column.title)

@@ -76,6 +76,7 @@ fn grpc(path: &str) -> Request<()> {
     Request::post(path).header("content-type", "application/grpc+proto").body(()).unwrap()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a client's service resolves to")]
 fn answer(
     status: u16,
     frames: Vec<Result<Frame<Bytes>, &'static str>>,
@@ -299,7 +300,7 @@ fn spans_of_clients_are_calls() {
             );
             query.record("db.system.name", "postgresql");
             query.in_scope(|| {
-                sqlx_event("INSERT INTO tea VALUES …", "\n\nINSERT INTO tea VALUES (1, 'Assam')\n", 0.1)
+                sqlx_event("INSERT INTO tea VALUES …", "\n\nINSERT INTO tea VALUES (1, 'Assam')\n", 0.1);
             });
             drop(query);
             // fred 10.

@@ -120,7 +120,7 @@ fn requests_that_are_given_up_count_late() {
 }
 
 async fn sleep_for_ever() {
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::verb::{Memory, SHORT_ANSWER, Verb};
 /// on. Refused if the static key for this cannot be switched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[expect(clippy::struct_excessive_bools, reason = "each has its name on the wire")]
 pub struct WaitsRequest {
     /// Whether to record the places where tasks wait, too: a walk over the stack for each waker
     /// that a leaf takes.

@@ -47,8 +47,8 @@ impl CallKind {
     }
 }
 
-/// The name of a peer, cut to [`LONGEST_PEER`](super::LONGEST_PEER) bytes at the end of a character,
-/// and its kind.
+/// The name of a peer, cut to [`LONGEST_PEER`](super::LONGEST_PEER) bytes at the end of a
+/// character, and its kind.
 #[derive(Clone, Copy)]
 pub struct PeerName {
     buffer: NameBuffer,

@@ -83,12 +83,11 @@ fn peer<R>(request: &Request<R>) -> PeerName {
     if content.is_some_and(|content| content.as_bytes().starts_with(b"application/grpc")) {
         return PeerName::of(CallKind::Grpc, uri.path());
     }
-    match uri.host() {
-        Some(host) => PeerName::host(host, uri.port_u16()),
-        None => {
-            let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-            PeerName::of(CallKind::Http, host.unwrap_or_default())
-        }
+    if let Some(host) = uri.host() {
+        PeerName::host(host, uri.port_u16())
+    } else {
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        PeerName::of(CallKind::Http, host.unwrap_or_default())
     }
 }
 
