@@ -134,8 +134,8 @@ const KINDS: [Kind; 11] = [
     }),
     ("timeout around a function", DropCause::Timeout, |group| {
         Box::pin(async move {
+            // Begun in its first poll: the time may be over before a second one.
             let inner = async {
-                yield_now().await;
                 stays(group).await;
             };
             timeout(SOON, inner).await.unwrap_err();
