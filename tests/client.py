@@ -158,6 +158,7 @@ def main():
     names = [event["name"] for event in client.ask("events")["events"] if "unavailable" not in event]
     client.ask("count", events=names[:2])
     client.ask("waits", places=True, exemplars=True)
+    client.ask("objectives", objectives=["GET *: 99% < 250ms"])
     before = client.ask("stat")
     after = client.ask("stat")
     assert after["mono_ns"] > before["mono_ns"]
@@ -167,6 +168,7 @@ def main():
     list(client.parts("tasks"))
     list(client.parts("places"))
     list(client.parts("wake-tasks"))
+    client.ask("cancelled")
     try:
         number = client.ask("profile", hz=99)["number"]
         list(client.parts("profile-report", number=number))

@@ -69,6 +69,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-metrics",
             "dormouse-profile",
             "dormouse-protocol",
+            "dormouse-unwind",
             "dormouse-waits",
         ],
     ),

@@ -7,7 +7,7 @@ use crate::support::Service;
 
 const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_threads_cpu_ns,pid,process,schema,\
                     threads,type,unattributed_counts,unattributed_cpu_ns";
-const TASKS: &str = "known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unlisted,unplaced";
+const TASKS: &str = "cancelled,known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unlisted,unplaced";
 const PROFILE: &str = "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,unit,value";
 
 /// Verbs that read, and the fields of their documents.

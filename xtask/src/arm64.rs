@@ -1,5 +1,5 @@
-//! arm64: a check that all compiles for it, and in long runs tests in a virtual machine with Debian's
-//! kernel.
+//! arm64: a check that all compiles for it, and in long runs tests in a virtual machine with
+//! Debian's kernel.
 //!
 //! Compiler, linker, kernel and shell are Debian's packages. `cargo test` has each test program run
 //! by `cargo xtask vm` ([`run_there`]), which starts a machine of its own for it: one file system
@@ -32,8 +32,8 @@ const TESTED: &str =
 /// The line with the exit code of a machine's program.
 const ENDED: &str = "@@ended@@ ";
 
-/// Checks that the crates that services embed, and the command, compile for arm64: nothing is linked
-/// for it. A long run checks the whole workspace, and runs tests and the demo in the machine.
+/// Checks that the crates that services embed, and the command, compile for arm64: nothing is
+/// linked for it. A long run checks the whole workspace, and runs tests and the demo in the machine.
 pub(crate) fn step(suite: &mut Suite) -> Result {
     let is_long = suite.is_long;
     if is_long { install_compilers() } else { install_rust() }?;
