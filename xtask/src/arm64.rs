@@ -33,7 +33,8 @@ const TESTED: &str =
 const ENDED: &str = "@@ended@@ ";
 
 /// Checks that the crates that services embed, and the command, compile for arm64: nothing is
-/// linked for it. A long run checks the whole workspace, and runs tests and the demo in the machine.
+/// linked for it. A long run checks the whole workspace, and runs tests and the demo in the
+/// machine.
 pub(crate) fn step(suite: &mut Suite) -> Result {
     let is_long = suite.is_long;
     if is_long { install_compilers() } else { install_rust() }?;

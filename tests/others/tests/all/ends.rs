@@ -9,7 +9,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use actix_web::{App, HttpResponse, body, test, web};
+use actix_web::body::{self, MessageBody as _};
+use actix_web::{App, HttpResponse, test, web};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
@@ -231,7 +232,10 @@ fn requests_of_actix_end_as_they_do() {
             for path in ["/served", "/streamed", "/refuses", "/missing"] {
                 body::to_bytes(call(path).await.into_body()).await.expect("a body");
             }
-            drop(call("/cut").await.into_body());
+            // The server has begun to send it.
+            let mut body = Box::pin(call("/cut").await.into_body());
+            assert!(poll_fn(|cx| body.as_mut().poll_next(cx)).await.is_some());
+            drop(body);
             assert!(tokio::time::timeout(Duration::from_millis(1), call("/waits")).await.is_err());
             let mut panics = Box::pin(call("/panics"));
             let poll = poll_fn(|cx| {
