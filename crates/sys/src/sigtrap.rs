@@ -252,7 +252,7 @@ fn is_handler(action: &libc::sigaction) -> bool {
 
 /// The bytes of an alternate stack that a hit takes below the frame of the kernel. Builds without
 /// optimisation take more.
-const ROOM: usize = if cfg!(debug_assertions) { 4608 } else { 2048 };
+const ROOM: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
 
 crate::entry_with_room!(pub(crate) fn handle: ROOM => go_on, else count_cramped);
 crate::entry!(fn go_on => choose);
