@@ -1,9 +1,9 @@
 //! Figures of rows with known times.
 
 use super::*;
-use crate::figures::FigureColumn;
+use crate::figures::{FigureColumn, FigureValue};
 use crate::objective::Objective;
-use crate::verbs::{GroupRow, ObjectiveRow, QueueRow};
+use crate::verbs::{GroupRow, HistogramRow, ObjectiveRow, QueueRow, WaitsRow};
 
 fn figure(key: &str, waits: &WaitsRow) -> FigureValue {
     let row = GroupRow { waits: Some(Box::new(waits.clone())), ..GroupRow::default() };
