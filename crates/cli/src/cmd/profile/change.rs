@@ -15,6 +15,7 @@ use dormouse_profile::symbols::NO_SAMPLE;
 use dormouse_profile::{Diff, NO_GROUP, Profile, ProfileKind, Values};
 use serde::Serialize;
 
+use super::document::Circumstances;
 use crate::duration::short;
 use crate::output::{BAD, DIM, GOOD, HEAD};
 use crate::render::profile::coverage;
@@ -106,13 +107,18 @@ pub(crate) struct DiffDocument {
     /// The name and the unit of the values, as pprof has them.
     value: &'static str,
     unit: &'static str,
+    /// `task` if the groups are tasks (`--by task`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'static str>,
     groups: Vec<GroupChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
 }
 
 impl DiffDocument {
-    pub(crate) fn new(diff: &Diff, column: usize, pid: u32, file: Option<String>) -> Self {
+    /// The document of two profiles, of which the new one is of that process.
+    pub(crate) fn new(diff: &Diff, column: usize, pid: u32, circumstances: Circumstances<'_>) -> Self {
+        let Circumstances { by, file, .. } = circumstances;
         let kind = diff.profile.kind;
         Self {
             pid,
@@ -121,6 +127,7 @@ impl DiffDocument {
             old_duration_ns: diff.old_duration_ns,
             value: kind.columns()[column].name,
             unit: kind.columns()[column].unit,
+            by,
             groups: changes(diff, column),
             file,
         }
@@ -315,6 +322,16 @@ mod tests {
     fn changes_have_signs_and_lack_callers_alike() {
         let (diff, new) = grown();
         insta::assert_snapshot!("grown", text(&diff, &new));
+    }
+
+    #[test]
+    fn tasks_are_told_from_groups_in_json() {
+        let (diff, _) = grown();
+        let by = |by| {
+            let circumstances = Circumstances { by, ..Circumstances::default() };
+            serde_json::to_value(DiffDocument::new(&diff, 1, 7, circumstances)).unwrap()["by"].clone()
+        };
+        assert_eq!((by(Some("task")), by(None)), ("task".into(), serde_json::Value::Null));
     }
 
     fn text(diff: &Diff, new: &Profile) -> String {

@@ -294,7 +294,7 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
     let most = top.unwrap_or(if context.json { usize::MAX } else { FUNCTIONS });
     match (&diff, place) {
         (Some(diff), _) if context.json => {
-            context.document(&DiffDocument::new(diff, column, profile.pid, circumstances.file))?;
+            context.document(&DiffDocument::new(diff, column, profile.pid, circumstances))?;
         }
         (None, _) if context.json => {
             context.document(&ProfileDocument::new(parts, &symbols, (column, most), circumstances))?;
