@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{DORMOUSE, Run, Running, Service, command, finish, run, skip};
 use dormouse_testkit::c::have;
-use dormouse_testkit::eventually;
+use dormouse_testkit::{eventually, is_long};
 
 /// The route that uses most of the CPU under load.
 const HOT: &str = "GET /blend";
@@ -406,4 +406,33 @@ fn compiled(directory: &Path, text: &str, flags: &[&str]) -> PathBuf {
     let status = Command::new("gcc").args(flags).args([&program, &source]).status();
     assert!(status.is_ok_and(|status| status.success()));
     program
+}
+
+/// The tea house without debug information, whose symbols contain types (as Rust makes them from
+/// 1.97 on).
+#[test]
+fn tasks_have_names_by_symbols_alone() {
+    // A build of its own.
+    if !is_long() {
+        return;
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("v0");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--package", "dormouse-teaparty", "--target-dir"])
+        .arg(&target)
+        .env("RUSTFLAGS", "-C symbol-mangling-version=v0 -C debuginfo=0")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .status();
+    assert!(built.is_ok_and(|built| built.success()));
+    let load = |command: &mut Command| {
+        command.args(["--load", "300", "--for", "10m"]);
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = target.join("debug/dormouse-teaparty");
+    let service = Service::start_as(program.as_os_str(), directory, load).expect("the service starts");
+    let document = profile(&[&service.target(), "--by", "task", "--for", "3s", "--json"]).json();
+    let notes = document["coverage"]["notes"].as_array().expect("notes");
+    let named = |note: &Value| note.as_str()?.strip_prefix("tasks: ")?.split(' ').next()?.parse::<f64>().ok();
+    let named = notes.iter().find_map(named).expect("how much has a name");
+    assert!(named >= 95.0, "{notes:?}");
 }
