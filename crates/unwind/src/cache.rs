@@ -9,19 +9,25 @@ use std::cell::Cell;
 
 use dormouse_maps::{Cache, CacheStats};
 
-use crate::rule::PackedRule;
+use crate::rule::{FrameRule, PackedRule};
+use crate::short;
 use crate::table::TableRef;
 
-/// Places for addresses. With the ranges they take no more than a page.
-const PLACES: usize = 120;
+/// An address is in one of the places of its set, the one that was met last first. With the ranges
+/// they take no more than a page.
+const SETS: usize = 60;
+const WAYS: usize = 4;
 
-/// The upper bits of a key are the generation of the tables.
-const ADDRESS_BITS: u32 = 47;
+/// The bits of a place below the address: the number of its rule.
+const RULE_BITS: u32 = u16::BITS;
 
 /// The memory of one thread, which its signal handler uses.
 pub struct ThreadCache {
     pub(crate) ranges: Cache<TableRef>,
-    rules: [Cell<(u64, u64)>; PLACES],
+    /// Zero where there is none.
+    rules: [[Cell<u64>; WAYS]; SETS],
+    /// That of the tables by which the rules were found.
+    generation: Cell<u64>,
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
@@ -44,31 +50,40 @@ impl ThreadCache {
     pub const fn new() -> Self {
         Self {
             ranges: Cache::new(),
-            // The key of no address: the rule of address 0 is never asked for.
-            rules: [const { Cell::new((0, 0)) }; PLACES],
+            rules: [const { [const { Cell::new(0) }; WAYS] }; SETS],
+            generation: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
         }
     }
 
-    /// The rule of an address under a generation of the tables, from here or by `look`.
+    /// Forgets the rules of another generation of the tables than this one.
+    #[inline]
+    pub(crate) fn renew(&self, generation: u64) {
+        if self.generation.replace(generation) != generation {
+            self.rules.iter().flatten().for_each(|place| place.set(0));
+        }
+    }
+
+    /// The rule of an address, from here or by `look`.
     #[inline(always)]
-    pub(crate) fn rule(
-        &self,
-        address: u64,
-        generation: u64,
-        look: impl FnOnce() -> Option<PackedRule>,
-    ) -> Option<PackedRule> {
-        let key = address | generation << ADDRESS_BITS;
-        let place = &self.rules[place_of(address)];
-        let (known, rule) = place.get();
-        if known == key {
+    pub(crate) fn rule(&self, address: u64, look: impl FnOnce() -> Option<PackedRule>) -> Option<FrameRule> {
+        let set = &self.rules[set_of(address)];
+        let found = set.iter().position(|place| {
+            let known = place.get();
+            known >> RULE_BITS == address && known != 0
+        });
+        if let Some(way) = found {
             self.hits.set(self.hits.get() + 1);
-            return Some(PackedRule::of_bits(rule));
+            let known = set[way].get();
+            put_first(set, way, known);
+            return Some(short::rule(known as u16));
         }
         self.misses.set(self.misses.get() + 1);
-        let rule = look()?;
-        place.set((key, rule.bits()));
+        let rule = look()?.rule();
+        if let (Some(number), 0) = (short::number(rule), address >> (u64::BITS - RULE_BITS)) {
+            put_first(set, WAYS - 1, address << RULE_BITS | u64::from(number));
+        }
         Some(rule)
     }
 
@@ -77,7 +92,7 @@ impl ThreadCache {
     #[cfg(feature = "bench")]
     pub fn meet(&self, address: u64) -> bool {
         let hits = self.hits.get();
-        self.rule(address, 0, || Some(PackedRule::UNKNOWN));
+        self.rule(address, || Some(PackedRule::UNKNOWN));
         self.hits.get() > hits
     }
 
@@ -100,9 +115,73 @@ impl std::fmt::Debug for ThreadCache {
     }
 }
 
+/// Puts `known` into the first place, and those before `way` one place on.
 #[inline(always)]
-fn place_of(address: u64) -> usize {
+fn put_first(set: &[Cell<u64>; WAYS], way: usize, known: u64) {
+    let mut next = known;
+    for place in &set[..=way] {
+        next = place.replace(next);
+    }
+}
+
+#[inline(always)]
+fn set_of(address: u64) -> usize {
     // The upper half of a product with an odd number spreads addresses that differ in low bits.
     let hash = (address as u32).wrapping_mul(0x9e37_79b1);
-    ((u64::from(hash) * PLACES as u64) >> 32) as usize
+    ((u64::from(hash) * SETS as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(cache: &ThreadCache, address: u64) -> bool {
+        let hits = cache.counts().rules;
+        let rule = cache.rule(address, || PackedRule::new(FrameRule::LINK));
+        assert_eq!(rule, Some(FrameRule::LINK));
+        cache.counts().rules > hits
+    }
+
+    /// Addresses that share a set.
+    fn of_one_set() -> Vec<u64> {
+        (1..).filter(|&address| set_of(address) == 7).take(WAYS + 1).collect()
+    }
+
+    #[test]
+    fn the_addresses_met_last_stay() {
+        let cache = ThreadCache::new();
+        let all = of_one_set();
+        let (new, old) = all.split_last().unwrap();
+        assert!(old.iter().all(|&address| !look(&cache, address)));
+        assert!(look(&cache, old[0]));
+        // The second is now the one that was met longest ago.
+        assert!(!look(&cache, *new));
+        assert!(look(&cache, old[0]) && !look(&cache, old[1]));
+    }
+
+    #[test]
+    fn another_generation_has_none() {
+        let cache = ThreadCache::new();
+        cache.renew(1);
+        assert!(!look(&cache, 0x1000) && look(&cache, 0x1000));
+        cache.renew(1);
+        assert!(look(&cache, 0x1000));
+        cache.renew(2);
+        assert!(!look(&cache, 0x1000));
+    }
+
+    #[test]
+    fn no_address_is_taken_for_an_empty_place() {
+        let cache = ThreadCache::new();
+        assert!(!look(&cache, 0));
+        // Too high to be remembered.
+        assert!(!look(&cache, u64::MAX) && !look(&cache, u64::MAX));
+    }
+
+    #[test]
+    fn what_is_not_found_is_not_remembered() {
+        let cache = ThreadCache::new();
+        assert_eq!(cache.rule(0x1000, || None), None);
+        assert!(!look(&cache, 0x1000));
+    }
 }

@@ -25,6 +25,7 @@
 //! | `table` | [`RowTable`]: the rows of an object |
 //! | `tables` | [`UnwindTables`]: the objects of a process |
 //! | `process` | [`ProcessTables`]: tables that follow the mappings of a process |
+//! | `short` | rules in two bytes |
 //! | `cache`, `pool` | [`ThreadCache`]: the memory of a thread |
 //! | `published` | the tables of this process as walks find them |
 //! | [`own`] | the tables of this process, which learn |
@@ -58,6 +59,7 @@ mod pool;
 mod process;
 mod published;
 mod rule;
+mod short;
 mod table;
 mod tables;
 mod walk;

@@ -168,7 +168,7 @@ impl CallerRule {
 /// these two are relative to the register, whether the caller's frame pointer is on the stack, the
 /// byte of a stub (four), and whether the return address is in its register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct PackedRule(u64);
+pub(crate) struct PackedRule(pub(crate) u64);
 
 /// The kinds of packed rules; the low bits of those that lead to a caller are flags.
 const OUTERMOST: u64 = 1;
@@ -252,14 +252,6 @@ impl PackedRule {
     fn distance(self, shift: u32, bits: u32) -> i32 {
         let above = u64::BITS - bits;
         ((self.0 << (above - shift)) as i64 >> above) as i32 * WORD as i32
-    }
-
-    pub(crate) fn bits(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn of_bits(bits: u64) -> Self {
-        Self(bits)
     }
 }
 

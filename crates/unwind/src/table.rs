@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     fn rule(number: u64) -> PackedRule {
-        PackedRule::of_bits(number)
+        PackedRule(number)
     }
 
     fn learn(table: &mut Learning, rows: &[(u64, u64)], end: u64) -> Option<()> {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn functions_are_learned_in_any_order() {
         let mut table = Learning::new(0x1000..0x2000).unwrap();
-        let at = |table: &Learning, address| table.table().packed(address).map(PackedRule::bits);
+        let at = |table: &Learning, address| table.table().packed(address).map(|rule| rule.0);
         assert_eq!(at(&table, 0x1000), None);
         learn(&mut table, &[(0x1400, 1), (0x1404, 2)], 0x1410).unwrap();
         learn(&mut table, &[(0x1000, 3)], 0x1010).unwrap();

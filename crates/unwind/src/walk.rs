@@ -21,6 +21,7 @@ use crate::arch::{self, RED_ZONE};
 use crate::cache::ThreadCache;
 use crate::frames;
 use crate::published::{CODE, generation, miss, search};
+use crate::rule::PackedRule;
 use crate::rule::{CallFrame, CallerStep, FrameRule};
 
 /// A word on the stack.
@@ -141,7 +142,10 @@ fn walk_by(
     mut read: impl FnMut(usize) -> Option<usize>,
     mut take: impl FnMut(CallFrame) -> bool,
 ) -> Walk {
-    let generation = generation();
+    // Before the map is held.
+    if let Some(cache) = cache {
+        cache.renew(generation());
+    }
     let (mut last, mut is_first) = (from, true);
     let by_tables = CODE.hold(|code| {
         loop {
@@ -150,10 +154,10 @@ fn walk_by(
             }
             let address = last.instruction as u64;
             let rule = match cache {
-                Some(cache) => cache.rule(address, generation, || search(&code, Some(cache), address)),
-                None => search(&code, None, address),
+                Some(cache) => cache.rule(address, || search(&code, Some(cache), address)),
+                None => search(&code, None, address).map(PackedRule::rule),
             };
-            let rule = rule?.rule();
+            let rule = rule?;
             match rule.caller(last, &mut read) {
                 CallerStep::Found(caller) => (last, is_first) = (caller, false),
                 CallerStep::Outermost => return Some(WalkEnd::Outermost),

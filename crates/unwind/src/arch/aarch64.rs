@@ -3,6 +3,7 @@
 use dormouse_sys::stack::CallFrame;
 
 use super::SignalFrame;
+use crate::rule::SavedAt;
 
 /// The frame pointer, `x29`.
 pub const FRAME: u64 = 29;
@@ -45,4 +46,18 @@ pub fn return_place(of: CallFrame, caller: CallFrame) -> usize {
     // Behind the caller's frame pointer, to which its own one points.
     let place = of.frame.wrapping_add(size_of::<usize>());
     if (of.stack..caller.stack).contains(&place) { place } else { caller.stack - size_of::<usize>() }
+}
+
+/// Where the return address and the caller's frame pointer are, by a number from 0 to 15, in a
+/// function whose frame has this length: both in their registers, the return address above the
+/// frame pointer, or the return address alone.
+#[inline(always)]
+pub(crate) fn shape(shape: u16, distance: i32) -> (SavedAt, Option<SavedAt>) {
+    let pair = |at: i32| (SavedAt::Caller(at + 8), Some(SavedAt::Caller(at)));
+    match i32::from(shape) {
+        0 => (SavedAt::Link, None),
+        1 => pair(-distance),
+        alone @ 2..4 => (SavedAt::Caller(-8 * (alone - 1)), None),
+        pairs => pair(-16 * (pairs - 3)),
+    }
 }

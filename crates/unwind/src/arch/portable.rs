@@ -3,6 +3,7 @@
 use dormouse_sys::stack::CallFrame;
 
 use super::SignalFrame;
+use crate::rule::SavedAt;
 
 /// No register has this number: each rule is unknown.
 pub const FRAME: u64 = u64::MAX;
@@ -35,4 +36,9 @@ pub(crate) fn ends_handlers(_: [u8; 8]) -> Option<SignalFrame> {
 #[inline(always)]
 pub fn return_place(_: CallFrame, caller: CallFrame) -> usize {
     caller.stack
+}
+
+/// Where the return address and the caller's frame pointer are: nothing is known.
+pub(crate) fn shape(_: u16, _: i32) -> (SavedAt, Option<SavedAt>) {
+    (SavedAt::Link, None)
 }

@@ -3,6 +3,7 @@
 use dormouse_sys::stack::CallFrame;
 
 use super::SignalFrame;
+use crate::rule::SavedAt;
 
 /// The frame pointer.
 pub const FRAME: u64 = 6;
@@ -36,4 +37,13 @@ pub(crate) fn ends_handlers(_: [u8; 8]) -> Option<SignalFrame> {
 #[inline(always)]
 pub fn return_place(_: CallFrame, caller: CallFrame) -> usize {
     caller.stack.wrapping_sub(size_of::<usize>())
+}
+
+/// Where the return address and the caller's frame pointer are below the caller's frame, by a
+/// number from 0 to 15: the frame pointer is in its register, or that many words below the return
+/// address.
+#[inline(always)]
+pub(crate) fn shape(shape: u16, _: i32) -> (SavedAt, Option<SavedAt>) {
+    let words = i32::from(shape);
+    (SavedAt::Caller(-8), (words != 0).then_some(SavedAt::Caller(-8 - 8 * words)))
 }
