@@ -37,10 +37,10 @@ use std::task::{Context, Poll};
 use ::actix_web::body::{BodySize, MessageBody};
 use ::actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use ::actix_web::error::Error;
-use ::actix_web::http::Method;
+use ::actix_web::http::{Method, Version};
 use ::actix_web::web::Bytes;
 
-use super::body::{NO_BODY, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body};
+use super::body::{NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body};
 use super::groups::Groups;
 use crate::core::task::Task;
 
@@ -128,9 +128,9 @@ where
         let GroupMiddleware { name, groups } = &self.middleware;
         let mut task = groups.named(&name(&request)).task();
         task.call(|| None);
-        let is_head = request.method() == Method::HEAD;
+        let sending = Sending::new(request.method() == Method::HEAD, request.version() >= Version::HTTP_2);
         let future = task.run(|| self.inner.call(request));
-        GroupResponse::new(task, future, is_head)
+        GroupResponse::new(task, future, sending)
     }
 }
 
@@ -140,7 +140,7 @@ impl<B: MessageBody> ServerResponse<Error> for ServiceResponse<B> {
     fn charged(
         answer: Result<Self, Error>,
         mut task: Option<Task>,
-        is_head: bool,
+        sending: Sending,
     ) -> Result<Self::Grouped, Error> {
         let status = match &answer {
             Ok(response) => response.status(),
@@ -153,12 +153,12 @@ impl<B: MessageBody> ServerResponse<Error> for ServiceResponse<B> {
         answer.map(|response| {
             response.map_body(|_, body| {
                 let left = match body.size() {
-                    _ if is_head || has_no_body(status) => NO_BODY,
+                    _ if sending == Sending::Nothing || has_no_body(status) => NO_BODY,
                     BodySize::None => NO_BODY,
                     BodySize::Sized(length) => length,
                     BodySize::Stream => UNKNOWN_LENGTH,
                 };
-                GroupBody::new(body, task, left)
+                GroupBody::new(body, task, left, sending)
             })
         })
     }
@@ -168,7 +168,11 @@ impl<B: MessageBody> MessageBody for GroupBody<B> {
     type Error = B::Error;
 
     fn size(&self) -> BodySize {
-        self.inner().map_or(BodySize::None, B::size)
+        let size = self.inner().map_or(BodySize::None, B::size);
+        if !size.is_eof() {
+            self.is_asked_for();
+        }
+        size
     }
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, B::Error>>> {

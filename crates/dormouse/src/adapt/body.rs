@@ -2,9 +2,7 @@
 //! server.
 
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
-#[cfg(feature = "tower")]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
@@ -23,7 +21,7 @@ pin_project! {
         future: Option<F>,
         // `None` once the body has it.
         task: Option<Task>,
-        is_head: bool,
+        sending: Sending,
     }
 
     impl<F> PinnedDrop for GroupResponse<F> {
@@ -42,15 +40,36 @@ pub trait ServerResponse<E>: Sized {
     /// The response with a body that is charged.
     type Grouped;
 
-    /// Lets the task pay for the body, and end as the answer says. `is_head`: the server sends no
-    /// body.
-    fn charged(answer: Result<Self, E>, task: Option<Task>, is_head: bool) -> Result<Self::Grouped, E>;
+    /// Lets the task pay for the body, and end as the answer says.
+    fn charged(answer: Result<Self, E>, task: Option<Task>, sending: Sending) -> Result<Self::Grouped, E>;
 }
 
 impl<F> GroupResponse<F> {
-    /// `is_head`: the request's method is HEAD.
-    pub(super) fn new(task: Task, future: F, is_head: bool) -> Self {
-        Self { future: Some(future), task: Some(task), is_head }
+    pub(super) fn new(task: Task, future: F, sending: Sending) -> Self {
+        Self { future: Some(future), task: Some(task), sending }
+    }
+}
+
+/// How the server sends the body of a response, as its request shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    /// Not at all: the method is HEAD.
+    Nothing,
+    /// With the head (HTTP/1). A server that asks for no frame sends no body, because of the status
+    /// that a layer has set.
+    WithHead,
+    /// Once the client's window has room (HTTP/2), after it has asked whether there is a body.
+    WithinWindow,
+}
+
+impl Sending {
+    #[inline]
+    pub(super) fn new(is_head: bool, has_windows: bool) -> Self {
+        match (is_head, has_windows) {
+            (true, _) => Self::Nothing,
+            (false, false) => Self::WithHead,
+            (false, true) => Self::WithinWindow,
+        }
     }
 }
 
@@ -98,7 +117,7 @@ where
         let answer = ready!(task.poll(this.future, cx));
         responded(task.group());
         let task = this.task.take();
-        Poll::Ready(A::charged(answer, task, *this.is_head))
+        Poll::Ready(A::charged(answer, task, *this.sending))
     }
 }
 
@@ -115,8 +134,8 @@ pin_project! {
         task: Option<Task>,
         // The bytes that are still to come.
         left: u64,
-        // Whether somebody has asked for a frame, or whether there are any: a server does both
-        // before it sends the body.
+        sending: Sending,
+        // Whether the server has begun to send the body.
         is_taken: AtomicBool,
     }
 
@@ -137,18 +156,15 @@ pin_project! {
 
 impl<B> GroupBody<B> {
     /// A body of `left` bytes.
-    pub(super) fn new(body: B, task: Option<Task>, left: u64) -> Self {
-        Self { body: Some(body), task, left, is_taken: AtomicBool::new(false) }
+    pub(super) fn new(body: B, task: Option<Task>, left: u64, sending: Sending) -> Self {
+        Self { body: Some(body), task, left, sending, is_taken: AtomicBool::new(false) }
     }
 
-    /// Whether nothing is left, for somebody who asks before sending the rest.
-    #[cfg(feature = "tower")]
-    pub(super) fn has_ended(&self, has_ended: impl FnOnce(&B) -> bool) -> bool {
-        let has_ended = self.body.as_ref().is_none_or(has_ended);
-        if !has_ended {
+    /// The server has asked how much is left, and it was not nothing.
+    pub(super) fn is_asked_for(&self) {
+        if self.sending == Sending::WithinWindow {
             self.is_taken.store(true, Ordering::Relaxed);
         }
-        has_ended
     }
 
     /// The body, until its end.

@@ -25,6 +25,7 @@ async fn around(response: Response<Body>) -> Response<Body> {
     let how = response.headers().get("x-layer").map(|how| how.to_str().unwrap().to_owned());
     match how.as_deref() {
         Some("not-modified") => StatusCode::NOT_MODIFIED.into_response(),
+        Some("not-modified-kept") => (StatusCode::NOT_MODIFIED, response.into_body()).into_response(),
         Some("replaces") => "another page".into_response(),
         Some("reads") => to_bytes(response.into_body(), 100).await.unwrap().into_response(),
         Some("wraps") => Body::from_stream(response.into_body().into_data_stream()).into_response(),
@@ -40,6 +41,7 @@ fn served(runtime: &Runtime) -> SocketAddr {
         .route("/whole", get(async || "tea"))
         .route("/unread", get(body(|| streamed([Ok("t"), Ok("ea")]))))
         .route("/not-modified", get(layered("not-modified")))
+        .route("/kept", get(layered("not-modified-kept")))
         .route("/replaced", get(layered("replaces")))
         .route("/missing", get(async || response(404, &[("x-layer", "replaces")], "no".into())))
         .route("/read", get(layered("reads")))
@@ -100,10 +102,11 @@ fn call(address: SocketAddr, request: &str, client: Client) {
 
 type Call = (&'static str, Client, fn(&mut OutcomesRow) -> &mut u64);
 
-const CALLS: [Call; 13] = [
+const CALLS: [Call; 14] = [
     ("GET /whole", Client::Reads, |of| &mut of.completed),
     ("HEAD /whole", Client::Reads, |of| &mut of.completed),
     ("GET /not-modified", Client::Reads, |of| &mut of.completed),
+    ("GET /kept", Client::Reads, |of| &mut of.completed),
     ("GET /replaced", Client::Reads, |of| &mut of.completed),
     ("GET /missing", Client::Reads, |of| &mut of.client_error),
     ("GET /read", Client::Reads, |of| &mut of.completed),

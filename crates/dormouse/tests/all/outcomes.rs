@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, Response, StatusCode, header::CONTENT_LENGTH};
+use axum::http::{HeaderMap, Response, StatusCode, Version, header::CONTENT_LENGTH};
 use axum::routing::get;
 use dormouse::tower::GroupLayer;
 use dormouse::{Group, OutcomesRow, Waiting};
@@ -226,15 +226,17 @@ enum Read {
     All,
     /// A frame, and then the client is gone.
     One,
-    /// The client is gone before the first frame.
+    /// The client of HTTP/2 is gone before the first frame.
     Begun,
+    /// By HTTP/1 the server asks how much there is, and sends no body: a layer has set a status.
+    Kept,
     /// Another layer drops it.
     Nothing,
 }
 
 type Case = (&'static str, fn() -> Response<Body>, Read, fn(&mut OutcomesRow) -> &mut u64);
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 21] = [
     ("200", || response(200, &[], "tea".into()), Read::All, |of| &mut of.completed),
     ("200, empty", || response(200, &[], Body::empty()), Read::Nothing, |of| &mut of.completed),
     (
@@ -250,6 +252,7 @@ const CASES: [Case; 20] = [
     ("500", || response(500, &[], "no".into()), Read::All, |of| &mut of.error),
     ("cut off", || response(200, &[], streamed([Ok("t"), Ok("ea")])), Read::One, |of| &mut of.cancelled),
     ("unsent", || response(200, &[], "tea".into()), Read::Begun, |of| &mut of.cancelled),
+    ("kept", || response(200, &[], "tea".into()), Read::Kept, |of| &mut of.completed),
     ("replaced", || response(200, &[], "tea".into()), Read::Nothing, |of| &mut of.completed),
     ("404, replaced", || response(404, &[], streamed([Ok("no")])), Read::Nothing, |of| &mut of.client_error),
     (
@@ -289,13 +292,15 @@ fn responses_end_as_status_and_body_say() {
         let service = service_fn(move |_: Request| ready(Ok::<_, Infallible>(answer())));
         let service = GroupLayer::new(move |_: &Request| name.into()).layer(service);
         for _ in 0..each() {
-            let served = service.clone().oneshot(Request::new(Body::empty()));
+            let mut request = Request::new(Body::empty());
+            *request.version_mut() = if read == Read::Begun { Version::HTTP_2 } else { Version::HTTP_11 };
+            let served = service.clone().oneshot(request);
             runtime.block_on(async {
                 let body = Body::new(served.await.unwrap().into_body());
                 match read {
                     Read::All => drop(to_bytes(body, 100).await),
                     Read::One => drop(body.into_data_stream().next().await),
-                    Read::Begun => assert!(!body.is_end_stream()),
+                    Read::Begun | Read::Kept => assert!(!body.is_end_stream()),
                     Read::Nothing => {}
                 }
             });

@@ -9,7 +9,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use actix_web::body::{self, MessageBody as _};
+use actix_web::body::{self, BodySize, MessageBody as _};
+use actix_web::http::Version;
 use actix_web::{App, HttpResponse, test, web};
 use axum::Router;
 use axum::body::Body;
@@ -223,6 +224,8 @@ fn requests_of_actix_end_as_they_do() {
             .route("/served", web::get().to(async || "tea"))
             .route("/streamed", web::get().to(streams))
             .route("/cut", web::get().to(streams))
+            .route("/unread", web::get().to(streams))
+            .route("/replaced", web::get().to(streams))
             .route("/refuses", web::get().to(refuses))
             .route("/waits", web::get().to(async || std::future::pending::<&str>().await))
             .route("/panics", web::get().to(async || -> &str { panic!("on purpose") }));
@@ -236,6 +239,12 @@ fn requests_of_actix_end_as_they_do() {
             let mut body = Box::pin(call("/cut").await.into_body());
             assert!(poll_fn(|cx| body.as_mut().poll_next(cx)).await.is_some());
             drop(body);
+            // By HTTP/2 the server asks for the size first, and sends the head: the client is gone.
+            let by_2 = |path| test::TestRequest::get().uri(path).version(Version::HTTP_2).to_request();
+            let unread = test::call_service(&app, by_2("/unread")).await;
+            assert_eq!(unread.response().body().size(), BodySize::Stream);
+            drop(unread);
+            drop(test::call_service(&app, by_2("/replaced")).await);
             assert!(tokio::time::timeout(Duration::from_millis(1), call("/waits")).await.is_err());
             let mut panics = Box::pin(call("/panics"));
             let poll = poll_fn(|cx| {
@@ -252,6 +261,8 @@ fn requests_of_actix_end_as_they_do() {
         ("actix /refuses", OutcomesRow { error: n, ..none() }),
         ("actix /missing", OutcomesRow { client_error: n, ..none() }),
         ("actix /cut", OutcomesRow { cancelled: n, ..none() }),
+        ("actix /unread", OutcomesRow { cancelled: n, ..none() }),
+        ("actix /replaced", OutcomesRow { completed: n, ..none() }),
         ("actix /waits", OutcomesRow { cancelled: n, ..none() }),
         ("actix /panics", OutcomesRow { panicked: n, ..none() }),
     ] {

@@ -9,12 +9,12 @@ use std::task::{Context, Poll, ready};
 use ::axum::body::Body;
 use ::axum::extract::Request;
 use ::axum::handler::Handler;
-use ::axum::http::Method;
 use ::axum::response::Response;
 use pin_project_lite::pin_project;
 
-use crate::adapt::body::ServerResponse;
+use crate::adapt::body::{Sending, ServerResponse};
 use crate::adapt::responded::responded;
+use crate::adapt::tower::sending;
 use crate::core::group::Group;
 use crate::core::task::{Task, poll_to_its_end};
 
@@ -58,9 +58,9 @@ where
     type Future = GroupHandlerFuture<H, T, S>;
 
     fn call(self, request: Request, state: S) -> Self::Future {
-        let (is_head, task) = (request.method() == Method::HEAD, Some(self.group.request()));
+        let (sending, task) = (sending(&request), Some(self.group.request()));
         let call = Some((self.handler, request, state));
-        GroupHandlerFuture { call, future: None, task, is_head, arguments: PhantomData }
+        GroupHandlerFuture { call, future: None, task, sending, arguments: PhantomData }
     }
 }
 
@@ -75,7 +75,7 @@ pin_project! {
         future: Option<H::Future>,
         // `None` once the body has it.
         task: Option<Task>,
-        is_head: bool,
+        sending: Sending,
         arguments: PhantomData<fn() -> T>,
     }
 
@@ -116,7 +116,7 @@ impl<H: Handler<T, S>, T, S> Future for GroupHandlerFuture<H, T, S> {
         }));
         responded(task.group());
         let task = this.task.take();
-        let Ok(response) = Response::charged(Ok::<_, Infallible>(response), task, *this.is_head);
+        let Ok(response) = Response::charged(Ok::<_, Infallible>(response), task, *this.sending);
         Poll::Ready(response.map(Body::new))
     }
 }

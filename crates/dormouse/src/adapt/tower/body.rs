@@ -5,10 +5,12 @@ use std::task::{Context, Poll};
 
 use bytes::Buf;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 
-use super::super::body::{GroupBody, NO_BODY, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body};
+use super::super::body::{
+    GroupBody, NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body,
+};
 use crate::core::ends::Ending;
 use crate::core::task::Task;
 
@@ -19,14 +21,18 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
     type Grouped = Response<GroupBody<B>>;
 
     #[inline]
-    fn charged(answer: Result<Self, E>, mut task: Option<Task>, is_head: bool) -> Result<Self::Grouped, E> {
+    fn charged(
+        answer: Result<Self, E>,
+        mut task: Option<Task>,
+        sending: Sending,
+    ) -> Result<Self::Grouped, E> {
         match answer {
             Ok(response) => {
-                let left = if is_head { NO_BODY } else { length(&response) };
+                let left = if sending == Sending::Nothing { NO_BODY } else { length(&response) };
                 if let Some(task) = &mut task {
                     task.ends(ending(&response, left));
                 }
-                Ok(response.map(|body| GroupBody::new(body, task, left)))
+                Ok(response.map(|body| GroupBody::new(body, task, left, sending)))
             }
             Err(error) => {
                 if let Some(task) = &mut task {
@@ -36,6 +42,12 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
             }
         }
     }
+}
+
+/// How the server sends the body of the response to this request.
+#[inline]
+pub(in crate::adapt) fn sending<R>(request: &Request<R>) -> Sending {
+    Sending::new(request.method() == Method::HEAD, request.version() >= Version::HTTP_2)
 }
 
 /// How long the body is. Whether it has ended is asked last, because a layer of ours inside counts
@@ -96,7 +108,11 @@ impl<B: Body> Body for GroupBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.has_ended(Body::is_end_stream)
+        let has_ended = self.inner().is_none_or(B::is_end_stream);
+        if !has_ended {
+            self.is_asked_for();
+        }
+        has_ended
     }
 
     fn size_hint(&self) -> SizeHint {

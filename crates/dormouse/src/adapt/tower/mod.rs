@@ -44,7 +44,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -54,6 +54,8 @@ use super::cloned::ClonedFor;
 use super::groups::Groups;
 use crate::core::results::InstrumentedResult;
 use crate::core::task::Task;
+
+pub(super) use self::body::sending;
 
 pub use self::answered::Answered;
 pub use self::caller::{Traceparent, Untraced};
@@ -206,9 +208,9 @@ where
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
         let mut task = self.layer.task(&request, &mut self.cloned_for);
-        let is_head = request.method() == Method::HEAD;
+        let sending = sending(&request);
         let response = task.run(|| self.inner.call(request));
-        GroupResponse::new(task, response, is_head)
+        GroupResponse::new(task, response, sending)
     }
 }
 
