@@ -11,7 +11,7 @@ const XTASK: &str = "xtask";
 
 /// The dependencies that each crate may have, of ours. A crate that is not here has no place in the
 /// plan yet.
-const PLAN: [(&str, &[&str]); 25] = [
+const PLAN: [(&str, &[&str]); 26] = [
     (TESTKIT, &[]),
     (XTASK, &[]),
     // Its services use the processor by the testkit.
@@ -52,6 +52,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-unwind",
         ],
     ),
+    ("dormouse-locks", &["dormouse-sys", "dormouse-keys", "dormouse-clock", "dormouse-statistics"]),
     ("dormouse-macros", &[]),
     ("dormouse-metrics", &["dormouse-encode"]),
     (
@@ -64,6 +65,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-clock",
             "dormouse-encode",
             "dormouse-events",
+            "dormouse-locks",
             "dormouse-macros",
             "dormouse-maps",
             "dormouse-metrics",
@@ -87,6 +89,7 @@ const PLAN: [(&str, &[&str]); 25] = [
             "dormouse-clock",
             "dormouse-events",
             "dormouse-keys",
+            "dormouse-locks",
             "dormouse-maps",
             "dormouse-profile",
             "dormouse-protocol",

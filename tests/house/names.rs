@@ -8,9 +8,26 @@ use crate::source::{crates, files, is_for_tests, short, workspace};
 
 /// Names that crates have for the same idea. The facade's task of a group is the task of a context,
 /// its watch the breakpoints' watch, counted per group; the API of libraries has the facade's
-/// words.
-const SHARED: [&str; 9] =
-    ["Error", "Entry", "Task", "Watch", "Entered", "Group", "Key", "Probe", "StaticKey"];
+/// words. A lock has the name of the one whose face it has: std's, `parking_lot`'s, tokio's.
+const SHARED: [&str; 17] = [
+    "Error",
+    "Entry",
+    "Task",
+    "Watch",
+    "Entered",
+    "Group",
+    "Key",
+    "Probe",
+    "StaticKey",
+    "Condvar",
+    "Mutex",
+    "MutexGuard",
+    "RwLock",
+    "RwLockReadGuard",
+    "RwLockWriteGuard",
+    "Semaphore",
+    "SemaphorePermit",
+];
 
 fn types(items: &[Item], of: &mut Vec<String>) {
     for item in items {

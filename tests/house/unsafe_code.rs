@@ -17,7 +17,7 @@ const PAGE: &str = "docs/unsafe.md";
 const BEGIN: &str = "<!-- generated from the sources: DORMOUSE_BLESS=1 -->\n";
 
 /// When a service has the code of a crate. The demo, the bench and the tests embed nothing.
-const EMBEDDED: [(&str, &str); 13] = [
+const EMBEDDED: [(&str, &str); 14] = [
     ("api", "always, and libraries without dormouse"),
     ("breakpoints", "always"),
     ("capi", "the C library"),
@@ -26,6 +26,7 @@ const EMBEDDED: [(&str, &str); 13] = [
     ("dormouse", "always"),
     ("events", "always"),
     ("keys", "always"),
+    ("locks", "always; `parking_lot`'s faces with `locks`, tokio's with `tokio`"),
     ("maps", "always; the readers of files with `symbols`"),
     ("profile", "always"),
     ("sys", "always"),

@@ -62,12 +62,13 @@ const CRATES_OF_OTHERS: [&str; 35] = [
 const OF_LANGUAGE: [&str; 3] = ["core", "std", "alloc"];
 
 /// The crates of dormouse that are in a service.
-const CRATES_OF_DORMOUSE: [&str; 12] = [
+const CRATES_OF_DORMOUSE: [&str; 13] = [
     "dormouse",
     "dormouse_breakpoints",
     "dormouse_clock",
     "dormouse_events",
     "dormouse_keys",
+    "dormouse_locks",
     "dormouse_macros",
     "dormouse_maps",
     "dormouse_metrics",

@@ -97,6 +97,7 @@ pub mod sync;
 pub mod thread;
 mod trap_types;
 pub mod underway;
+pub mod zeroed;
 
 pub use capability::{Capability, State};
 pub use likeness::likeness;

@@ -5,7 +5,6 @@
 //! | module | is |
 //! |---|---|
 //! | `primitive` | atomics, or loom's |
-//! | `memory` | zeroed memory of the kernel's, which never goes |
 //! | [`buckets`], `counts` | durations in exponential buckets, and how many of each |
 //! | `cells` | tables without locks, and sums in them |
 //! | `share` | who uses a slot, and the runtime's waker in it |
@@ -58,7 +57,6 @@ mod cpu;
 mod exemplars;
 mod known;
 mod living;
-mod memory;
 mod part;
 mod place_times;
 pub mod places;
@@ -86,12 +84,13 @@ pub use arrival::{Arrival, QueueTimes};
 pub use cancelled::{Cancellation, CancelledFor, Waited};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
+pub(crate) use dormouse_sys::zeroed as memory;
+pub use dormouse_sys::zeroed::mapped_bytes;
 pub use exemplars::{Exemplar, exemplars};
 pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,
 };
-pub use memory::mapped_bytes;
 pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::{Placing, forget_old_cancelled, read_cancelled};

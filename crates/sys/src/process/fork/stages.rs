@@ -65,6 +65,8 @@ pub enum Phase {
     Lines,
     /// Reset: the number of the run to which times of tasks belong, and what threads have added up.
     Waits,
+    /// Reset: the holders of locks, and the waits for them.
+    Locks,
     /// Reset: the stacks at which tasks wait.
     Places,
     /// Reset: the cells that each thread adds to.

@@ -29,14 +29,14 @@ pub fn mapped_bytes() -> usize {
 /// # Safety
 ///
 /// That is so.
-pub(crate) unsafe trait Zeroed: Sync + 'static {}
+pub unsafe trait Zeroed: Sync + 'static {}
 
 /// The place of `count` values, all of them zero; `None` if the kernel has no memory.
 ///
 /// # Cost
 ///
 /// A system call.
-pub(crate) fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
+pub fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
     let size = count * size_of::<T>();
     // SAFETY: a new mapping, wherever the kernel likes.
     let start = unsafe {
@@ -50,7 +50,7 @@ pub(crate) fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
 
 /// Puts a mapping into its place, unless a handler of this thread, or another thread, was quicker:
 /// false then, and it is gone.
-pub(crate) fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
+pub fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
     let start = made.cast::<T>().as_ptr();
     // Release: other threads find it whole.
     let is_put = place.compare_exchange(ptr::null_mut(), start, Ordering::Release, Ordering::Relaxed).is_ok();

@@ -1,0 +1,65 @@
+//! Locks that show who holds them, who waits for them, since when, and at which line, while
+//! somebody asks.
+//!
+//! Each lock here is a lock of std's, of `parking_lot`'s or of tokio's, with the same functions,
+//! and not a byte larger. While nobody asks, to take a lock costs one sleeping instruction more.
+//! While somebody asks (a [`LockTimes`] lives), the thread that takes a lock is noted in a table by
+//! the lock's address, with its task, its group and the line. Waits and holds are added up by line
+//! and group.
+//!
+//! Each line depends only on those above it.
+//!
+//! | module | is |
+//! |---|---|
+//! | `primitive` | atomics, or loom's |
+//! | [`LockKind`] | a mutex, a reader, a writer, a permit, a once |
+//! | `table` | holders and those who wait, by address |
+//! | `row`, `rows` | what each thread has added up, by line and group |
+//! | `run` | the key, and the runs in which locks are noted |
+//! | `note` | the notes of a thread |
+//! | [`LockTimes`] | locks are noted as long as one lives |
+//! | [`read_locks`], [`lock_holders`], [`lock_waiters`], [`lock_cycles`] | what readers find |
+//! | [`Mutex`], [`RwLock`], [`Condvar`], [`Once`], [`Semaphore`] | faces like std's |
+//! | [`parking_lot`], [`tokio`] | faces like theirs |
+//!
+//! # Things it does not do
+//!
+//! A lock that was taken before somebody asked has no holder here; a thread that waits for it says
+//! so. Locks of other types are not seen. A guard that is forgotten holds its lock for ever, as
+//! it does without this.
+
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
+#![deny(unsafe_code)]
+
+mod condvar;
+mod kind;
+mod mutex;
+mod note;
+mod once;
+#[cfg(feature = "parking-lot")]
+pub mod parking_lot;
+mod primitive;
+mod read;
+mod row;
+mod rows;
+mod run;
+mod rwlock;
+mod semaphore;
+mod table;
+mod times;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+pub use condvar::Condvar;
+pub use kind::LockKind;
+pub use mutex::{Mutex, MutexGuard};
+pub use once::Once;
+pub use read::{
+    Blocked, LockPlace, LockRow, LockUser, LongestWait, lock_cycles, lock_holders, lock_holders_at,
+    lock_rows, lock_waiters, read_locks,
+};
+pub use row::{LockDurations, LockHolder};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use semaphore::{Semaphore, SemaphorePermit};
+pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, WaitTimeoutResult};
+pub use times::{Holds, LockTimes, capability, forget_gap, is_on, lost};

@@ -1,0 +1,3 @@
+//! The atomics of what loom checks here.
+
+dormouse_sys::atomics!(AtomicU32, AtomicU64, AtomicUsize, fence);

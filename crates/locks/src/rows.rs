@@ -1,0 +1,272 @@
+//! The rows of each thread: one for each line that takes locks, and each group.
+//!
+//! A thread writes only rows of its own. The next thread in its block goes on with them, so nothing
+//! is lost when threads end.
+//!
+//! # Memory
+//!
+//! A row takes 3 KB, mapped at its first use, and there are [`MOST`] at most. Lines, groups and
+//! threads beyond are not noted; that is counted.
+//!
+//! # Invariants
+//!
+//! 1. A row's line is written before the row is published, and never changes.
+//! 2. Only the thread that has a shelf's block writes the shelf and the numbers of its rows.
+//! 3. Rows and shelves stay where they are. A forked child has none.
+//!
+//! # Async-signal-safety
+//!
+//! A handler must not take locks that are noted.
+//!
+//! # Safety
+//!
+//! The unsafe code makes references to mappings that stay, and writes to one that no other code has
+//! seen.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::panic::Location;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use dormouse_sys::process::identity;
+use dormouse_sys::thread::{self, Current, MAX_THREADS, ThreadBlock};
+use dormouse_sys::zeroed::{self, Zeroed};
+
+use crate::kind::LockKind;
+use crate::row::Row;
+
+/// The rows of a process: some 24 MB.
+pub(crate) const MOST: usize = 8192;
+
+/// The rows of a thread: pairs of a line and a group.
+const OWN: usize = 256;
+
+/// How far from its hash a row may lie.
+const REACH: usize = 16;
+
+// SAFETY: atomics and numbers, for which zeros are values.
+unsafe impl Zeroed for Row {}
+
+/// The rows of one thread.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Shelf {
+    index: AtomicUsize,
+    tid: AtomicUsize,
+    /// The lock that the thread has begun to take, or has left, last; mixed with the run.
+    last: AtomicUsize,
+    rows: [AtomicPtr<Row>; OWN],
+}
+
+// SAFETY: atomics alone.
+unsafe impl Zeroed for Shelf {}
+
+static SHELVES: [AtomicPtr<Shelf>; MAX_THREADS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_THREADS];
+static ROWS: [AtomicPtr<Row>; MOST] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST];
+static MADE: AtomicUsize = AtomicUsize::new(0);
+/// The kernel has refused memory once: threads do not ask it again and again.
+static HAS_NO_MEMORY: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static HERE: Cell<Option<(&'static Shelf, &'static ThreadBlock)>> = const { Cell::new(None) };
+}
+
+/// The calling thread, as far as locks are concerned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Here {
+    pub(crate) shelf: &'static Shelf,
+    block: &'static ThreadBlock,
+}
+
+impl Here {
+    /// `None` where there is no memory, or no block for the thread.
+    #[inline]
+    pub(crate) fn current() -> Option<Self> {
+        match HERE.get() {
+            Some((shelf, block)) => Some(Self { shelf, block }),
+            None => arrive(),
+        }
+    }
+
+    /// The task that the thread is in, and its group.
+    #[inline]
+    pub(crate) fn task(self) -> Current {
+        self.block.own_current()
+    }
+}
+
+#[cold]
+fn arrive() -> Option<Here> {
+    let block = thread::current().filter(|_| thread::on_thread_exit(depart))?;
+    let place = &SHELVES[block.index()];
+    if place.load(Ordering::Acquire).is_null() {
+        zeroed::put(place, map::<Shelf>()?);
+    }
+    let shelf = at(place)?;
+    shelf.index.store(block.index(), Ordering::Relaxed);
+    shelf.tid.store(identity::tid() as usize, Ordering::Relaxed);
+    shelf.last.store(0, Ordering::Relaxed);
+    HERE.set(Some((shelf, block)));
+    Some(Here { shelf, block })
+}
+
+fn depart() {
+    HERE.set(None);
+}
+
+/// In a forked child: no thread has a shelf.
+pub(crate) fn forget() {
+    HERE.set(None);
+    // Looked at first: what is written to is copied.
+    for place in SHELVES.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()) {
+        place.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+    for place in ROWS.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()) {
+        place.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+    MADE.store(0, Ordering::Relaxed);
+    HAS_NO_MEMORY.store(false, Ordering::Relaxed);
+}
+
+#[inline]
+fn at<T: Zeroed>(place: &AtomicPtr<T>) -> Option<&'static T> {
+    // SAFETY: null, or a mapping that stays (invariant 3). Acquire: pairs with the exchange in
+    // `put`, and with the stores in `make`.
+    unsafe { place.load(Ordering::Acquire).as_ref() }
+}
+
+fn map<T: Zeroed>() -> Option<ptr::NonNull<[T]>> {
+    if HAS_NO_MEMORY.load(Ordering::Relaxed) {
+        return None;
+    }
+    let made = zeroed::map(1);
+    if made.is_none() {
+        HAS_NO_MEMORY.store(true, Ordering::Relaxed);
+    }
+    made
+}
+
+/// The row with this number.
+#[inline]
+pub(crate) fn row(number: u32) -> Option<&'static Row> {
+    ROWS.get(number as usize).and_then(at)
+}
+
+/// All rows.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS[..made()].iter().filter_map(at)
+}
+
+/// How many rows there are.
+pub(crate) fn made() -> usize {
+    MADE.load(Ordering::Relaxed).min(MOST)
+}
+
+/// Whether another thread than this one has begun to take the lock, or left it, last of all.
+pub(crate) fn have_others_touched(own: &Shelf, mark: usize) -> bool {
+    let shelves = SHELVES.iter().filter_map(at).filter(|shelf| !ptr::eq(*shelf, own));
+    shelves.into_iter().any(|shelf| shelf.last.load(Ordering::Relaxed) == mark)
+}
+
+#[inline]
+fn key_of(line: u32, group: u32) -> u64 {
+    u64::from(line) << 32 | u64::from(group)
+}
+
+impl Shelf {
+    #[inline]
+    pub(crate) fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Relaxed) as u32
+    }
+
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Marks the lock that the thread takes or leaves now.
+    #[inline]
+    pub(crate) fn touch(&self, mark: usize) {
+        // Release: before the entry of the lock goes, or the lock itself is taken.
+        self.last.store(mark, Ordering::Release);
+    }
+
+    /// The thread's row of a line and a group, which is made if there is none; `None`: there is no
+    /// room for it.
+    #[inline]
+    pub(crate) fn row(
+        &self,
+        site: &'static Location<'static>,
+        group: u32,
+        kind: LockKind,
+        name: &'static str,
+    ) -> Option<&'static Row> {
+        let (site, key) = (Site::Here(site), key_of(site.line(), group));
+        self.find(site.address(), key).or_else(|| self.make(site, key, kind, name))
+    }
+
+    /// The thread's row of the same line and group as another one, which may be another thread's.
+    pub(crate) fn row_like(&self, row: &'static Row) -> Option<&'static Row> {
+        if row.shelf() == self.index() {
+            return Some(row);
+        }
+        let (site, key) = row.identity();
+        let found = self.find(site, key);
+        found.or_else(|| self.make(Site::Of(row), key, row.kind(), ""))
+    }
+
+    #[inline]
+    fn find(&self, site: usize, key: u64) -> Option<&'static Row> {
+        let first = hash(site, key);
+        for nth in 0..REACH {
+            let row = at(&self.rows[(first + nth) % OWN])?;
+            if row.is(site, key) {
+                return Some(row);
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn make(&self, site: Site, key: u64, kind: LockKind, name: &'static str) -> Option<&'static Row> {
+        let first = hash(site.address(), key);
+        let places = (0..REACH).map(|nth| &self.rows[(first + nth) % OWN]);
+        let place = places.into_iter().find(|place| place.load(Ordering::Relaxed).is_null())?;
+        let more = |made: usize| (made < MOST).then_some(made + 1);
+        let number = MADE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let made = map::<Row>()?.cast::<Row>();
+        // SAFETY: the place of one row, which no other code has seen (invariant 1).
+        let row = unsafe { &mut *made.as_ptr() };
+        row.begin((site.address(), key), kind, self.index(), number as u32);
+        match site {
+            Site::Here(site) => row.copy_site(site, name),
+            Site::Of(of) => row.copy_row(of),
+        }
+        // Pairs with the loads in `at`.
+        ROWS[number].store(made.as_ptr(), Ordering::Release);
+        place.store(made.as_ptr(), Ordering::Release);
+        at(place)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Site {
+    Here(&'static Location<'static>),
+    Of(&'static Row),
+}
+
+impl Site {
+    #[inline]
+    fn address(self) -> usize {
+        match self {
+            Self::Here(site) => ptr::from_ref(site).addr(),
+            Self::Of(row) => row.identity().0,
+        }
+    }
+}
+
+#[inline]
+fn hash(site: usize, key: u64) -> usize {
+    (((site as u64) ^ key.rotate_left(20)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize
+}

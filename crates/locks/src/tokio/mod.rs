@@ -1,0 +1,93 @@
+//! Locks with the faces of tokio's, whose guards live over `.await`: the holder is a task,
+//! whichever thread polls it.
+//!
+//! A task that is dropped while it waits has given up its wait. A permit that tokio has handed to a
+//! task is noted when the task is polled, so in between nobody is shown as its holder.
+//!
+//! # Safety
+//!
+//! The unsafe code looks at an `Arc` of a lock as one of tokio's lock, which is all that it
+//! contains.
+#![allow(unsafe_code)]
+
+mod mutex;
+mod rwlock;
+mod semaphore;
+
+use std::future::Future;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::note::{Held, Lock, Taker};
+use crate::run::are_noted;
+
+pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+pub use tokio::sync::{AcquireError, TryAcquireError, TryLockError};
+
+use ::tokio;
+
+/// Takes a lock: by `attempt` where it is free, otherwise by awaiting.
+async fn take<G, W: Future<Output = G>>(
+    lock: Lock,
+    site: &'static Location<'static>,
+    attempt: impl FnMut() -> Option<G>,
+    wait: impl FnOnce() -> W,
+) -> (G, Held) {
+    if !are_noted() {
+        return (wait().await, Held::NONE);
+    }
+    let waiting = match begin(lock, site, attempt) {
+        Ok(taken) => return taken,
+        Err(waiting) => waiting,
+    };
+    let guard = wait().await;
+    // Another thread may poll the task by now, and another group may be current.
+    let taker = if waiting.is_some() { Taker::begin(lock, site) } else { None };
+    let held = taker.map_or(Held::NONE, Taker::taken_after_wait);
+    if let Some(waiting) = waiting {
+        waiting.end();
+    }
+    (guard, held)
+}
+
+fn begin<G>(
+    lock: Lock,
+    site: &'static Location<'static>,
+    mut attempt: impl FnMut() -> Option<G>,
+) -> Result<(G, Held), Option<crate::note::Wait>> {
+    let Some(taker) = Taker::begin(lock, site) else { return Err(None) };
+    match attempt() {
+        Some(guard) => Ok((guard, taker.taken())),
+        None => match taker.wait(false, &mut attempt) {
+            Ok(guard) => Ok((guard, taker.taken())),
+            Err(waiting) => Err(Some(waiting)),
+        },
+    }
+}
+
+/// A lock that is nothing but one of tokio's.
+///
+/// # Safety
+///
+/// The type is `repr(transparent)` over [`Around::Inner`].
+unsafe trait Around: Sized {
+    type Inner;
+
+    /// The lock as tokio's.
+    fn inner(self: Arc<Self>) -> Arc<Self::Inner> {
+        // SAFETY: by the trait's promise the two have one layout.
+        unsafe { Arc::from_raw(Arc::into_raw(self).cast()) }
+    }
+}
+
+// SAFETY: it is transparent.
+unsafe impl<T> Around for Mutex<T> {
+    type Inner = tokio::sync::Mutex<T>;
+}
+
+// SAFETY: as above.
+unsafe impl Around for Semaphore {
+    type Inner = tokio::sync::Semaphore;
+}

@@ -1,0 +1,209 @@
+//! A semaphore with the face of `tokio::sync::Semaphore`: a queue in which requests wait.
+
+use std::future::Future;
+use std::panic::Location;
+use std::ptr;
+use std::sync::Arc;
+
+use tokio::sync as inner;
+use tokio::sync::{AcquireError, TryAcquireError};
+
+use super::{Around, take, tokio};
+use crate::kind::LockKind;
+use crate::note::{Held, Lock, take_free};
+
+/// `tokio::sync::Semaphore` that shows the tasks with its permits, by the line that took them, and
+/// the tasks that wait for one.
+///
+/// ```
+/// use dormouse_locks::tokio::Semaphore;
+///
+/// static POTS: Semaphore = Semaphore::const_new(2);
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let pot = POTS.acquire().await?;
+/// assert_eq!(POTS.available_permits(), 1);
+/// drop(pot);
+/// # Ok::<(), dormouse_locks::tokio::AcquireError>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Semaphore {
+    inner: inner::Semaphore,
+}
+
+const _: () = assert!(size_of::<Semaphore>() == size_of::<inner::Semaphore>());
+
+/// Permits; they are given back when it is dropped.
+#[derive(Debug)]
+#[must_use = "the permits are given back when it is dropped"]
+pub struct SemaphorePermit<'a> {
+    // In this order: the holder is removed before the permits are free. It is here for its drop.
+    _held: Held,
+    inner: inner::SemaphorePermit<'a>,
+}
+
+/// [`SemaphorePermit`] that has a reference to the semaphore of its own.
+#[derive(Debug)]
+#[must_use = "the permits are given back when it is dropped"]
+pub struct OwnedSemaphorePermit {
+    _held: Held,
+    inner: inner::OwnedSemaphorePermit,
+}
+
+/// The result of an attempt: it counts as one where it does not have to wait.
+fn at_once<G>(result: Result<G, TryAcquireError>) -> Option<Result<G, AcquireError>> {
+    // One that is closed: the wait ends at once, with the error.
+    result.ok().map(Ok)
+}
+
+impl Semaphore {
+    /// The most permits of a semaphore.
+    pub const MAX_PERMITS: usize = inner::Semaphore::MAX_PERMITS;
+
+    /// A semaphore with this number of permits.
+    pub fn new(permits: usize) -> Self {
+        Self { inner: inner::Semaphore::new(permits) }
+    }
+
+    /// A semaphore with this number of permits, in a constant.
+    pub const fn const_new(permits: usize) -> Self {
+        Self { inner: inner::Semaphore::const_new(permits) }
+    }
+
+    fn lock_of(&self) -> Lock {
+        Lock { address: ptr::from_ref(self).addr(), kind: LockKind::AsyncPermit, name: "" }
+    }
+
+    /// Takes a permit, and awaits one if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the semaphore is closed.
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
+        self.acquire_many(1)
+    }
+
+    /// Takes several permits at once, and awaits them.
+    ///
+    /// # Errors
+    ///
+    /// If the semaphore is closed.
+    #[track_caller]
+    pub fn acquire_many(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
+        let site = Location::caller();
+        async move {
+            let attempt = || at_once(self.inner.try_acquire_many(permits));
+            let wait = || self.inner.acquire_many(permits);
+            let (taken, held) = take(self.lock_of(), site, attempt, wait).await;
+            taken.map(|inner| SemaphorePermit { _held: held, inner })
+        }
+    }
+
+    /// [`Semaphore::acquire`] for a permit that lives as long as it likes.
+    ///
+    /// # Errors
+    ///
+    /// If the semaphore is closed.
+    #[track_caller]
+    pub fn acquire_owned(
+        self: Arc<Self>,
+    ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        let site = Location::caller();
+        async move {
+            let (lock, semaphore) = (self.lock_of(), self.inner());
+            let attempt = || at_once(semaphore.clone().try_acquire_owned());
+            let (taken, held) = take(lock, site, attempt, || semaphore.clone().acquire_owned()).await;
+            taken.map(|inner| OwnedSemaphorePermit { _held: held, inner })
+        }
+    }
+
+    /// Takes a permit if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or the semaphore is closed.
+    #[track_caller]
+    pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        let mut why = None;
+        let attempt = || self.inner.try_acquire().map_err(|refusal| why = Some(refusal)).ok();
+        match (take_free(self.lock_of(), Location::caller(), attempt), why) {
+            (Some((inner, _held)), _) => Ok(SemaphorePermit { _held, inner }),
+            (None, Some(why)) => Err(why),
+            (None, None) => unreachable!("an attempt that fails has a reason"),
+        }
+    }
+
+    /// [`Semaphore::try_acquire`] for a permit that lives as long as it likes.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or the semaphore is closed.
+    #[track_caller]
+    pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        let (lock, semaphore, mut why) = (self.lock_of(), self.inner(), None);
+        let attempt = || semaphore.try_acquire_owned().map_err(|refusal| why = Some(refusal)).ok();
+        match (take_free(lock, Location::caller(), attempt), why) {
+            (Some((inner, _held)), _) => Ok(OwnedSemaphorePermit { _held, inner }),
+            (None, Some(why)) => Err(why),
+            (None, None) => unreachable!("an attempt that fails has a reason"),
+        }
+    }
+
+    /// The permits that nobody has.
+    pub fn available_permits(&self) -> usize {
+        self.inner.available_permits()
+    }
+
+    /// Adds permits.
+    ///
+    /// # Panics
+    ///
+    /// If there would be more than [`Semaphore::MAX_PERMITS`].
+    pub fn add_permits(&self, more: usize) {
+        self.inner.add_permits(more);
+    }
+
+    /// Takes permits away for good; how many it were.
+    pub fn forget_permits(&self, permits: usize) -> usize {
+        self.inner.forget_permits(permits)
+    }
+
+    /// Ends all waits with an error, and refuses permits from now on.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.inner.is_closed()
+    }
+}
+
+impl SemaphorePermit<'_> {
+    /// Takes the permits away for good.
+    pub fn forget(self) {
+        self.inner.forget();
+    }
+
+    /// The number of permits.
+    pub fn num_permits(&self) -> usize {
+        self.inner.num_permits()
+    }
+}
+
+impl OwnedSemaphorePermit {
+    /// Takes the permits away for good.
+    pub fn forget(self) {
+        self.inner.forget();
+    }
+
+    /// The number of permits.
+    pub fn num_permits(&self) -> usize {
+        self.inner.num_permits()
+    }
+}

@@ -1,0 +1,98 @@
+//! Locks whose guards live over `.await`.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use dormouse_locks::tokio::{Mutex, RwLock, Semaphore};
+use dormouse_locks::{Holds, LockHolder, LockTimes};
+
+use crate::support::{be, holders, rows, tasks, waiters};
+
+fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_guard_goes_to_another_thread() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let lock = Mutex::new(1);
+    be(1, 1);
+    let Poll::Ready(guard) = poll(pin!(lock.lock())) else { panic!("it is free") };
+    assert_eq!(tasks(&lock), [1]);
+    {
+        let mut waiting = pin!(lock.lock());
+        be(2, 2);
+        assert!(poll(waiting.as_mut()).is_pending());
+        assert_eq!(waiters(&lock)[0].task, 2);
+        assert!(lock.try_lock().is_err());
+        thread::scope(|scope| scope.spawn(move || drop(guard)).join().unwrap());
+        assert!(holders(&lock).is_empty());
+        let Poll::Ready(mut guard) = poll(waiting) else { panic!("it is free again") };
+        *guard += 1;
+        assert_eq!(tasks(&lock), [2]);
+    }
+    assert!(tasks(&lock).is_empty() && waiters(&lock).is_empty());
+    let rows_of_two = rows(2);
+    let waited = rows_of_two.iter().find(|row| row.waits.count() > 0).expect("one line has waited");
+    assert_eq!((waited.waits.count(), waited.held_by[0].0), (1, LockHolder::Group(1)));
+    assert_eq!(rows(1)[0].holds.count(), 1, "counted where the guard was dropped");
+}
+
+#[test]
+fn a_dropped_wait_was_given_up() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let lock = RwLock::new(1);
+    be(11, 11);
+    let reader = lock.try_read().unwrap();
+    be(12, 12);
+    {
+        let mut writing = pin!(lock.write());
+        assert!(poll(writing.as_mut()).is_pending());
+        assert_eq!(waiters(&lock).len(), 1);
+    }
+    assert!(waiters(&lock).is_empty());
+    assert_eq!((rows(12)[0].given_up, rows(12)[0].waits.count(), rows(12)[0].acquisitions), (1, 1, 0));
+    drop(reader);
+    assert!(lock.try_write().is_ok());
+}
+
+#[test]
+fn permits_show_who_has_them() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let pots = Arc::new(Semaphore::new(3));
+    be(21, 21);
+    let (Poll::Ready(Ok(two)), line) = (poll(pin!(pots.acquire_many(2))), line!()) else { panic!("three") };
+    let Poll::Ready(Ok(owned)) = poll(pin!(pots.clone().acquire_owned())) else { panic!("one is left") };
+    assert_eq!((pots.available_permits(), two.num_permits()), (0, 2));
+    let mut waiting = pin!(pots.acquire());
+    be(22, 22);
+    assert!(poll(waiting.as_mut()).is_pending());
+    assert!(pots.try_acquire().is_err());
+    let held = holders(&*pots);
+    assert_eq!(held.iter().map(|user| user.task).collect::<Vec<_>>(), [21, 21]);
+    assert!(held.iter().any(|user| user.place.line == line && user.place.kind.name() == "permit"));
+    assert_eq!(waiters(&*pots)[0].group, 22);
+    drop(owned);
+    assert!(poll(waiting).is_ready());
+    two.forget();
+    assert!(holders(&*pots).is_empty());
+    pots.close();
+    assert!(matches!(poll(pin!(pots.acquire())), Poll::Ready(Err(_))));
+    assert!(waiters(&*pots).is_empty());
+}
+
+#[test]
+fn owned_guards_keep_their_lock() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let lock = Arc::new(Mutex::new(String::from("tea")));
+    be(31, 31);
+    let Poll::Ready(guard) = poll(pin!(Arc::clone(&lock).lock_owned())) else { panic!("it is free") };
+    assert!(Arc::clone(&lock).try_lock_owned().is_err());
+    assert_eq!((tasks(&*lock), guard.as_str()), (vec![31], "tea"));
+    drop(guard);
+    assert!(tasks(&*lock).is_empty());
+    assert_eq!(*lock.blocking_lock(), "tea");
+}
