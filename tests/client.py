@@ -169,6 +169,8 @@ def main():
     list(client.parts("places"))
     list(client.parts("wake-tasks"))
     client.ask("cancelled")
+    client.ask("locks")
+    assert client.ask("lock-report")["waiters"] == []
     try:
         number = client.ask("profile", hz=99)["number"]
         list(client.parts("profile-report", number=number))

@@ -8,10 +8,12 @@ use crate::support::Service;
 const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_threads_cpu_ns,pid,process,schema,\
                     threads,type,unattributed_counts,unattributed_cpu_ns";
 const TASKS: &str = "cancelled,known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unlisted,unplaced";
+const LOCKS: &str =
+    "deadlocks,for_ns,holders,locks,lost_holders,lost_lines,omitted,pid,process,schema,waiters";
 const PROFILE: &str = "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,unit,value";
 
 /// Verbs that read, and the fields of their documents.
-const DOCUMENTS: [(&str, &str); 17] = [
+const DOCUMENTS: [(&str, &str); 18] = [
     ("keys", "keys,schema"),
     ("keys?glob=menu.*", "keys,schema"),
     ("stat?for=20ms", STAT),
@@ -24,6 +26,7 @@ const DOCUMENTS: [(&str, &str); 17] = [
     ("tasks?for=10ms", TASKS),
     ("tasks?for=10ms&state=awaiting,polled&sort=age&limit=2", TASKS),
     ("tasks?for=10ms&tree=1", "known,noted_ns,pid,schema,taken_ns,took_ns,tree,unlisted,unplaced"),
+    ("locks?for=10ms&all=1", LOCKS),
     ("profile?for=50ms", PROFILE),
     ("profile?for=50ms&kind=alloc&live=1&top=1", PROFILE),
     ("maps", "mappings,name,pid,schema"),

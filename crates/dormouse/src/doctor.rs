@@ -107,6 +107,7 @@ impl Answered for DoctorRequest {
             .chain([threads_check(), runnable_check(), stat::cpu_limits_check()])
             .chain(dormouse_waits::capability())
             .chain(dormouse_waits::calls::capability())
+            .chain(dormouse_locks::capability())
             .chain([publish::capability()])
             .chain(panics::capability())
             .chain(outcomes_check())

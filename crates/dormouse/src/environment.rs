@@ -7,6 +7,7 @@
 //! | `DORMOUSE=off` | turns dormouse off: nothing starts, and none of the others count |
 //! | `DORMOUSE_COUNT=task-clock,page-faults` | counts these events for all groups |
 //! | `DORMOUSE_WAITS=1` | has the times of their tasks taken ([`waits`](crate::waits)) |
+//! | `DORMOUSE_LOCKS=1` | has locks noted ([`sync`](crate::sync)) |
 //! | `DORMOUSE_PUBLISH=1` | publishes the current group of each thread ([`publish`]) |
 //! | `DORMOUSE_ON=shopd::*,db.query` | wakes these keys |
 //! | `DORMOUSE_RECORD=shopd.*` | has their last records kept ([`recorder`]) |
@@ -41,6 +42,7 @@ static SETTINGS: Mutex<Settings> = Mutex::new(
         on: None,
         count: None,
         waits: None,
+        locks: None,
         publish: None,
         record: None,
         triggers: None,
@@ -56,6 +58,7 @@ struct Settings {
     on: Option<Capability>,
     count: Option<Capability>,
     waits: Option<Capability>,
+    locks: Option<Capability>,
     publish: Option<Capability>,
     record: Option<Capability>,
     triggers: Option<Capability>,
@@ -71,6 +74,7 @@ pub(crate) fn begin() {
         }
         (settings.process, settings.count, settings.waits) = (process, None, None);
         (settings.publish, settings.record, settings.triggers) = (None, None, None);
+        settings.locks = None;
         std::mem::replace(&mut settings.has_begun, true)
     };
     // Not under the lock: keys are switched, and the fork of another copy takes their lock before
@@ -78,6 +82,7 @@ pub(crate) fn begin() {
     let variables = environment::variables();
     let count = variables.count.as_deref().and_then(|names| count(&names.to_string_lossy()));
     let waits = variables.waits.as_deref().and_then(|setting| wait(&setting.to_string_lossy()));
+    let locks = variables.locks.as_deref().and_then(|setting| note_locks(&setting.to_string_lossy()));
     let publish = variables.publish.as_deref().and_then(|setting| publish(&setting.to_string_lossy()));
     let record = variables.record.as_deref().map(|globs| record(&globs.to_string_lossy()));
     // They watch what the other settings have started.
@@ -85,7 +90,7 @@ pub(crate) fn begin() {
     let on = variables.on.as_deref().filter(|_| !has_woken).map(|globs| wake(&globs.to_string_lossy()));
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.count = count;
-        (settings.waits, settings.publish) = (waits, publish);
+        (settings.waits, settings.locks, settings.publish) = (waits, locks, publish);
         (settings.record, settings.triggers) = (record, triggers);
         settings.on = on.or(settings.on.take());
     }
@@ -100,8 +105,8 @@ pub(crate) fn capabilities() -> Vec<Capability> {
     let settings = settings
         .iter()
         .flat_map(|settings| {
-            let Settings { on, count, waits, publish, record, triggers, .. } = &**settings;
-            [on, count, waits, publish, record, triggers]
+            let Settings { on, count, waits, locks, publish, record, triggers, .. } = &**settings;
+            [on, count, waits, locks, publish, record, triggers]
         })
         .flatten()
         .cloned();
@@ -164,6 +169,26 @@ fn wait(setting: &str) -> Option<Capability> {
             format!("DORMOUSE_WAITS has had no times of tasks taken: {why}"),
         )
         .with_fix("set DORMOUSE_WAITS to 1 or 0"),
+    })
+}
+
+/// Has locks noted for good.
+fn note_locks(setting: &str) -> Option<Capability> {
+    let holds = dormouse_locks::Holds::Sampled;
+    let begun = match setting.trim() {
+        "" | "0" => return None,
+        "1" => dormouse_locks::LockTimes::start(holds).map_err(|why| why.to_string()),
+        other => Err(format!("it is {other:?}")),
+    };
+    Some(match begun {
+        Ok(times) => {
+            times.keep();
+            Capability::ok("locks.noted", "DORMOUSE_LOCKS has had locks noted from the start")
+        }
+        Err(why) => {
+            Capability::limited("locks.noted", format!("DORMOUSE_LOCKS has had no locks noted: {why}"))
+                .with_fix("set DORMOUSE_LOCKS to 1 or 0")
+        }
     })
 }
 

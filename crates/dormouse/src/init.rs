@@ -11,8 +11,8 @@ static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
 impl Agent {
     /// The faults of settings from the environment (`DORMOUSE`, `DORMOUSE_RUNTIME_DIR`,
     /// `DORMOUSE_KEYS`, `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`,
-    /// `DORMOUSE_RECORD`), one sentence each; the default is used instead. For the service's log;
-    /// `dormouse doctor` reports the same.
+    /// `DORMOUSE_LOCKS`, `DORMOUSE_RECORD`), one sentence each; the default is used instead. For
+    /// the service's log; `dormouse doctor` reports the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::config_error();
         let clock = dormouse_clock::config_error().map(str::to_owned);

@@ -113,6 +113,7 @@ pub use dormouse_macros::probed;
 pub use dormouse_protocol::{Objective, ObjectiveError, ObjectiveRow, OutcomesRow};
 pub use dormouse_waits::calls::CallKind;
 pub use features::budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
+pub use features::locks as sync;
 pub use features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
 pub use features::objectives::{Objectives, ObjectivesError, objectives};
 pub use features::profile::{ProfileError, ProfileRun, ProfileSpec};
@@ -163,6 +164,11 @@ struct Waits;
 #[cfg(all(doctest, feature = "tower", feature = "tracing-calls"))]
 #[doc = include_str!("../guide/calls.md")]
 struct Calls;
+
+/// And those of the page on locks.
+#[cfg(all(doctest, feature = "locks", feature = "tokio"))]
+#[doc = include_str!("../guide/locks.md")]
+struct Locks;
 
 /// And that of the page on the flight recorder.
 #[cfg(doctest)]

@@ -64,6 +64,8 @@ pub enum Each {
     GroupTimes,
     /// Groups with times, whether times are being taken now or not.
     GroupWithTimes,
+    /// Lines that take locks, by group.
+    LockLine,
 }
 
 impl Memory {

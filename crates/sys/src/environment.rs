@@ -57,6 +57,8 @@ variables! {
     perf = "DORMOUSE_PERF",
     /// Whether times of tasks are taken from the start on.
     waits = "DORMOUSE_WAITS",
+    /// Whether locks are noted from the start on.
+    locks = "DORMOUSE_LOCKS",
     /// Whether the current group is published from the start on.
     publish = "DORMOUSE_PUBLISH",
     /// The name of the service, for OpenTelemetry.

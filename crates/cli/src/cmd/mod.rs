@@ -9,6 +9,7 @@ mod experiment;
 mod generate;
 mod keys;
 mod list;
+mod locks;
 mod maps;
 mod profile;
 mod ps;
@@ -71,6 +72,7 @@ Examples:
   dormouse profile teaparty --for 10s    functions that use its CPU, by group
   dormouse profile teaparty -o tea.html  the same as a flame graph
   dormouse tasks teaparty --waiting 5s   what hangs for five seconds or more, and where
+  dormouse locks teaparty --for 10s      who waits for which lock, and who holds it
   dormouse triggers teaparty --add 'request>500ms'  a file of what led to it
   dormouse watch teaparty TALLY --for 1m  who writes a variable, from which line and group
   dormouse experiment teaparty menu.fancy  what a key's code costs, in CPU time per request
@@ -160,6 +162,7 @@ subcommands! {
     Profile(profile::Args) writes [profile::ProfileDocument<'_>, profile::DiffDocument],
     Tasks(Line<tasks::Request>)
         writes [tasks::TasksDocument<'_>, tasks::TreeDocument<'_>, tasks::LongPollDocument<'_>],
+    Locks(Line<locks::Request>) writes [locks::LocksDocument<'_>],
     Triggers(Line<triggers::Request>) writes [triggers::Document<'_>],
     Watch(Line<watch::Request>) writes [watch::Document<'_>],
     Experiment(experiment::Args) writes [experiment::Document<'_>],
@@ -230,6 +233,7 @@ mod tests {
         const NONE: [&str; 0] = [];
         assert_eq!(for_the_terminal::<keys::Request>(), NONE);
         assert_eq!(for_the_terminal::<list::Request>(), NONE);
+        assert_eq!(for_the_terminal::<locks::Request>(), NONE);
         assert_eq!(for_the_terminal::<maps::Request>(), NONE);
         assert_eq!(for_the_terminal::<profile::Request>(), NONE);
         assert_eq!(for_the_terminal::<stat::Request>(), NONE);

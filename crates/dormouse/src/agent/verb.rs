@@ -109,5 +109,6 @@ fn has_memory(needs: Memory, client: &Client) -> bool {
             Each::Thread => memory::is_there_for_threads(),
             Each::GroupTimes => memory::is_there(client.states.iter().map(ClientState::answer_bytes).sum()),
             Each::GroupWithTimes => memory::is_there(memory::of_times()),
+            Each::LockLine => memory::is_there(memory::of_locks()),
         })
 }

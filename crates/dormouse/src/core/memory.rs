@@ -28,6 +28,9 @@ const EACH_TIMES: usize = 128 * 1024;
 /// The memory of the calls to one peer: a histogram and a name, as a row and as text.
 const EACH_PEER: usize = 16 * 1024;
 
+/// The memory of a line that takes locks, for a group: two histograms, as rows and as text.
+const EACH_LOCK_LINE: usize = 16 * 1024;
+
 /// Whether there is memory for an answer about all keys and groups.
 pub(crate) fn is_there_for_keys() -> bool {
     is_there(MUCH) && is_there(MUCH + (dormouse_keys::count() + Group::most()) * EACH)
@@ -47,4 +50,9 @@ pub(crate) fn is_there_for_threads() -> bool {
 /// The memory of the times of all groups, and of their calls.
 pub(crate) fn of_times() -> usize {
     dormouse_waits::groups() * EACH_TIMES + most_calls() * EACH_PEER
+}
+
+/// The memory of all lines that take locks.
+pub(crate) fn of_locks() -> usize {
+    MUCH + dormouse_locks::lock_rows() * EACH_LOCK_LINE
 }

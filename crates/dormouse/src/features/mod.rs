@@ -9,6 +9,7 @@ pub(crate) mod hello;
 mod keys;
 pub(crate) mod learning;
 pub(crate) mod limit;
+pub mod locks;
 pub(crate) mod long_polls;
 pub mod metrics;
 pub(crate) mod objectives;

@@ -15,7 +15,8 @@ use dormouse::tower::MetricsService;
 use dormouse::{Event, Group};
 use dormouse_metrics::{MetricFamily, MetricKind};
 use dormouse_protocol::figures::{
-    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES,
+    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OTHER_EVENTS,
+    PROCESS_FIGURES,
 };
 use dormouse_protocol::{
     CountRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, TaskPolls, UnansweredRow, WaitsRow,
@@ -283,12 +284,15 @@ fn names() -> String {
         "For each group, with the label `group`:\n\n{}The next metrics exist while times of tasks are \
          measured. The first one also has the label `state`\n(`queued_unseen`, `queued_behind`, `poll`, \
          `runnable`, `await`).\n\n{}Outgoing [calls](calls.md) have the labels `group`, `kind` and `peer`; \
-         they exist while times of\ntasks are measured. Calls that no group has made have no `group`.\n\n{}The next \
+         they exist while times of\ntasks are measured. Calls that no group has made have no `group`.\n\n{}[Locks](locks.md) \
+         have the labels `group`, `line` and `kind`; they exist while locks are noted.\nWhere no group was \
+         current there is no `group`.\n\n{}The next \
          metrics exist for each event that is counted. The last one is for all other events, with\nthe \
          label `event`.\n\n{}For the process:\n\n{}",
         of_groups(false),
         of_groups(true),
         table(calls.collect()),
+        table(vec![&LOCK_ACQUISITIONS, &LOCK_WAITS, &LOCK_WAIT_TIME]),
         table(events.collect()),
         table(PROCESS_FIGURES.iter().map(|figure| &figure.family).collect())
     )

@@ -13,6 +13,7 @@ mod calls;
 mod durations;
 mod events;
 mod groups;
+mod locks;
 mod process;
 
 use std::borrow::Cow;
@@ -24,6 +25,7 @@ pub use calls::{CALL_FIGURES, CallFigure, CallSpan};
 pub use durations::{Durations, slowest_trace};
 pub use events::{EVENT_FAMILIES, OTHER_EVENTS};
 pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
+pub use locks::{LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS};
 pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};
 
 /// One figure. `Of` computes it: a function, or for groups a [`GroupFigure`].

@@ -6,6 +6,7 @@ mod count;
 mod doctor;
 mod hello;
 mod keys;
+mod locks;
 mod long_polls;
 mod objectives;
 mod places;
@@ -57,6 +58,8 @@ macro_rules! for_each_verb {
             LongPollReports(long_polls::LongPollReportsRequest),
             Tasks(tasks::TasksRequest),
             Cancelled(cancelled::CancelledRequest),
+            Locks(locks::LocksRequest),
+            LockReport(locks::LockReportRequest),
             Sleep(sleep::SleepRequest),
             Wake(sleep::WakeRequest),
         }

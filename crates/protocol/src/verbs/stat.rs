@@ -4,6 +4,7 @@ mod calls;
 mod columns;
 mod cpu_limits;
 mod expand;
+mod locks;
 mod outcomes;
 mod own;
 mod shorten;
@@ -22,6 +23,7 @@ pub use columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
 pub use cpu_limits::{CpuLimitRow, CpuLimits};
+pub use locks::LockStatRow;
 pub use outcomes::OutcomesRow;
 pub use own::OwnCost;
 
@@ -66,6 +68,10 @@ pub struct Stat {
     /// Outgoing calls, for a client that has sent `waits` with `calls`: each group's by peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallRow>,
+    /// Waits for locks by line and group, while locks are noted for anybody; those with the longest
+    /// waits, if there are very many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockStatRow>,
     /// All threads.
     pub threads: Vec<ThreadStat>,
     /// For how long all threads together were runnable and waited for a CPU, in nanoseconds,
@@ -229,6 +235,7 @@ impl Stat {
             limited: self.limited.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),
             calls: CallRow::all_since(&self.calls, &before.calls),
+            locks: LockStatRow::all_since(&self.locks, &before.locks),
             threads: Vec::new(),
             runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
             cpu_limits: self.cpu_limits.as_ref().map(|now| match &before.cpu_limits {

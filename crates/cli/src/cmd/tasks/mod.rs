@@ -18,7 +18,6 @@ pub(super) use listing::tree::TreeDocument;
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::take;
-use std::os::fd::AsFd as _;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -29,11 +28,11 @@ use serde::Deserialize;
 use crate::args::help;
 use crate::client::Client;
 use crate::client::session::Subject;
+use crate::client::waits::await_times;
 use crate::duration::parse;
 use crate::exit::{Exit, Outcome};
 use crate::length::Length;
 use crate::output::{Context, DIM, FAIR};
-use crate::signals::{Signals, wait};
 use crate::target::Target;
 use crate::text::{clean, count, read_by_text};
 use crate::verb::Asked;
@@ -242,22 +241,6 @@ fn names(client: &mut Client, list: &TaskList, context: &Context) -> Outcome<Pla
 fn width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
-}
-
-/// Waits for `length`, or for a signal.
-fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outcome<()> {
-    let due = Instant::now() + length;
-    while Instant::now() < due {
-        let [is_over, has_come] = wait([signals.as_fd(), client.as_fd()], Some(due))?;
-        if is_over {
-            return Ok(());
-        }
-        if has_come {
-            // The end of the service, unless it is a notice.
-            client.notices()?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

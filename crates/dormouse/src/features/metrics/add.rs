@@ -4,14 +4,17 @@ use std::collections::{HashMap, HashSet};
 
 use dormouse_events::MAX_EVENTS;
 use dormouse_metrics::{
-    ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricKind, MetricUnit,
-    MetricValue, MetricsFormat, ProcessPart,
+    ExponentialHistogram, ExposedProcess, Exposition, LabelSet, MetricExemplar, MetricFamily, MetricKind,
+    MetricUnit, MetricValue, MetricsFormat, ProcessPart,
 };
 use dormouse_protocol::figures::{
     CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure,
-    GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS,
+    GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET,
+    OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS,
 };
-use dormouse_protocol::{CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, OutcomesRow, Stat};
+use dormouse_protocol::{
+    CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, Stat,
+};
 use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
 use dormouse_waits::{Histogram, Histograms};
 
@@ -24,6 +27,9 @@ use crate::features::waits::taking::Telling;
 
 /// A figure of groups, and its metric.
 type Exported = (&'static Figure<GroupFigure>, FigureMetric);
+
+/// The most lines that take locks, of a process.
+const LOCK_LINES: usize = 256;
 
 /// The greatest scale that formats have.
 const MAX_SCALE: i32 = 8;
@@ -136,6 +142,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         }
     }
     add_calls(&mut part, &stat.groups, &labels, stat.calls);
+    add_locks(&mut part, &stat.groups, &labels, stat.locks);
     let mut events = HashSet::new();
     for (group, own) in stat.groups.iter().zip(labels) {
         events.clear();
@@ -259,6 +266,39 @@ fn add_calls(part: &mut ProcessPart<'_>, groups: &[GroupRow], labels: &[LabelSet
             let points = calls.iter().zip(&labels).filter_map(|(row, own)| Some((*own, value(row)?)));
             part.add_all(metric.family, points);
         }
+    }
+}
+
+/// Adds the points of lines that take locks, family by family.
+fn add_locks(
+    part: &mut ProcessPart<'_>,
+    groups: &[GroupRow],
+    labels: &[LabelSet],
+    mut rows: Vec<LockStatRow>,
+) {
+    let own: HashMap<u32, LabelSet> =
+        groups.iter().map(|group| group.id).zip(labels.iter().copied()).collect();
+    rows.retain(|row| row.group == 0 || own.contains_key(&row.group));
+    rows.truncate(LOCK_LINES);
+    let mut keys = HashSet::new();
+    let is_first: Vec<bool> =
+        rows.iter().map(|row| keys.insert((row.group, cut(&row.line), cut(&row.kind)))).collect();
+    let mut is_first = is_first.into_iter();
+    rows.retain(|_| is_first.next().unwrap_or_default());
+    let labels: Vec<[LabelSet; 2]> = rows
+        .iter()
+        .map(|row| {
+            let own = own.get(&row.group).copied().unwrap_or(LabelSet::NONE);
+            [own, part.labels(&[("line", cut(&row.line)), ("kind", cut(&row.kind))])]
+        })
+        .collect();
+    let values: [(&MetricFamily, fn(&LockStatRow) -> MetricValue); 3] = [
+        (&LOCK_ACQUISITIONS, |row| MetricValue::Count(row.acquisitions)),
+        (&LOCK_WAITS, |row| MetricValue::Count(row.waits)),
+        (&LOCK_WAIT_TIME, |row| MetricValue::Nanoseconds(row.wait_ns)),
+    ];
+    for (family, value) in values {
+        part.add_all(family, rows.iter().zip(&labels).map(|(row, own)| (*own, value(row))));
     }
 }
 

@@ -23,6 +23,7 @@ use crate::core::objectives;
 use crate::core::rows::call_row;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
+use crate::features::locks;
 use crate::features::waits::taking::{GroupTimes, Telling};
 
 dormouse_keys::static_key! {
@@ -90,6 +91,9 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     }
     if waits.is_some_and(|waits| waits.calls) {
         read_calls(|of| best.calls.push(call_row(of)));
+    }
+    if dormouse_locks::is_on() && part >= StatPart::Groups && memory::is_there(memory::of_locks()) {
+        best.locks = locks::verb::stat_rows();
     }
     best.keys_on = dormouse_keys::count_on();
     best.own = Some(own_cost(&best.groups));
@@ -164,6 +168,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         cpu_refused: None,
         groups,
         calls: Vec::new(),
+        locks: Vec::new(),
         threads,
         polls: polls(),
         keys_on: 0,

@@ -1,0 +1,275 @@
+//! The list as text.
+
+use std::fmt::Write as _;
+
+use dormouse_protocol::{LockCycleRow, LockLongestRow, LockPlaceRow, LockUserRow, WireHeldBy};
+
+use super::listing::{Holder, LockLine, LockListing};
+use crate::duration::{short, short_of};
+use crate::output::{BAD, DIM, HEAD};
+use crate::render::table::Table;
+use crate::text::{clean, count};
+
+/// The groups that a cell names.
+const NAMED: usize = 2;
+/// The lines of the table of present waits.
+const PRESENT: usize = 10;
+
+pub(super) fn report(listing: &LockListing<'_>, limit: usize) -> String {
+    let mut text = String::new();
+    for cycle in &listing.deadlocks {
+        deadlock(&mut text, cycle);
+    }
+    if listing.lines.is_empty() {
+        let _ = writeln!(text, "no lock of dormouse::sync was taken in {}", short_of(listing.length));
+    } else {
+        text.push_str(&table(listing, limit).render(HEAD));
+        let more = listing.lines.len().saturating_sub(limit) as u64 + listing.omitted;
+        if more > 0 {
+            let _ = writeln!(text, "{DIM}and {}{DIM:#}", count(more, "more line"));
+        }
+    }
+    present(&mut text, listing);
+    for (lost, what) in [
+        (listing.lost_holders, "there was no room for a lock's holder"),
+        (listing.lost_lines, "there was no room to count that a lock was taken"),
+    ] {
+        if lost > 0 {
+            let _ = writeln!(text, "{} {what}", count(lost, "time"));
+        }
+    }
+    text
+}
+
+fn table(listing: &LockListing<'_>, limit: usize) -> Table {
+    let mut table = Table::new(["LOCK", "WHERE", ">TAKEN/s", ">WAITED", "BY", "HELD BY", ">P99", "LONGEST"]);
+    let seconds = listing.length.as_secs_f64().max(1e-9);
+    let rate = |n: u64| n as f64 / seconds;
+    for line in listing.lines.iter().take(limit) {
+        let waited = line.waits.sum_ns > 0;
+        table.row([
+            lock(&line.place),
+            place(&line.place),
+            format!("{:.1}", rate(line.acquisitions)),
+            if waited { format!("{}/s", short(rate(line.waits.sum_ns) as u64)) } else { "-".into() },
+            named(line.by.iter().map(|(group, ns)| (group_name(group.as_deref()), *ns))),
+            named(line.held_by.iter().map(|(by, ns)| (holder(by), *ns))),
+            line.waits.quantile_ns(0.99).map(short).unwrap_or_default(),
+            longest(line),
+        ]);
+    }
+    table
+}
+
+/// The name of a lock: the type of its value, and how the line takes it.
+fn lock(of: &LockPlaceRow) -> String {
+    if of.name.is_empty() {
+        return clean(&of.kind);
+    }
+    let name = short_type(&clean(&of.name));
+    if of.kind == "mutex" { name } else { format!("{name} ({})", clean(&of.kind)) }
+}
+
+/// A type without the modules of it and of its parameters.
+fn short_type(name: &str) -> String {
+    let mut short = String::new();
+    for (at, part) in name.split_inclusive(|c: char| "<>,() &[];".contains(c)).enumerate() {
+        let from = part.rfind("::").map_or(0, |at| at + 2);
+        short.push_str(if at == 0 || from > 0 { &part[from..] } else { part });
+    }
+    short
+}
+
+/// A line, without the directories of its file.
+fn place(of: &LockPlaceRow) -> String {
+    let file = of.file.rsplit('/').next().unwrap_or(&of.file);
+    format!("{}:{}", clean(file), of.line)
+}
+
+fn group_name(group: Option<&str>) -> String {
+    group.map_or_else(|| "(no group)".to_owned(), clean)
+}
+
+fn holder((by, group): &Holder) -> String {
+    match by {
+        WireHeldBy::Group => group_name(group.as_deref()),
+        WireHeldBy::Before => "(before)".to_owned(),
+        WireHeldBy::Unknown => "(unknown)".to_owned(),
+        WireHeldBy::Others => "(others)".to_owned(),
+    }
+}
+
+/// The first names; the share of each, if there are several.
+fn named(all: impl ExactSizeIterator<Item = (String, u64)> + Clone) -> String {
+    let sum: u64 = all.clone().map(|(_, ns)| ns).sum();
+    let (is_one, more) = (all.len() == 1, all.len().saturating_sub(NAMED));
+    let name = |(name, ns): (String, u64)| {
+        if is_one { name } else { format!("{name} {:.0} %", 100.0 * ns as f64 / sum.max(1) as f64) }
+    };
+    let mut names: Vec<String> = all.take(NAMED).map(name).collect();
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
+fn longest(line: &LockLine) -> String {
+    if line.waits.count() == 0 {
+        return String::new();
+    }
+    let at = |longest: &LockLongestRow| {
+        let of = longest.place.as_ref().map(place)?;
+        Some(format!("{} at {of}", short(longest.blame.ns)))
+    };
+    line.longest.as_ref().and_then(at).unwrap_or_else(|| short(line.waits.max_ns))
+}
+
+/// The locks for which somebody waits now.
+fn present(text: &mut String, listing: &LockListing<'_>) {
+    let mut addresses: Vec<u64> = Vec::new();
+    for waiter in listing.waiters {
+        if !addresses.contains(&waiter.address) {
+            addresses.push(waiter.address);
+        }
+    }
+    if addresses.is_empty() {
+        return;
+    }
+    let mut table = Table::new([">WAITING NOW", "LOCK", "WHERE", ">LONGEST", "HELD BY", "SINCE"]);
+    for address in addresses.iter().take(PRESENT) {
+        let waiters: Vec<_> = listing.waiters.iter().filter(|user| user.address == *address).collect();
+        let holders: Vec<_> = listing.holders.iter().filter(|user| user.address == *address).collect();
+        let Some(first) = waiters.first() else { continue };
+        let mut held = holders.iter().map(|user| user_name(user)).take(NAMED).collect::<Vec<_>>();
+        if holders.len() > NAMED {
+            held.push(format!("{} more", holders.len() - NAMED));
+        }
+        if held.is_empty() {
+            held.push("(not seen)".to_owned());
+        }
+        let since = holders.iter().filter_map(|user| user.for_ns).max();
+        table.row([
+            waiters.len().to_string(),
+            lock(&first.place),
+            place(&first.place),
+            first.for_ns.map(short).unwrap_or_default(),
+            held.join(", "),
+            since.map(short).unwrap_or_default(),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&table.render(HEAD));
+}
+
+/// A group, its task and its line.
+fn user_name(of: &LockUserRow) -> String {
+    let group = group_name(of.group.as_deref());
+    let who = if of.task == 0 { format!("thread {}", of.tid) } else { format!("task {}", of.task) };
+    format!("{group} ({who}) at {}", place(&of.place))
+}
+
+fn deadlock(text: &mut String, cycle: &LockCycleRow) {
+    let _ = writeln!(text, "{BAD}deadlock{BAD:#}");
+    for blocked in &cycle.blocked {
+        let for_ns = blocked.waiter.for_ns.map(|ns| format!(" for {}", short(ns))).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "  {} waits{for_ns} for {}, held by {}",
+            user_name(&blocked.waiter),
+            lock(&blocked.waiter.place),
+            user_name(&blocked.holder),
+        );
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anstream::adapter::strip_str;
+    use dormouse_protocol::{LockBlockedRow, LockReport};
+
+    use super::super::listing::tests::{blame, place as row_place, row};
+    use super::*;
+
+    fn user(number: u64, task: u64, line: u32, group: &str) -> LockUserRow {
+        LockUserRow {
+            number,
+            address: 4096,
+            place: row_place("cache.rs", line, "mutex", "shop::Index"),
+            group: Some(group.to_owned()),
+            task,
+            tid: 9,
+            for_ns: (number < 10).then_some(number * 1_000_000),
+            timed: false,
+        }
+    }
+
+    fn text(before: &LockReport, now: &LockReport) -> String {
+        let listing = LockListing::new(before, now, Duration::from_secs(2));
+        strip_str(&report(&listing, 2)).to_string()
+    }
+
+    #[test]
+    fn one_row_is_one_line() {
+        let index = row_place("cache.rs", 41, "mutex", "alloc::collections::BTreeMap<u32, shop::Index>");
+        let mut before_us = row(row_place("config.rs", 7, "read", "shop::Config"), "", 4, &[3_000_000], "");
+        before_us.held_by = vec![blame(WireHeldBy::Before, "", 3_000_000)];
+        before_us.longest = None;
+        let now = LockReport {
+            lines: vec![
+                row(index.clone(), "POST /orders", 400, &[310_000_000, 2_000_000], "GET /blend"),
+                row(index, "GET /menu", 40, &[44_000_000], "GET /blend"),
+                before_us,
+                row(row_place("pool.rs", 12, "permit", ""), "GET /menu", 9, &[], ""),
+            ],
+            holders: vec![user(9, 77, 88, "GET /blend")],
+            waiters: vec![user(5, 78, 41, "POST /orders"), user(4, 79, 41, "GET /menu")],
+            ..LockReport::default()
+        };
+        insta::assert_snapshot!(text(&LockReport::default(), &now), @r"
+        LOCK                  WHERE        TAKEN/s     WAITED  BY                                 HELD BY         P99  LONGEST
+        BTreeMap<u32, Index>  cache.rs:41    220.0   178 ms/s  POST /orders 88 %, GET /menu 12 %  GET /blend   310 ms  310 ms at blend.rs:88
+        Config (read)         config.rs:7      2.0  1.50 ms/s  (no group)                         (before)    3.00 ms  3.00 ms
+        and 1 more line
+
+        WAITING NOW  LOCK   WHERE        LONGEST  HELD BY                              SINCE
+                  2  Index  cache.rs:41  5.00 ms  GET /blend (task 77) at cache.rs:88  9.00 ms
+        ");
+    }
+
+    #[test]
+    fn a_deadlock_comes_first() {
+        let blocked = |waiter, holder| LockBlockedRow { waiter, holder };
+        let cycle = LockCycleRow {
+            blocked: vec![
+                blocked(user(1, 77, 41, "GET /menu"), user(11, 78, 90, "GET /blend")),
+                blocked(user(2, 78, 91, "GET /blend"), user(12, 77, 40, "GET /menu")),
+            ],
+        };
+        let report = LockReport { cycles: vec![cycle], lost_holders: 3, ..LockReport::default() };
+        let now = LockReport { lost_holders: 4, ..report.clone() };
+        insta::assert_snapshot!(text(&report, &now), @r"
+        deadlock
+          GET /menu (task 77) at cache.rs:41 waits for 1.00 ms for Index, held by GET /blend (task 78) at cache.rs:90
+          GET /blend (task 78) at cache.rs:91 waits for 2.00 ms for Index, held by GET /menu (task 77) at cache.rs:40
+
+        no lock of dormouse::sync was taken in 2.00 s
+        1 time there was no room for a lock's holder
+        ");
+        assert!(!text(&LockReport::default(), &report).contains("deadlock"), "it is there once");
+    }
+
+    #[test]
+    fn types_lose_their_modules() {
+        for (name, right) in [
+            ("u32", "u32"),
+            ("shop::cache::Index", "Index"),
+            ("std::collections::HashMap<alloc::string::String, shop::Item>", "HashMap<String, Item>"),
+            ("(a::B, &[c::D])", "(B, &[D])"),
+        ] {
+            assert_eq!(short_type(name), right);
+        }
+    }
+}

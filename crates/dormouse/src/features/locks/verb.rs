@@ -1,0 +1,173 @@
+//! `locks` and `lock-report`: locks that are noted for a client, and what is known of them.
+
+use std::collections::BTreeMap;
+
+use dormouse_keys::Key;
+use dormouse_locks::{
+    Blocked, Holds, LockDurations, LockHolder, LockPlace, LockRow, LockTimes, LockUser, LongestWait,
+    lock_cycles, lock_holders, lock_waiters, lost, read_locks,
+};
+use dormouse_protocol::{
+    HistogramRow, LockBlameRow, LockBlockedRow, LockCycleRow, LockLineRow, LockLongestRow, LockPlaceRow,
+    LockReport, LockReportRequest, LockStatRow, LockUserRow, LocksBegun, LocksRequest, WireError, WireHeldBy,
+};
+
+use crate::agent::request::wire_error;
+use crate::agent::{Answered, Asked, ClientState};
+use crate::core::asleep::{Part, check};
+use crate::core::group::Group;
+
+/// The most lines and groups of an answer.
+const LINES: usize = 1024;
+/// The most holders of an answer, and the most waits.
+const USERS: usize = 256;
+/// The most cycles.
+const CYCLES: usize = 16;
+/// The most lines and groups in an answer to `stat`, and so in metrics.
+const STAT_LINES: usize = 256;
+
+impl ClientState for LockTimes {
+    fn what(&self) -> String {
+        "notes locks".to_owned()
+    }
+
+    fn keys(&self) -> Vec<&'static Key> {
+        LockTimes::keys(self).to_vec()
+    }
+}
+
+impl Answered for LocksRequest {
+    fn answer(self, asked: &mut Asked<'_>) -> Result<LocksBegun, WireError> {
+        check(Part::Times)?;
+        let holds = if self.all { Holds::All } else { Holds::Sampled };
+        let times = LockTimes::start(holds).map_err(wire_error)?;
+        // This ends what the client had asked for before.
+        asked.client().states.set(times);
+        Ok(LocksBegun {})
+    }
+}
+
+impl Answered for LockReportRequest {
+    fn answer(self, _: &mut Asked<'_>) -> Result<LockReport, WireError> {
+        Ok(report())
+    }
+}
+
+pub(crate) fn report() -> LockReport {
+    let mut all = read_locks();
+    let omitted = cut(&mut all, LINES);
+    let (mut holders, mut waiters) = (lock_holders(), lock_waiters());
+    let cycles = lock_cycles();
+    waiters.sort_by_key(|user| std::cmp::Reverse(user.for_ns));
+    let is_waited_for = |user: &LockUser| waiters.iter().any(|waiter| waiter.address == user.address);
+    holders.sort_by_cached_key(|user| std::cmp::Reverse((is_waited_for(user), user.for_ns)));
+    let users = |users: Vec<LockUser>| users.into_iter().take(USERS).map(user_row).collect();
+    let [lost_holders, lost_lines] = lost();
+    LockReport {
+        lines: all.iter().map(line_row).collect(),
+        omitted: omitted as u64,
+        holders: users(holders),
+        waiters: users(waiters),
+        cycles: cycles.into_iter().take(CYCLES).map(cycle_row).collect(),
+        lost_holders,
+        lost_lines,
+    }
+}
+
+/// The lines and groups for an answer to `stat`: those with the longest waits.
+pub(crate) fn stat_rows() -> Vec<LockStatRow> {
+    let mut all = read_locks();
+    cut(&mut all, STAT_LINES);
+    // Labels have no columns and no types, so several rows may become one.
+    let mut sums: BTreeMap<(u32, String, &'static str), LockStatRow> = BTreeMap::new();
+    for of in &all {
+        let (group, line, kind) = (of.group, line(&of.place), of.place.kind.name());
+        let sum = sums.entry((group, line.clone(), kind)).or_default();
+        (sum.group, sum.line, sum.kind) = (group, line, kind.into());
+        sum.acquisitions += of.acquisitions;
+        sum.waits += of.waits.count();
+        sum.wait_ns = sum.wait_ns.saturating_add(of.waits.sum_ns);
+    }
+    sums.into_values().collect()
+}
+
+/// Keeps the lines with the longest waits, in their order; how many go.
+fn cut(all: &mut Vec<LockRow>, most: usize) -> usize {
+    let more = all.len().saturating_sub(most);
+    if more > 0 {
+        all.sort_by_key(|row| std::cmp::Reverse((row.waits.sum_ns, row.acquisitions)));
+        all.truncate(most);
+        all.sort_by(|a, b| (&a.place, a.group).cmp(&(&b.place, b.group)));
+    }
+    more
+}
+
+/// A line as labels have it, without the directories of its file.
+fn line(of: &LockPlace) -> String {
+    let file = of.file.rsplit('/').next().unwrap_or(&of.file);
+    format!("{file}:{}", of.line)
+}
+
+fn group_name(id: u32) -> Option<String> {
+    Group::by_id(id).map(|group| group.name().to_owned())
+}
+
+fn place_row(of: &LockPlace) -> LockPlaceRow {
+    LockPlaceRow {
+        file: of.file.clone(),
+        line: of.line,
+        column: of.column,
+        kind: of.kind.name().to_owned(),
+        awaited: of.kind.is_awaited(),
+        name: of.name.clone(),
+    }
+}
+
+fn durations(of: &LockDurations) -> HistogramRow {
+    HistogramRow::without_tasks(&of.histogram())
+}
+
+fn blame_row((by, ns): (LockHolder, u64)) -> LockBlameRow {
+    let (by, group) = match by {
+        LockHolder::Group(id) => (WireHeldBy::Group, group_name(id)),
+        LockHolder::Before => (WireHeldBy::Before, None),
+        LockHolder::Unknown => (WireHeldBy::Unknown, None),
+        LockHolder::Others => (WireHeldBy::Others, None),
+    };
+    LockBlameRow { by, group, ns }
+}
+
+fn longest_row(of: &LongestWait) -> LockLongestRow {
+    LockLongestRow { blame: blame_row((of.by, of.ns)), place: of.place.as_ref().map(place_row) }
+}
+
+fn line_row(of: &LockRow) -> LockLineRow {
+    LockLineRow {
+        place: place_row(&of.place),
+        group: group_name(of.group),
+        acquisitions: of.acquisitions,
+        waits: durations(&of.waits),
+        given_up: of.given_up,
+        holds: durations(&of.holds),
+        held_by: of.held_by.iter().copied().map(blame_row).collect(),
+        longest: of.longest.as_ref().map(longest_row),
+    }
+}
+
+fn user_row(of: LockUser) -> LockUserRow {
+    LockUserRow {
+        number: of.number,
+        address: of.address as u64,
+        place: place_row(&of.place),
+        group: group_name(of.group),
+        task: of.task,
+        tid: of.tid,
+        for_ns: of.for_ns,
+        timed: of.is_timed,
+    }
+}
+
+fn cycle_row(of: Vec<Blocked>) -> LockCycleRow {
+    let blocked = |it: Blocked| LockBlockedRow { waiter: user_row(it.waiter), holder: user_row(it.holder) };
+    LockCycleRow { blocked: of.into_iter().map(blocked).collect() }
+}

@@ -1,0 +1,169 @@
+//! The locks of a live service, as the command shows them.
+//!
+//! The service is this program, run once more.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use dormouse::Group;
+use dormouse::sync::{Mutex, Semaphore};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{RUNTIME_VARIABLES, run};
+
+/// A service whose threads wait for locks; it ends with this.
+struct LockingService {
+    child: Child,
+    _runtime: TempDir,
+}
+
+impl LockingService {
+    fn start(variables: &[(&str, &str)]) -> LockingService {
+        let runtime = tempfile::tempdir().expect("a temporary directory");
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["locks::service", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        for variable in RUNTIME_VARIABLES {
+            command.env_remove(variable);
+        }
+        command.env("DORMOUSE_RUNTIME_DIR", runtime.path()).envs(variables.iter().copied());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a service");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let is_ready = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready"));
+        assert!(is_ready, "the service has ended");
+        thread::spawn(move || lines.count());
+        LockingService { child, _runtime: runtime }
+    }
+
+    fn target(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for LockingService {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value in a lock.
+struct Index;
+
+static INDEX: Mutex<Index> = Mutex::new(Index);
+static POTS: Semaphore = Semaphore::new(1);
+static CUPS: [Mutex<u8>; 2] = [const { Mutex::new(0) }; 2];
+
+/// Blends for a while with the index, of which it has the lock most of the time.
+fn blend() {
+    let _index = INDEX.lock();
+    thread::sleep(Duration::from_millis(20));
+}
+
+fn serve(group: &'static str, work: fn()) {
+    thread::spawn(move || {
+        loop {
+            Group::new(group).scope(work);
+            thread::yield_now();
+        }
+    });
+}
+
+/// The service: it ends with its standard input.
+#[test]
+#[ignore = "the service of other tests"]
+fn service() {
+    dormouse::init().expect("an agent");
+    serve("GET /blend", blend);
+    serve("POST /orders", || drop(INDEX.lock()));
+    // The only permit is never given back.
+    std::mem::forget(POTS.acquire());
+    serve("GET /tea", || drop(POTS.acquire()));
+    if std::env::var_os("DEADLOCK").is_some() {
+        static BOTH: Barrier = Barrier::new(2);
+        for own in 0..2 {
+            thread::spawn(move || {
+                Group::new(if own == 0 { "GET /left" } else { "GET /right" }).scope(|| {
+                    let _own = CUPS[own].lock();
+                    BOTH.wait();
+                    let _other = CUPS[1 - own].lock();
+                });
+            });
+        }
+        while dormouse::sync::lock_cycles().is_empty() {
+            thread::yield_now();
+        }
+    }
+    println!("ready");
+    let _end = std::io::stdin().read_to_end(&mut Vec::new());
+    std::process::exit(0);
+}
+
+/// The row of the line at which a group waits.
+fn row<'a>(document: &'a Value, group: &str) -> &'a Value {
+    let rows = document["locks"].as_array().expect("rows");
+    let waits = |row: &&Value| {
+        row["waited_by"].as_array().is_some_and(|all| all.iter().any(|it| it["group"] == group))
+    };
+    rows.iter().find(waits).unwrap_or_else(|| panic!("{group} waits: {document}"))
+}
+
+#[test]
+fn the_route_that_holds_a_lock_is_named() {
+    let service = LockingService::start(&[]);
+    let args = ["--json", "locks", &service.target(), "--for", "1s"];
+    let document = run(args).json();
+    let orders = row(&document, "POST /orders");
+    assert!(orders["place"]["name"].as_str().is_some_and(|name| name.ends_with("Index")), "{orders}");
+    let held = &orders["held_by"][0];
+    assert_eq!((&held["by"], &held["group"]), (&"group".into(), &"GET /blend".into()), "{orders}");
+    assert!(orders["wait_p99_ns"].as_u64() >= orders["wait_p50_ns"].as_u64());
+    assert_eq!(orders["longest"]["place"]["file"], file!(), "{orders}");
+    // A queue: its only permit was taken before the command came.
+    let waits = document["waiters"].as_array().expect("waiters");
+    let tea = waits.iter().find(|user| user["group"] == "GET /tea");
+    assert!(tea.is_none_or(|user| user["place"]["kind"] == "permit"), "{document}");
+    let text = run(["locks", &service.target(), "--for", "500ms"]).stdout;
+    let line = text.lines().find(|line| line.contains("POST /orders")).expect("a row");
+    assert!(
+        line.starts_with("Index ") && line.contains("locks.rs:") && line.contains("GET /blend"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_queue_shows_who_has_its_permits() {
+    let service = LockingService::start(&[("DORMOUSE_LOCKS", "1")]);
+    let document = run(["--json", "locks", &service.target(), "--for", "50ms"]).json();
+    let users = |of: &str, group: &str| {
+        let all = document[of].as_array().expect("users").clone();
+        let is_its =
+            |user: &Value| user["place"]["kind"] == "permit" && user["group"].as_str().unwrap_or("") == group;
+        all.into_iter().filter(is_its).collect::<Vec<_>>()
+    };
+    let ([holder], [waiter]) = (&users("holders", "")[..], &users("waiters", "GET /tea")[..]) else {
+        panic!("{document}")
+    };
+    assert_eq!(holder["address"], waiter["address"]);
+    assert!(holder["for_ns"].as_u64() > waiter["for_ns"].as_u64(), "{document}");
+    let text = run(["locks", &service.target(), "--for", "50ms"]).stdout;
+    assert!(text.contains("WAITING NOW"), "{text}");
+    let metrics = run(["--json", "stat", &service.target(), "--for", "50ms"]);
+    assert_eq!(metrics.code, Some(0), "{metrics:?}");
+}
+
+#[test]
+fn a_deadlock_ends_the_command_with_one() {
+    let service = LockingService::start(&[("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "1")]);
+    let found = run(["locks", &service.target(), "--for", "20ms"]);
+    assert_eq!(found.code, Some(1), "{found:?}");
+    let mut lines = found.stdout.lines();
+    assert_eq!(lines.next(), Some("deadlock"), "{found:?}");
+    let groups = ["GET /left (", "GET /right ("];
+    let [first, second] = [(); 2].map(|()| lines.next().expect("two threads"));
+    assert!(groups.iter().all(|group| first.contains(group) && second.contains(group)), "{found:?}");
+    assert!(first.contains("waits for ") && first.contains("held by "), "{first}");
+}
