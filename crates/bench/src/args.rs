@@ -128,6 +128,8 @@ pub(crate) enum Workload {
     Record,
     /// The price of taking times of tasks: for a poll with its wake, and for reading them.
     Waits,
+    /// The price of locks that show who holds them, beside the locks underneath.
+    Locks,
     /// The price of metrics: for an exposition, and for a scrape through `dormouse serve`.
     Metrics,
     /// The latency of a route as it is shown, beside that which its clients measure.

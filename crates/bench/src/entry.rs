@@ -9,8 +9,8 @@ use crate::report::{BenchReport, SCHEMA, WRONG};
 use crate::row::Params;
 use crate::workloads::maps::Recorded;
 use crate::workloads::{
-    alloc, breakpoint, clock, embed, groups, keys, latency, maps, metrics, poll, pound, profile, record,
-    stacks, switch, teaparty, waits,
+    alloc, breakpoint, clock, embed, groups, keys, latency, locks, maps, metrics, poll, pound, profile,
+    record, stacks, switch, teaparty, waits,
 };
 
 /// The function that measures a workload.
@@ -39,7 +39,7 @@ const fn entry(
 }
 
 /// In the order of `all`.
-pub(crate) const ENTRIES: [Entry; 18] = [
+pub(crate) const ENTRIES: [Entry; 19] = [
     entry(Workload::Keys, "keys", keys::ORIGIN, [100, 25], |bench, _, _| keys::run(bench)),
     entry(Workload::Poll, "poll", "", [20, 5], |bench, _, _| poll::run(bench)),
     entry(Workload::Clock, "clock", "", [30, 8], |bench, _, _| clock::run(bench)),
@@ -55,6 +55,7 @@ pub(crate) const ENTRIES: [Entry; 18] = [
     entry(Workload::Stacks, "stacks", "", [200, 60], |bench, _, _| stacks::run(bench)),
     entry(Workload::Record, "record", "", [40, 8], |bench, _, _| record::run(bench)),
     entry(Workload::Waits, "waits", "", [100, 20], |bench, _, _| waits::run(bench)),
+    entry(Workload::Locks, "locks", "", [30, 8], |bench, _, _| locks::run(bench)),
     entry(Workload::Metrics, "metrics", "", [60, 20], |bench, _, _| metrics::run(bench)),
     entry(Workload::Latency, "latency", "", [170, 10], |bench, _, _| latency::run(bench)),
     entry(Workload::Teaparty, "teaparty", "", [400, 90], |bench, _, _| teaparty::run(bench)),

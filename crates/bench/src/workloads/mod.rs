@@ -12,6 +12,7 @@ pub(crate) mod embed;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod latency;
+pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod metrics;
 pub(crate) mod poll;
