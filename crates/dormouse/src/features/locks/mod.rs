@@ -19,10 +19,11 @@
 //! let route = Group::new("GET /blend");
 //! route.scope(|| {
 //!     let (_index, line) = (index.lock().unwrap(), line!());
-//!     let holder = &lock_holders()[0];
-//!     assert_eq!((holder.group, holder.place.line), (route.id(), line));
+//!     let holder = lock_holders().into_iter().find(|holder| holder.group == route.id());
+//!     assert_eq!(holder.map(|holder| holder.place.line), Some(line));
 //! });
-//! assert_eq!(read_locks()[0].acquisitions, 1);
+//! let row = read_locks().into_iter().find(|row| row.group == route.id());
+//! assert_eq!(row.map(|row| row.acquisitions), Some(1));
 //! # Ok::<(), dormouse::keys::Error>(())
 //! ```
 
