@@ -101,7 +101,16 @@ fn the_dashboard_asks_for_what_exists() {
             seen.insert(name);
         }
     }
-    for part in ["requests_total", "request_duration", "call_duration", "calls_failed", "calls_cancelled"] {
+    for part in [
+        "requests_total",
+        "request_duration",
+        "body_duration",
+        "long_lived",
+        "stream_gap",
+        "call_duration",
+        "calls_failed",
+        "calls_cancelled",
+    ] {
         assert!(seen.iter().any(|name| name.contains(part)), "{part} is shown");
     }
     let mut variables = Vec::new();

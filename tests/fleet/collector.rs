@@ -207,6 +207,8 @@ fn compare(resource: &Value, own: &Value, group: &str) {
         ("dormouse.tasks.started", number(&row["started"])),
         ("dormouse.tasks.finished", number(&row["finished"])),
         ("dormouse.tasks.alive", number(&row["alive"])),
+        ("dormouse.tasks.long.lived", number(&row["long_lived"]["tasks"])),
+        ("dormouse.stream.frames", number(&row["waits"]["streams"]["frames"])),
     ];
     for (name, wanted) in counts {
         let point = of_group(resource, name, group);
@@ -231,6 +233,8 @@ fn compare(resource: &Value, own: &Value, group: &str) {
     let waits = &row["waits"];
     let histograms = [
         ("dormouse.request.duration", "requests"),
+        ("dormouse.request.body.duration", "bodies"),
+        ("dormouse.stream.gap", "gaps"),
         ("dormouse.poll.duration", "polls"),
         ("dormouse.poll.delay", "delays"),
         ("dormouse.await.duration", "awaits"),

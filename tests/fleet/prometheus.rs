@@ -197,6 +197,10 @@ fn native_histograms_have_our_buckets() {
             assert!(below * 0.999_999 <= found && found <= above * 1.000_001, "{found} of {agents:?}");
         }
     }
+    let bodies =
+        format!(r#"histogram_count(dormouse_request_body_duration_seconds{{group="GET {}"}})"#, routes[0].0);
+    prometheus.value(&bodies, |count| (count - f64::from(routes[0].1)).abs() < 0.5);
+    prometheus.value(r#"sum(dormouse_tasks_long_lived{group=~"GET .*"})"#, |alive| alive.abs() < 0.5);
     // Histograms of several groups have bounds in common.
     let all = format!(r#"histogram_count(sum({requests}{{group=~"GET /menu|GET /blend"}}))"#);
     prometheus.value(&all, |count| (count - 40.0).abs() < 0.5);

@@ -1,11 +1,11 @@
 //! The histograms of one thread for one group.
 //!
-//! They take 24 KB of addresses, so not every thread has its own for every group: beyond [`MOST`] a
+//! They take 34 KB of addresses, so not every thread has its own for every group: beyond [`MOST`] a
 //! thread counts for the group in those of row 0. Sums have a line of their own
 //! ([`Row`](crate::rows::Row)), and are not affected.
 //!
 //! The kernel gives a page when it is first written to. So the buckets of all times stand side by
-//! side, by powers of two: times from 1 µs to 100 ms take four of the six pages.
+//! side, by powers of two: times from 1 µs to 100 ms take four of the nine pages.
 //!
 //! # Invariants
 //!
@@ -20,8 +20,8 @@ use dormouse_sys::sync::Sequence;
 
 use crate::buckets::{self, BUCKETS, Histogram, OF_POWER};
 
-/// The most that a process has beside those of the rows 0: 128 MB of addresses.
-pub(crate) const MOST: u64 = (128 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;
+/// The most that a process has beside those of the rows 0: 192 MB of addresses.
+pub(crate) const MOST: u64 = (192 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;
 
 /// The times that are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +33,16 @@ pub(crate) enum Time {
     Runnable = 1,
     /// From the end of a poll to the wake that follows.
     Await = 2,
-    /// From the beginning of a request to its end.
-    Request = 3,
+    /// From the head of a response to the last frame of its body.
+    Body = 3,
+    /// From one frame of a stream to the next.
+    Gap = 4,
+    /// From the beginning of a request to its answer. The last one: see [`Power`].
+    Request = 5,
 }
 
 /// How many of them there are.
-const TIMES: usize = 4;
+const TIMES: usize = 6;
 
 /// See the module.
 #[derive(Debug)]

@@ -11,6 +11,7 @@
 //! | [`TraceContext`], `traced` | a trace and a span; how a task comes to one |
 //! | [`Arrival`] | what a request waits for before its task begins |
 //! | [`Unanswered`] | requests that ended without an answer |
+//! | [`Head`], [`Frames`], [`StreamFrames`] | what is stored of the response to a request |
 //! | [`take_slow`] | the requests that took long |
 //! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
@@ -27,6 +28,7 @@
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
+//! | `answered` | the times of a response: of its head, its frames, its end |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
 //! | [`PartWaits`] | a part of a task that a collection polls |
@@ -48,6 +50,7 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
+mod answered;
 mod arrival;
 pub mod calls;
 mod cancelled;
@@ -62,6 +65,7 @@ mod place_times;
 pub mod places;
 mod primitive;
 mod read;
+mod response;
 mod returned;
 mod rows;
 mod seat;
@@ -95,6 +99,7 @@ pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::{Placing, forget_old_cancelled, read_cancelled};
 pub use read::{GroupWaits, Histograms, read, read_each, read_group};
+pub use response::{Frames, Head, StreamFrames};
 pub use rows::{capability, groups};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};

@@ -38,6 +38,9 @@ pub struct LivingTask {
     /// The task's age, since the arrival of the request that it answers; `None` if it began before
     /// times were taken. The request was queued for what the three times below leave of it.
     pub age_ns: Option<u64>,
+    /// For how long the head of the task's response has been there: the request is answered.
+    /// `None` if it has no answer yet, or began before times were taken.
+    pub answered_ns: Option<u64>,
     /// The task's present state.
     pub state: TaskState,
     /// For how long the task has been in that state.
@@ -147,6 +150,7 @@ pub(crate) struct Stamps {
     pub(crate) group: u32,
     pub(crate) known: Known,
     pub(crate) begun: u64,
+    pub(crate) head: Option<u64>,
     pub(crate) since: u64,
     pub(crate) polling: u64,
     pub(crate) woken: u64,
@@ -171,6 +175,7 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
         group: slot.group.load(Ordering::Relaxed),
         known: Known::now(slot),
         begun: load(&slot.begun),
+        head: slot.response.head(),
         since: load(&slot.since),
         polling: load(&slot.polling),
         woken: load(&slot.woken),
@@ -263,6 +268,7 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         task: stamps.task,
         group: stamps.group,
         age_ns: (stamps.begun != 0).then(|| ticks_to_ns(now.saturating_sub(stamps.begun))),
+        answered_ns: stamps.head.map(|head| ticks_to_ns(now.saturating_sub(head))),
         state,
         for_ns: ticks_to_ns(now.saturating_sub(from)),
         poll_ns,

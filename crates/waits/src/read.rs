@@ -9,6 +9,7 @@ use crate::arrival::QueueTimes;
 use crate::buckets::Histogram;
 use crate::counts::{Counts, Time};
 use crate::living::{TaskState, stamps};
+use crate::response::StreamFrames;
 use crate::returned::never_less;
 use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
@@ -36,8 +37,18 @@ pub struct GroupWaits {
     pub delays: Histogram,
     /// The times from the end of a poll to a wake.
     pub awaits: Histogram,
-    /// The latencies of requests that were answered.
+    /// The latencies of requests that were answered: up to the head of the response, if that is
+    /// known.
     pub requests: Histogram,
+    /// The times from the head of a response to the last frame of its body, for bodies that were
+    /// not dropped before their end.
+    pub bodies: Histogram,
+    /// The times from one frame of a stream to the next.
+    pub gaps: Histogram,
+    /// The frames of streams.
+    pub streams: StreamFrames,
+    /// The bodies of requests that are being sent now, ten seconds after the head or later.
+    pub sending: u64,
     /// The requests that ended without an answer.
     pub unanswered: Unanswered,
 }
@@ -60,6 +71,10 @@ impl GroupWaits {
             delays: self.delays.since(&before.delays),
             awaits: self.awaits.since(&before.awaits),
             requests: self.requests.since(&before.requests),
+            bodies: self.bodies.since(&before.bodies),
+            gaps: self.gaps.since(&before.gaps),
+            streams: self.streams.since(&before.streams),
+            sending: self.sending,
             unanswered: self.unanswered.since(&before.unanswered),
         }
     }
@@ -70,15 +85,15 @@ impl GroupWaits {
 pub enum Histograms {
     /// All of them.
     All,
-    /// Only that of requests.
+    /// Only those of requests, their bodies and streams.
     Requests,
 }
 
 impl Histograms {
     fn times(self) -> &'static [Time] {
         match self {
-            Self::All => &[Time::Poll, Time::Runnable, Time::Await, Time::Request],
-            Self::Requests => &[Time::Request],
+            Self::All => &[Time::Poll, Time::Runnable, Time::Await, Time::Body, Time::Gap, Time::Request],
+            Self::Requests => &[Time::Body, Time::Gap, Time::Request],
         }
     }
 }
@@ -88,7 +103,7 @@ impl Histograms {
 ///
 /// # Cost
 ///
-/// Reads each thread's rows, and each living task; takes 37 KB for each group. No thread is
+/// Reads each thread's rows, and each living task; takes 56 KB for each group. No thread is
 /// stopped.
 pub fn read() -> Vec<GroupWaits> {
     let mut all = Vec::new();
@@ -101,15 +116,13 @@ pub fn read() -> Vec<GroupWaits> {
 ///
 /// # Cost
 ///
-/// The cost of [`read`], but 37 KB in all; buckets that are not wanted are not read.
+/// The cost of [`read`], but 56 KB in all; buckets that are not wanted are not read.
 pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
     let groups: Vec<_> = (0..GROUPS).filter_map(|row| Some((row, read_sums(row, &shelves, run)?))).collect();
-    let mut ticks = HashMap::new();
-    for (row, lasting) in runnable(run, |_| true) {
-        *ticks.entry(row).or_insert(0) += lasting;
-    }
+    let mut lasting = HashMap::<usize, Lasting>::new();
+    lasting_tasks(run, |_| true, |row, of| lasting.entry(row).or_default().add(of));
     // One for all: to move it costs more than to clear it.
     let mut of = GroupWaits::default();
     for (at, &(row, sums)) in groups.iter().enumerate() {
@@ -117,9 +130,11 @@ pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
             let counts = shelves.iter().filter_map(|shelf| shelf.peek(next)?.1);
             counts.for_each(Counts::fetch);
         }
-        let sums = never_less(row, split(sums, ticks.get(&row).copied().unwrap_or_default()));
+        let lasting = lasting.get(&row).copied().unwrap_or_default();
+        let sums = never_less(row, split(sums, lasting.runnable));
         read_counts(row, &shelves, wanted, &mut of);
         of.set_sums(sums);
+        of.sending = lasting.sending;
         tell(&of);
     }
 }
@@ -138,10 +153,12 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
     let sums = read_sums(row, &shelves, run)?;
-    let lasting = runnable(run, |other| other == row).map(|(_, lasting)| lasting).sum();
+    let mut lasting = Lasting::default();
+    lasting_tasks(run, |other| other == row, |_, of| lasting.add(of));
     let mut of = GroupWaits::default();
     read_counts(row, &shelves, Histograms::All, &mut of);
-    of.set_sums(never_less(row, split(sums, lasting)));
+    of.set_sums(never_less(row, split(sums, lasting.runnable)));
+    of.sending = lasting.sending;
     Some(of)
 }
 
@@ -181,15 +198,19 @@ fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut G
     of.group = number as u32;
     of.queue = QueueTimes::default();
     of.unanswered = Unanswered::default();
+    of.streams = StreamFrames::default();
     for shelf in shelves.iter().filter(|shelf| shelf.peek(number).is_some()) {
         shelf.queue(of.group).add_to(&mut of.queue);
         shelf.unanswered(of.group).add_to(&mut of.unanswered);
+        shelf.streams[number].add_to(&mut of.streams);
     }
     for &time in wanted.times() {
         let histogram = match time {
             Time::Poll => &mut of.polls,
             Time::Runnable => &mut of.delays,
             Time::Await => &mut of.awaits,
+            Time::Body => &mut of.bodies,
+            Time::Gap => &mut of.gaps,
             Time::Request => &mut of.requests,
         };
         histogram.clear();
@@ -198,16 +219,34 @@ fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut G
     }
 }
 
-/// The tasks that are runnable, by the numbers of their rows, and for how long they have been so;
-/// those of such rows.
-fn runnable(run: u64, of: impl Fn(usize) -> bool) -> impl Iterator<Item = (usize, u64)> {
-    let is_meant = move |slot: &&'static Slot| {
-        slot.woken.load(Ordering::Relaxed) != 0 && of(row_of(slot.group.load(Ordering::Relaxed)))
+/// The part of a row's figures that living tasks have.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lasting {
+    /// For how many ticks tasks have been runnable.
+    runnable: u64,
+    sending: u64,
+}
+
+impl Lasting {
+    fn add(&mut self, of: Self) {
+        self.runnable += of.runnable;
+        self.sending += of.sending;
+    }
+}
+
+/// Calls `add` for the living tasks of such rows that are runnable, or whose bodies are sent for
+/// long.
+fn lasting_tasks(run: u64, of: impl Fn(usize) -> bool, mut add: impl FnMut(usize, Lasting)) {
+    let now = stamp();
+    let is_meant = |slot: &&'static Slot| {
+        (slot.woken.load(Ordering::Relaxed) != 0 || slot.response.is_long(now))
+            && of(row_of(slot.group.load(Ordering::Relaxed)))
     };
-    slab::all().filter(is_meant).filter_map(move |slot| {
-        let (stamps, now) = stamps(slot, run)?;
+    for slot in slab::all().filter(is_meant) {
+        let Some((stamps, now)) = stamps(slot, run) else { continue };
         let (state, from, _) = stamps.until(now);
-        let row = row_of(stamps.group);
-        (state == TaskState::Runnable).then(|| (row, now.saturating_sub(from)))
-    })
+        let runnable = if state == TaskState::Runnable { now.saturating_sub(from) } else { 0 };
+        let sending = slot.response.is_long(now).into();
+        add(row_of(stamps.group), Lasting { runnable, sending });
+    }
 }

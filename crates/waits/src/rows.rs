@@ -14,7 +14,7 @@
 //!
 //! # Memory
 //!
-//! A shelf has room for all rows: 126 KB, of which only the written pages take memory. The
+//! A shelf has room for all rows: 142 KB, of which only the written pages take memory. The
 //! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
 //!
 //! # Invariants
@@ -46,6 +46,7 @@ use crate::arrival::QueueSums;
 use crate::cells::KeyedSums;
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
+use crate::response::StreamSums;
 use crate::slot::{CpuTime, Slot, at};
 use crate::unanswered::UnansweredSums;
 use crate::wait::Wait;
@@ -147,6 +148,7 @@ pub(crate) struct Shelf {
     rows: [Row; GROUPS],
     queues: [QueueSums; GROUPS],
     unanswered: [UnansweredSums; GROUPS],
+    pub(crate) streams: [StreamSums; GROUPS],
     /// The thread's waits by group and place, while places are requested.
     pub(crate) places: KeyedSums<OWN_PLACES>,
 }

@@ -23,6 +23,7 @@ use std::task::Waker;
 use dormouse_sys::sync::Sequence;
 
 use crate::memory::Zeroed;
+use crate::response::Response;
 use crate::seat::Seat;
 use crate::share::Share;
 use crate::traced::Traced;
@@ -83,6 +84,7 @@ pub(crate) struct Slot {
     pub(crate) cpu: CpuTime,
     /// When the task began, as a stamp, or when its request came; 0: before times were taken.
     pub(crate) begun: AtomicU64,
+    pub(crate) response: Response,
     pub(crate) traced: Traced,
     /// The drop of the task, if it is dropped before its end ([`crate::cancelled`]); else 0.
     pub(crate) dropped: AtomicU64,

@@ -21,16 +21,15 @@ use std::task::{Context, Waker};
 use dormouse_clock::{begin_sharing, shared_stamp, stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
+use crate::answered;
 use crate::arrival::{Arrival, QueuedTicks};
 use crate::cancelled::CancelledRequest;
-use crate::counts::Time;
-use crate::exemplars::{self, Ended};
 use crate::places;
+use crate::response::{Frames, Head};
 use crate::rows::{self, Account, Going, Shelf};
 use crate::seat::Seat;
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
-use crate::slow;
 use crate::stretch::{Around, Stretch, leave};
 use crate::trace_context::TraceContext;
 use crate::traces;
@@ -47,14 +46,15 @@ pub struct Who {
     pub group: u32,
 }
 
-/// How a task ends, for the account of latencies.
+/// How a task ends, for the account of latencies and bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEnd {
     /// The task was no request: its age is no latency.
     NoRequest,
-    /// The request was answered: its age is its latency.
+    /// The request was answered, and its body has ended. Without a [head](TaskWaits::head) its age
+    /// is its latency.
     Answered,
-    /// The request ended without an answer: it panicked.
+    /// The request ended without an answer, or in the middle of the body: it panicked.
     Unanswered,
     /// The request was dropped before its end, or its answer was that the client is gone.
     Cancelled,
@@ -220,6 +220,37 @@ impl TaskWaits {
         }
     }
 
+    /// The last poll has made the head of the response: the latency of the request ends with that
+    /// poll. For requests, and for streams from their beginning.
+    #[inline]
+    pub fn head(&mut self, head: Head) {
+        if unlikely!(WAITS)
+            && let Some((slot, _, account)) = self.polled()
+        {
+            answered::head(slot, account, head);
+        }
+    }
+
+    /// The last poll has made frames of the response's body.
+    #[inline]
+    pub fn frames(&mut self, frames: Frames) {
+        if unlikely!(WAITS)
+            && let Some((slot, shelf, account)) = self.polled()
+        {
+            answered::frames(slot, shelf, account, frames);
+        }
+    }
+
+    /// The slot of a task whose last poll had times of the present run, and the place where this
+    /// thread counts for it.
+    #[inline(never)]
+    fn polled(&self) -> Option<(&'static Slot, &'static Shelf, Account)> {
+        // SAFETY: a slot stays.
+        let slot = unsafe { &*self.0?.as_ptr() };
+        let shelf = rows::own().filter(|_| slot.run.load(Ordering::Relaxed) == run())?;
+        Some((slot, shelf, shelf.account(slot.group.load(Ordering::Relaxed))?))
+    }
+
     /// Ends the times of the task: it is switched to by hand.
     #[inline]
     pub fn forget(&mut self) {
@@ -229,8 +260,8 @@ impl TaskWaits {
         }
     }
 
-    /// Ends the task. Returns the age of a request, in nanoseconds; `None` also if it began while
-    /// times were not taken.
+    /// Ends the task. Returns the age that a request had when it was [answered](Self::head), or
+    /// ended without an answer, in nanoseconds; `None` also if it began while times were not taken.
     #[inline]
     pub fn end(&mut self, as_what: TaskEnd) -> Option<u64> {
         // SAFETY: a slot stays.
@@ -350,6 +381,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     });
     // A new task is to be polled.
     store(&slot.woken, if begun == 0 { 0 } else { now & !WOKEN_BY });
+    slot.response.restart();
     slot.seats.iter().for_each(Seat::restart);
     slot.crowded.store(0, Ordering::Relaxed);
     store(&slot.dropped, 0);
@@ -357,8 +389,8 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     account.row.task_begins(run, now);
 }
 
-/// The task leaves its slot. `None` instead of how it ends: it has had no times. Returns the age of
-/// a request, in nanoseconds.
+/// The task leaves its slot. `None` instead of how it ends: it has had no times. Returns the age
+/// that a request had when it was answered, or ended without an answer, in nanoseconds.
 #[cold]
 fn end(slot: &'static Slot, as_what: Option<TaskEnd>) -> Option<u64> {
     let shelf = rows::own();
@@ -413,13 +445,6 @@ fn end_times(
     if begun == 0 || as_what == TaskEnd::NoRequest {
         return None;
     }
-    let (lasted, ends, trace) = (wait.ends - begun, wait.ends, slot.traced.get());
-    if as_what == TaskEnd::Answered {
-        let is_longest = account.counts.count(Time::Request, lasted, task);
-        exemplars::ended(Ended { task, group, lasted, ends, trace, is_longest });
-    } else {
-        shelf.unanswered(group).count(lasted);
-    }
-    slow::ends(task, group, lasted, trace);
-    Some(ticks_to_ns(lasted))
+    let is_unanswered = as_what != TaskEnd::Answered;
+    Some(ticks_to_ns(answered::ends(slot, shelf, account, wait.ends, is_unanswered)))
 }

@@ -111,6 +111,16 @@ impl Column {
         }
     }
 
+    /// Whether the row has a number in this column that is not 0.
+    pub(crate) fn is_used(&self, row: &Row) -> bool {
+        match &self.shown {
+            Shown::Figure(_, _, Unit::Name) => false,
+            Shown::Figure(at, part, _) => row.value(*at, *part).number().is_some_and(|n| n > 0.0),
+            Shown::Count(event) => row.count(&event.name).is_some_and(|count| count.value > 0),
+            Shown::Rate(event) => row.rate(event).is_some_and(|per_s| per_s > 0.0),
+        }
+    }
+
     /// The row's text in this column.
     pub(crate) fn cell(&self, row: &Row, digits: Digits) -> String {
         let text = match &self.shown {

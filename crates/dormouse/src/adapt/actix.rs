@@ -37,10 +37,11 @@ use std::task::{Context, Poll};
 use ::actix_web::body::{BodySize, MessageBody};
 use ::actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use ::actix_web::error::Error;
+use ::actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use ::actix_web::http::{Method, Version};
 use ::actix_web::web::Bytes;
 
-use super::body::{NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body};
+use super::body::{NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body, head_of};
 use super::groups::Groups;
 use crate::core::task::Task;
 
@@ -151,15 +152,15 @@ impl<B: MessageBody> ServerResponse<Error> for ServiceResponse<B> {
             task.ends(ending_of(status));
         }
         answer.map(|response| {
-            response.map_body(|_, body| {
-                let left = match body.size() {
-                    _ if sending == Sending::Nothing || has_no_body(status) => NO_BODY,
-                    BodySize::None => NO_BODY,
-                    BodySize::Sized(length) => length,
-                    BodySize::Stream => UNKNOWN_LENGTH,
-                };
-                GroupBody::new(body, task, left, sending)
-            })
+            let left = match response.response().body().size() {
+                _ if sending == Sending::Nothing || has_no_body(status) => NO_BODY,
+                BodySize::None => NO_BODY,
+                BodySize::Sized(length) => length,
+                BodySize::Stream => UNKNOWN_LENGTH,
+            };
+            let content_type = || response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+            let head = head_of(status, left, content_type);
+            response.map_body(|_, body| GroupBody::new(body, task, left, sending, head))
         })
     }
 }
@@ -176,7 +177,12 @@ impl<B: MessageBody> MessageBody for GroupBody<B> {
     }
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, B::Error>>> {
-        self.poll_charged(cx, B::poll_next, |_| false, |bytes| Sent::Bytes(bytes.len()))
+        self.poll_charged(
+            cx,
+            B::poll_next,
+            |_| false,
+            |bytes| Sent::Bytes(bytes.len(), bytes.first_chunk().copied()),
+        )
     }
 
     fn try_into_bytes(self) -> Result<Bytes, Self> {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use dormouse_waits::Head;
 use pin_project_lite::pin_project;
 
 use super::responded::responded;
@@ -94,9 +95,60 @@ pub(super) fn has_no_body(status: u16) -> bool {
     matches!(status, 100..=199 | 204 | 304)
 }
 
+/// How a response with that status begins, whose body has `left` bytes: only one whose length
+/// nobody knows may be a stream.
+#[inline]
+pub(super) fn head_of<'a>(status: u16, left: u64, content_type: impl FnOnce() -> Option<&'a [u8]>) -> Head {
+    match status {
+        // Switching protocols.
+        101 => Head::Stream,
+        200..=299 if left == UNKNOWN_LENGTH => content_type().map_or(Head::Answer, head_of_type),
+        _ => Head::Answer,
+    }
+}
+
+fn head_of_type(content_type: &[u8]) -> Head {
+    let name = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is = |of: &str| name.eq_ignore_ascii_case(of.as_bytes());
+    if is("text/event-stream") || is("multipart/x-mixed-replace") {
+        return Head::Stream;
+    }
+    // Calls and streams of gRPC have one type. gRPC-Web, which has its trailers in the body, has
+    // another one.
+    let is_grpc = is("application/grpc") || is("application/grpc+proto");
+    if is_grpc { Head::Unsure } else { Head::Answer }
+}
+
+/// The first message of a response of gRPC. A second one makes the response a stream.
+#[derive(Debug, Default)]
+struct FirstMessage {
+    frames: u64,
+    sent: u64,
+    /// Where the first message ends. 0: it has not begun.
+    ends: u64,
+}
+
+/// Bytes before a message of gRPC: whether it is compressed, and its length.
+pub(super) const PREFIX: usize = 5;
+
+impl FirstMessage {
+    /// Takes the next frame of the body. Whether a second message has begun.
+    fn is_over(&mut self, bytes: u64, prefix: Option<[u8; PREFIX]>) -> bool {
+        if self.sent == 0 && bytes > 0 {
+            // A frame that begins with less is none that servers send.
+            self.ends = prefix
+                .map_or(u64::MAX, |[_, length @ ..]| PREFIX as u64 + u64::from(u32::from_be_bytes(length)));
+        }
+        self.frames += 1;
+        self.sent += bytes;
+        self.sent > self.ends
+    }
+}
+
 /// The meaning of a frame of a body for the request.
 pub(super) enum Sent {
-    Bytes(usize),
+    /// The number of bytes, and the first five of them.
+    Bytes(usize, Option<[u8; PREFIX]>),
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "of HTTP's frames"))]
     /// The last frame, which may say how the request ends.
     Trailers(Option<Ending>),
@@ -137,6 +189,8 @@ pin_project! {
         sending: Sending,
         // Whether the server has begun to send the body.
         is_taken: AtomicBool,
+        // While it is not known whether it is a stream.
+        unsure: Option<FirstMessage>,
     }
 
     impl<B> PinnedDrop for GroupBody<B> {
@@ -155,9 +209,13 @@ pin_project! {
 }
 
 impl<B> GroupBody<B> {
-    /// A body of `left` bytes.
-    pub(super) fn new(body: B, task: Option<Task>, left: u64, sending: Sending) -> Self {
-        Self { body: Some(body), task, left, sending, is_taken: AtomicBool::new(false) }
+    /// A body of `left` bytes, after such a head.
+    pub(super) fn new(body: B, mut task: Option<Task>, left: u64, sending: Sending, head: Head) -> Self {
+        let unsure = (head == Head::Unsure).then(FirstMessage::default);
+        if let Some(task) = &mut task {
+            task.head(head);
+        }
+        Self { body: Some(body), task, left, sending, is_taken: AtomicBool::new(false), unsure }
     }
 
     /// The server has asked how much is left, and it was not nothing.
@@ -207,10 +265,20 @@ impl<B> GroupBody<B> {
         }
         match &frame {
             Poll::Ready(Some(Ok(frame))) => match sent(frame) {
-                Sent::Bytes(n) if *this.left != UNKNOWN_LENGTH => {
-                    *this.left = this.left.saturating_sub(n as u64);
+                Sent::Bytes(n, prefix) => {
+                    let (mut frames, mut bytes) = (1, n as u64);
+                    if *this.left != UNKNOWN_LENGTH {
+                        *this.left = this.left.saturating_sub(bytes);
+                    }
+                    if let Some(first) = this.unsure
+                        && first.is_over(bytes, prefix)
+                    {
+                        (frames, bytes) = (first.frames, first.sent);
+                        *this.unsure = None;
+                        task.lives_long();
+                    }
+                    task.frames(frames, bytes);
                 }
-                Sent::Bytes(_) => {}
                 Sent::Trailers(ending) => {
                     *this.left = NO_BODY;
                     if let Some(ending) = ending {

@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
-use dormouse_protocol::{GroupRow, ObjectiveRow, OutcomesRow};
+use dormouse_protocol::{GroupRow, LongLivedRow, ObjectiveRow, OutcomesRow};
 
 use crate::core::ends::{Ending, OUTCOMES, TaskOutcome, outcome_of, own_words};
+use crate::core::long_lived::{LongSince, Said};
 use crate::core::objectives::{ObjectiveCounts, OfGroup};
 use crate::core::own_probes;
 use crate::core::record::floor_char_boundary;
@@ -56,12 +57,14 @@ pub struct GroupStat {
     /// Tasks that ended and were not part of another: those that began where the group was not
     /// current. Work that a request hands on (`spawn_blocking`, `JoinSet`, threads,
     /// [`carry`](crate::carry)) is a part of that request. A [connection](Group::connection) is no
-    /// request.
+    /// request, nor is any other task that [lives for long](Group::long_lived).
     pub requests: u64,
     /// How these requests ended.
     pub outcomes: OutcomesRow,
     /// The number of tasks alive now.
     pub alive: u64,
+    /// The number of those that live for long: connections, streams, upgraded connections.
+    pub long_lived: u64,
     /// The number of tasks that have begun.
     pub started: u64,
     /// The number of tasks that ended, were dropped or panicked.
@@ -126,6 +129,25 @@ impl Group {
         self.0.context.id()
     }
 
+    /// Sets whether the requests of this group live for long: `true` for those that are streams or
+    /// connections from their beginning, so that they are no [requests](GroupStat::requests) and
+    /// have no latency; `false` for those that are requests, whatever their responses look like,
+    /// such as completions of a language model, which come as server-sent events.
+    ///
+    /// Without this, the response decides: server-sent events, an upgrade, or a second message of
+    /// gRPC.
+    ///
+    /// ```
+    /// use dormouse::Group;
+    ///
+    /// // A stream of messages from the client, which is answered once it ends.
+    /// Group::new("/chat.Chat/Upload").long_lived(true);
+    /// Group::new("POST /completions").long_lived(false);
+    /// ```
+    pub fn long_lived(self, are_long: bool) {
+        self.0.lives.say(are_long);
+    }
+
     /// Starts counting `events` for this group; dropping the guard stops it. [`start_counting`]
     /// counts for all groups.
     ///
@@ -158,6 +180,7 @@ impl Group {
             requests: row.requests,
             outcomes: row.outcomes.unwrap_or_default(),
             alive: row.alive,
+            long_lived: row.long_lived.map_or(0, |of| of.tasks),
             started: row.started,
             finished: row.finished,
         }
@@ -237,6 +260,7 @@ impl Group {
             waits: None,
             objectives: self.read_objectives(),
             outliving: None,
+            long_lived: Some(long_lived_row(tasks.long_lived())),
         }
     }
 
@@ -245,7 +269,13 @@ impl Group {
     #[doc(hidden)]
     pub fn begin_task(self, is_part: bool) -> u64 {
         let is_part = is_part || dormouse_events::current_context() == self.id();
-        self.begin_from(if is_part { Origin::Part } else { Origin::Request })
+        self.begin_from(if is_part { Origin::Part } else { self.served() })
+    }
+
+    /// The origin of its tasks that come from outside.
+    #[inline]
+    pub(crate) fn served(self) -> Origin {
+        if self.0.lives.said() == Said::Long { Origin::Connection } else { Origin::Request }
     }
 
     pub(crate) fn begin_from(self, origin: Origin) -> u64 {
@@ -273,7 +303,8 @@ impl Group {
         self.end_as(number, outcome_of(number, Ending::Completed));
     }
 
-    /// Ends a task; `age_ns` is the age of a request whose times were taken.
+    /// Ends a task; `age_ns` is the age of a request whose times were taken, at its answer if it
+    /// has one.
     pub(crate) fn end_aged(self, number: u64, outcome: TaskOutcome, age_ns: Option<u64>) {
         if let Some((age_ns, objectives)) = age_ns.zip(self.0.objectives.get()) {
             objectives.count(age_ns, outcome);
@@ -281,10 +312,21 @@ impl Group {
         self.end_as(number, outcome);
     }
 
+    /// Ends a task that has lived for long.
+    pub(crate) fn end_long(self, number: u64, since: LongSince) {
+        own_probes::task_ends(number, self.id(), None);
+        self.0.tasks.long_life_ends(number, since);
+    }
+
     pub(crate) fn end_as(self, number: u64, outcome: TaskOutcome) {
-        own_probes::task_ends(number, self.id(), outcome);
+        own_probes::task_ends(number, self.id(), Some(outcome));
         self.0.tasks.finish(number, outcome);
     }
+}
+
+fn long_lived_row((tasks, ages_s): (u64, u64)) -> LongLivedRow {
+    let age_ns = ages_s.saturating_mul(1_000_000_000).checked_div(tasks);
+    LongLivedRow { tasks, age_ns }
 }
 
 fn outcomes_row(of: [u64; OUTCOMES]) -> OutcomesRow {

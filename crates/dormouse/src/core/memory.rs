@@ -21,7 +21,7 @@ pub(crate) const EACH: usize = 1024;
 /// The memory of an objective of a group, as a row and as text.
 const EACH_OBJECTIVE: usize = 128;
 
-/// The memory of the times of one group, at most: four histograms of some six hundred buckets, and
+/// The memory of the times of one group, at most: six histograms of some six hundred buckets, and
 /// an exemplar for each power of two of one, as rows and as text.
 const EACH_TIMES: usize = 128 * 1024;
 

@@ -8,6 +8,7 @@ pub(crate) mod clock_fault;
 pub(crate) mod ends;
 pub(crate) mod group;
 pub(crate) mod library;
+pub(crate) mod long_lived;
 pub(crate) mod memory;
 pub(crate) mod objectives;
 mod own_probes;
@@ -16,6 +17,8 @@ pub(crate) mod price;
 pub(crate) mod probe;
 pub mod record;
 pub(crate) mod registry;
+#[cfg(any(feature = "actix", feature = "tower"))]
+mod response;
 pub(crate) mod results;
 pub(crate) mod rows;
 pub(crate) mod task;

@@ -92,9 +92,9 @@ pub(crate) fn task_begins(task: u64, group: u32, is_request: bool) {
     }
 }
 
-/// A task ends in this way.
+/// A task ends in this way. `None`: it has lived for long, and has no outcome.
 #[inline]
-pub(crate) fn task_ends(task: u64, group: u32, outcome: TaskOutcome) {
+pub(crate) fn task_ends(task: u64, group: u32, outcome: Option<TaskOutcome>) {
     if unlikely!(TASK) {
         ends(task, group, outcome);
     }
@@ -161,10 +161,10 @@ fn begins(task: u64, group: u32, is_request: bool) {
 
 #[cold]
 #[inline(never)]
-fn ends(task: u64, group: u32, outcome: TaskOutcome) {
+fn ends(task: u64, group: u32, outcome: Option<TaskOutcome>) {
     if records::is_account_shown() {
         record_of(&TASK_PROBE, RecordKind::Exit, stamp(), Current { task, group }, |writer| {
-            if is_request(task) {
+            if let Some(outcome) = outcome.filter(|_| is_request(task)) {
                 writer.text(outcome.word());
             }
         });

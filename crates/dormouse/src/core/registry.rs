@@ -30,6 +30,7 @@ use dormouse_events::Context;
 use dormouse_sys::otel::ThreadContext;
 use dormouse_sys::sync::{OnceBox, OnceRef};
 
+use crate::core::long_lived::Lives;
 use crate::core::objectives::{ObjectiveCounts, OfGroup, group_begins};
 use crate::core::tasks::Tasks;
 
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     pub(crate) context: &'static Context,
     pub(crate) tasks: Tasks,
     pub(crate) objectives: OnceBox<ObjectiveCounts>,
+    /// Whether its requests live for long.
+    pub(crate) lives: Lives,
     /// The bytes that threads publish while the group is current.
     published: ThreadContext,
 }
@@ -72,7 +75,8 @@ pub(crate) fn hidden() -> &'static Inner {
     static HIDDEN: OnceBox<Inner> = OnceBox::new();
     HIDDEN.get_or_init(|| {
         let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(""), OnceBox::new());
-        Box::new(Inner { name: "", context: Context::new(), tasks, objectives, published })
+        let lives = Lives::new();
+        Box::new(Inner { name: "", context: Context::new(), tasks, objectives, lives, published })
     })
 }
 
@@ -129,7 +133,7 @@ impl Registry {
         // SAFETY: just made, and freed below only, where no other thread has seen it.
         let own_name_of = unsafe { &*own_name };
         let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(name), OnceBox::new());
-        let inner = Inner { name: own_name_of, context, tasks, objectives, published };
+        let inner = Inner { name: own_name_of, context, tasks, objectives, lives: Lives::new(), published };
         let own = Box::into_raw(Box::new(inner));
         // SAFETY: as above.
         let shown: &'static Inner = unsafe { &*own };

@@ -4,7 +4,7 @@ use dormouse_events::{Availability, Count, Unit};
 use dormouse_keys::{BatchReport, KeyUse};
 use dormouse_protocol::{
     BatchStat, CallRow, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow,
-    ProbeInfo, QueueRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
+    ProbeInfo, QueueRow, StreamsRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
 };
 use dormouse_waits::calls::{CallKind, PeerCalls};
 use dormouse_waits::places::{Place, WalkEnd};
@@ -96,6 +96,9 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
         delays: (&of.delays).into(),
         awaits: (&of.awaits).into(),
         requests: (&of.requests).into(),
+        bodies: HistogramRow::without_tasks(&of.bodies),
+        gaps: HistogramRow::without_tasks(&of.gaps),
+        streams: Some(streams_row(of)),
         unanswered: Some(unanswered_row(of.unanswered)),
     }
 }
@@ -103,6 +106,10 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
 fn queue_row(of: QueueTimes) -> QueueRow {
     let QueueTimes { requests, received, unseen_ns, behind_ns } = of;
     QueueRow { requests, received, unseen_ns, behind_ns }
+}
+
+fn streams_row(of: &GroupWaits) -> StreamsRow {
+    StreamsRow { frames: of.streams.frames, bytes: of.streams.bytes, sending: of.sending }
 }
 
 fn unanswered_row(Unanswered { requests, age_ns }: Unanswered) -> UnansweredRow {
@@ -116,7 +123,7 @@ pub(crate) fn call_row(of: &PeerCalls) -> CallRow {
     CallRow { group: of.group, kind, peer, times, errors: of.errors, cancelled }
 }
 
-/// A row whose only histogram is that of requests. The histogram names no tasks.
+/// A row with the histograms of requests, bodies and streams alone. They name no tasks.
 pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
     WaitsRow {
         poll_ns: of.poll_ns,
@@ -124,6 +131,9 @@ pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
         await_ns: of.await_ns,
         queue: Some(queue_row(of.queue)),
         requests: HistogramRow::without_tasks(&of.requests),
+        bodies: HistogramRow::without_tasks(&of.bodies),
+        gaps: HistogramRow::without_tasks(&of.gaps),
+        streams: Some(streams_row(of)),
         unanswered: Some(unanswered_row(of.unanswered)),
         ..WaitsRow::default()
     }

@@ -13,6 +13,7 @@ use pin_project_lite::pin_project;
 use crate::core::arrival::arrival;
 use crate::core::ends::{Ending, outcome_of};
 use crate::core::group::Group;
+use crate::core::long_lived::LongSince;
 use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
 use crate::core::panics::{Unwound, UnwoundGuard};
 use crate::core::tasks::{Origin, is_request};
@@ -112,7 +113,7 @@ impl Group {
     pub(crate) fn request_of(self, cloned_for: Option<Arrival>) -> Task {
         // A connection is no request, so what it serves is a part of none, also in its own group.
         let is_served = Origin::of(dormouse_events::current_task()) == Origin::Connection;
-        let number = if is_served { self.begin_from(Origin::Request) } else { self.begin_task(false) };
+        let number = if is_served { self.begin_from(self.served()) } else { self.begin_task(false) };
         Task::begun_after(self, number, |around| arrival(around, cloned_for))
     }
 
@@ -153,10 +154,12 @@ impl Group {
 #[derive(Debug)]
 #[must_use = "the task ends when it is dropped"]
 pub struct Task {
-    group: Group,
+    pub(super) group: Group,
     inner: dormouse_events::Task,
-    waits: TaskWaits,
-    ending: Ending,
+    pub(super) waits: TaskWaits,
+    pub(super) ending: Ending,
+    /// Since when it lives for long.
+    pub(super) long: Option<LongSince>,
 }
 
 impl Task {
@@ -180,7 +183,9 @@ impl Task {
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
         let inner = dormouse_events::Task::new(group.0.context, number);
-        Self { group, inner, waits, ending: Ending::Completed }
+        let is_long = Origin::of(number) == Origin::Connection;
+        let long = is_long.then(|| group.0.tasks.lives_long());
+        Self { group, inner, waits, ending: Ending::Completed, long }
     }
 
     /// The task's number in records; never reused in a process.
@@ -279,7 +284,8 @@ impl Task {
     #[inline]
     pub(crate) fn cancel(&mut self) {
         self.ending = Ending::Cancelled;
-        if is_request(self.id()) {
+        // A stream ends so as a rule, when its client goes.
+        if is_request(self.id()) && self.long.is_none() {
             self.waits.cancel(self.who());
         }
     }
@@ -349,6 +355,10 @@ impl Drop for Task {
             return;
         }
         let outcome = outcome_of(self.id(), self.ending);
+        if let Some(since) = self.long {
+            let _no_age = self.waits.end(TaskEnd::NoRequest);
+            return self.group.end_long(self.id(), since);
+        }
         let age_ns = self.waits.end(match is_request(self.id()) {
             false => TaskEnd::NoRequest,
             true if outcome.is_cancelled() => TaskEnd::Cancelled,

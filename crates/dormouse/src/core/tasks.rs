@@ -12,7 +12,8 @@
 //!    part may have the number with which its thread's next block would begin: no other task has
 //!    that.
 //! 3. A task is counted as finished in the shard where it was counted as started, and after that.
-//!    A request is counted by its outcome alone: the sum is how many finished.
+//!    A request is counted by its outcome alone. One that turned out to be a stream has no outcome,
+//!    and is counted as finished beside the shards: both together are how many finished.
 //!
 //! # Async-signal-safety
 //!
@@ -24,6 +25,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use crate::core::ends::{Ending, OUTCOMES, PANICKED, TaskOutcome};
+use crate::core::long_lived::{LongLived, LongSince};
 
 /// How many numbers a thread takes at once.
 const BLOCK: u64 = 1024;
@@ -114,8 +116,10 @@ const ORIGINS: usize = 3;
 pub(crate) struct TaskTotals {
     started: [u64; ORIGINS],
     finished: [u64; ORIGINS],
-    /// How the requests among them ended.
+    /// How the requests among them ended. Those that have no outcome were streams.
     outcomes: [u64; OUTCOMES],
+    /// How many that live for long are there, and the sum of their ages in seconds.
+    long_lived: (u64, u64),
 }
 
 impl TaskTotals {
@@ -127,9 +131,14 @@ impl TaskTotals {
         self.finished.iter().sum()
     }
 
-    /// Tasks that have ended and were not part of another task.
+    /// Tasks that have ended, were not part of another task, and did not live for long.
     pub(crate) fn requests(self) -> u64 {
-        self.finished[Origin::Request as usize]
+        self.outcomes.iter().sum()
+    }
+
+    /// How many that live for long are there, and the sum of their ages in seconds.
+    pub(crate) fn long_lived(self) -> (u64, u64) {
+        self.long_lived
     }
 
     /// How they ended, by the numbers of outcomes.
@@ -176,6 +185,7 @@ impl TaskTotals {
             started: since(self.started, before.started),
             finished: since(self.finished, before.finished),
             outcomes: since(self.outcomes, before.outcomes),
+            long_lived: self.long_lived,
         }
     }
 }
@@ -184,6 +194,9 @@ impl TaskTotals {
 #[derive(Debug)]
 pub(crate) struct Tasks {
     shards: [Shard; SHARDS],
+    long_lived: LongLived,
+    /// Requests that turned out to be streams, and have ended.
+    streams: AtomicU64,
 }
 
 /// In cache lines of their own (in twos, because lines are fetched in pairs).
@@ -216,7 +229,23 @@ impl Tasks {
                     outcomes: [const { AtomicU64::new(0) }; OUTCOMES],
                 }
             }; SHARDS],
+            long_lived: LongLived::new(),
+            streams: AtomicU64::new(0),
         }
+    }
+
+    /// A task lives for long from now on.
+    pub(crate) fn lives_long(&self) -> LongSince {
+        self.long_lived.begin(LongSince::now())
+    }
+
+    /// A task that has lived for long ends. If it began as a request, it is no longer one.
+    pub(crate) fn long_life_ends(&self, task: u64, since: LongSince) {
+        self.long_lived.end(since);
+        match Origin::of(task) {
+            Origin::Request => self.streams.fetch_add(1, Ordering::Release),
+            origin => self.shard(task).finished[finished_at(origin)].fetch_add(1, Ordering::Release),
+        };
     }
 
     #[inline]
@@ -246,7 +275,8 @@ impl Tasks {
         let sum = |of: fn(&Shard) -> &[AtomicU64], n: usize| -> u64 {
             self.shards.iter().map(|shard| of(shard)[n].load(Ordering::Acquire)).sum()
         };
-        let mut totals = TaskTotals::default();
+        let mut totals =
+            TaskTotals { long_lived: self.long_lived.read(LongSince::now()), ..TaskTotals::default() };
         // Finished first: of a task that starts and ends in between neither is seen, or the start
         // alone. Parts before those that began them: a part is not seen without a request that is
         // alive.
@@ -254,7 +284,7 @@ impl Tasks {
             totals.finished[origin as usize] = match origin {
                 Origin::Request => {
                     totals.outcomes = std::array::from_fn(|n| sum(|shard| &shard.outcomes, n));
-                    totals.outcomes.iter().sum()
+                    totals.requests() + self.streams.load(Ordering::Acquire)
                 }
                 Origin::Part | Origin::Connection => sum(|shard| &shard.finished, finished_at(origin)),
             };

@@ -3,6 +3,7 @@
 mod all_instrumented;
 mod answered;
 mod blocking;
+mod bodies;
 mod budgets;
 mod calls;
 mod cancelled;

@@ -1,4 +1,4 @@
-//! WebSockets of axum: what a socket does is charged to its route, as a part of its request.
+//! WebSockets of axum: what a socket does is charged to its route. It is no request.
 #![cfg(feature = "axum-ws")]
 
 use crate::happenings;
@@ -57,7 +57,7 @@ async fn guest(address: std::net::SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn a_socket_is_a_part_of_its_route() {
+fn a_socket_is_its_routes_and_no_request() {
     let (group, _counting) = counted("a socket");
     let app = Router::<()>::new().route("/talk", any(talk)).route("/", get(async || "tea"));
     let app = app.layer(GroupLayer::new(|_: &axum::extract::Request| "a socket".into()));
@@ -78,9 +78,9 @@ fn a_socket_is_a_part_of_its_route() {
             }
         }
         let stat = group.read();
-        assert_eq!((value(group), stat.requests, stat.alive), (30, 3, 3));
+        assert_eq!((value(group), stat.requests, stat.alive, stat.long_lived), (30, 0, 3, 3));
         drop(guests);
         tokio::task::spawn_blocking(move || eventually(|| group.read().alive == 0)).await.unwrap();
-        assert_eq!(group.read().requests, 3);
+        assert_eq!((group.read().requests, group.read().long_lived), (0, 0));
     });
 }

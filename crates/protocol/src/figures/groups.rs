@@ -5,11 +5,13 @@ mod entry;
 mod latencies;
 mod requests;
 mod states;
+mod streams;
 mod tasks;
 mod values;
 
 use super::Figure;
 
+pub use streams::{BODY_DURATION, STREAM_GAP};
 pub use values::{GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
 
 /// In texts, buckets of requests end at 2 to the power of these, in seconds: from 244 µs to 16 s,
@@ -17,7 +19,7 @@ pub use values::{GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, R
 pub(super) const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
 
 const SECTIONS: &[&[Figure<GroupFigure>]] =
-    &[cpu::FIGURES, requests::FIGURES, tasks::FIGURES, states::FIGURES, latencies::FIGURES];
+    &[cpu::FIGURES, requests::FIGURES, tasks::FIGURES, states::FIGURES, latencies::FIGURES, streams::FIGURES];
 
 /// The figures of a group. Metrics are exported in this order.
 pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &joined::<{ count(SECTIONS) }>(SECTIONS);

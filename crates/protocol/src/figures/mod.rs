@@ -24,7 +24,10 @@ use serde::{Serialize, Serializer};
 pub use calls::{CALL_FIGURES, CallFigure, CallSpan};
 pub use durations::{Durations, slowest_trace};
 pub use events::{EVENT_FAMILIES, OTHER_EVENTS};
-pub use groups::{GROUP_FIGURES, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
+pub use groups::{
+    BODY_DURATION, GROUP_FIGURES, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS,
+    STREAM_GAP,
+};
 pub use locks::{LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS};
 pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};
 
@@ -94,6 +97,8 @@ pub enum FigureView {
     Stat,
     /// Times of tasks in `stat`.
     StatWaits,
+    /// Bodies, streams and connections in `stat`.
+    StatBodies,
     /// Threads in `stat`.
     StatThreads,
     /// Groups, and the outgoing calls of one, in the page of `serve`.

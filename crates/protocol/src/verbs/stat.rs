@@ -189,6 +189,22 @@ pub struct GroupRow {
     /// none that the totals of tasks prove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outliving: Option<Outliving>,
+    /// The tasks that live for long; absent from agents that do not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long_lived: Option<LongLivedRow>,
+}
+
+/// The tasks of a group that live for long and are no requests: connections, streams, upgraded
+/// connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LongLivedRow {
+    /// How many are alive now.
+    pub tasks: u64,
+    /// Their mean age, in nanoseconds, within a second; absent if there are none, or if it is not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ns: Option<u64>,
 }
 
 /// Tasks of a group that its requests have begun, and that go on after those: the group pays for

@@ -75,9 +75,20 @@ pub struct WaitsRow {
     pub delays: HistogramRow,
     /// The times from the end of a poll to a wake.
     pub awaits: HistogramRow,
-    /// The latencies of requests that were answered; from agents without `unanswered`, those of all
-    /// requests.
+    /// The latencies of requests that were answered, up to the head of the response. From agents
+    /// without `streams` they end with the body, and include streams; from agents without
+    /// `unanswered`, they are those of all requests.
     pub requests: HistogramRow,
+    /// The times from the head of a response to the last frame of its body, for bodies that were
+    /// not dropped before their end.
+    #[serde(default)]
+    pub bodies: HistogramRow,
+    /// The times from one frame of a stream to the next.
+    #[serde(default)]
+    pub gaps: HistogramRow,
+    /// The frames of streams, and long bodies; absent from agents that do not know them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamsRow>,
     /// The requests that ended without an answer; absent from agents that do not count them apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<UnansweredRow>,
@@ -98,6 +109,28 @@ impl UnansweredRow {
         Self {
             requests: self.requests.saturating_sub(before.requests),
             age_ns: self.age_ns.saturating_sub(before.age_ns),
+        }
+    }
+}
+
+/// The streams of one group, and the bodies of its requests that take long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StreamsRow {
+    /// The number of frames of streams.
+    pub frames: u64,
+    /// The bytes of these frames.
+    pub bytes: u64,
+    /// The bodies of requests that are being sent now, ten seconds after the head or later.
+    pub sending: u64,
+}
+
+impl StreamsRow {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            frames: self.frames.saturating_sub(before.frames),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            sending: self.sending,
         }
     }
 }
@@ -323,6 +356,9 @@ impl WaitsRow {
             delays: times(|row| &row.delays),
             awaits: times(|row| &row.awaits),
             requests: times(|row| &row.requests),
+            bodies: times(|row| &row.bodies),
+            gaps: times(|row| &row.gaps),
+            streams: self.streams.map(|of| of.since(&before.streams.unwrap_or_default())),
             unanswered: self.unanswered.map(|of| of.since(&before.unanswered.unwrap_or_default())),
         };
         let is_new = |of: &&ExemplarRow| !before.requests.exemplars.contains(of);

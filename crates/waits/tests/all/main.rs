@@ -5,6 +5,7 @@ mod guards;
 mod histograms;
 mod places;
 mod present_places;
+mod responses;
 mod room;
 mod runtimes;
 mod stress;

@@ -29,10 +29,16 @@ fn streams_are_charged_while_they_last() {
         (0..5).for_each(|_| guest.skip_to("data:"));
     }
     let (shown, _) = service.charged();
-    assert_eq!((row(&shown, "/events").requests, row(&shown, "/events").alive), (0, 3));
+    let events = row(&shown, "/events");
+    let (streams, waits) = (events.long_lived.expect("a count"), events.waits.as_ref().expect("times"));
+    assert_eq!((events.requests, events.alive, streams.tasks), (0, 3, 3));
+    assert!(
+        waits.streams.is_some_and(|of| of.frames >= 15) && waits.requests.buckets.is_empty(),
+        "{waits:?}"
+    );
     drop(guests);
     service.await_alive("/events", 0);
-    assert_eq!(row(&service.shown(), "/events").requests, 3);
+    assert_eq!(row(&service.shown(), "/events").requests, 0);
 }
 
 #[test]

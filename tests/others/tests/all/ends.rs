@@ -197,10 +197,12 @@ fn calls_of_grpc_end_as_their_status_says() {
         ("/unary/99", OutcomesRow { cancelled: n, ..none() }),
         ("/streaming/0", OutcomesRow { completed: n, ..none() }),
         ("/streaming/14", OutcomesRow { error: n, ..none() }),
-        ("/streaming/99", OutcomesRow { cancelled: n, ..none() }),
     ] {
         assert_eq!(outcomes(name, each()), right, "{name}");
     }
+    // Its messages go on until the client goes: no request.
+    assert_eq!(outcomes("/streaming/99", 0), none());
+    assert_eq!(Group::new("/streaming/99").read().finished, n);
 }
 
 #[test]

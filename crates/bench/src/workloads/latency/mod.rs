@@ -17,6 +17,8 @@
 //! | `wake/SERVICE/WORKERS/CASE/p99` | from there until the client had read it |
 //! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from client, without the sign |
 //! | `received-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from received |
+//! | `shown/streams/{alone,beside}/p99` | the latency of a route without streams, and with 200 |
+//! | `shown-error/streams/p99` | how far the second is from the first, without the sign |
 //! | `request/{asleep,times}/{task,queued}` | a request, from its task or its arrival on |
 //! | `write/{asleep,counted}/{connection,route}` | a response that is made, written and flushed |
 //!
@@ -24,10 +26,12 @@
 
 mod ask;
 mod cost;
+mod events;
 mod http1;
 mod http2;
 mod load;
 mod service;
+mod streams;
 mod writes;
 
 use std::time::Duration;
@@ -82,7 +86,9 @@ pub(crate) fn run(bench: &mut Bench) {
             }
         }
     }
+    streams::rows(bench);
     bench.measure("reps", bench.plan(5, 1));
+    streams::compare(bench);
     for part in ["p50", "p99"] {
         let worst = errors(bench, part, "shown-error", "client");
         bench.at_most(&format!("the shown {part} is within 10 % of the client's"), &worst, 10.0);

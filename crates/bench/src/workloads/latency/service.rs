@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Builder;
 
+use super::events::{EVENTS, events};
 use super::load::Protocol;
 use crate::apart::Child;
 use crate::runner::Failure;
@@ -70,11 +71,15 @@ fn serve(
     let _waiting = Waiting::start()?;
     let runtime = Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let groups = GroupLayer::new(|request: &Request| {
-        request.extensions().get().map_or("unmatched", MatchedPath::as_str).to_owned().into()
+        match request.extensions().get().map_or("unmatched", MatchedPath::as_str) {
+            EVENTS => MEASURED.into(),
+            path => path.to_owned().into(),
+        }
     });
     let app = Router::new()
         .route(MEASURED, get(handle))
         .route("/long/{awaits}/{keeps}/{id}", get(handle))
+        .route(EVENTS, get(events))
         .layer(groups);
     let connections = Group::new("connections");
     {

@@ -9,7 +9,8 @@ use std::hint::black_box;
 use dormouse::Event;
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
 use dormouse_protocol::{
-    ExemplarRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, UnansweredRow, WaitsRow, WireId,
+    ExemplarRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, StreamsRow, UnansweredRow, WaitsRow,
+    WireId,
 };
 
 use super::served::{ROUTE, have_requests};
@@ -114,6 +115,9 @@ fn group(id: u32) -> GroupRow {
         delays: row(),
         awaits: row(),
         requests: HistogramRow { exemplars: POWERS.map(exemplar).collect(), ..row() },
+        bodies: row(),
+        gaps: row(),
+        streams: Some(StreamsRow::default()),
         unanswered: Some(UnansweredRow::default()),
     };
     GroupRow {
@@ -131,6 +135,7 @@ fn group(id: u32) -> GroupRow {
         waits: Some(Box::new(waits)),
         objectives: Vec::new(),
         outliving: None,
+        long_lived: None,
     }
 }
 

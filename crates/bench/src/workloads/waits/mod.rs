@@ -40,7 +40,8 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.added("wake", "bare", &["asleep", "times", "tokio-metrics", "await-tree"]);
     bench.added("wake", "account", &["account-times", "account-watched"]);
     bench.added("end", "part", &["request"]);
-    bench.added("end", "request", &["traced", "unanswered"]);
+    bench.added("end", "request", &["traced", "unanswered", "answered"]);
+    bench.added("end", "asleep", &["asleep-answered"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
     bench.added("direct", "account", &["published", "told"]);
     placing::compare(bench);
@@ -48,6 +49,8 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.at_most("a request's trace adds at most 20 ns", "end-added/traced", 20.0);
     bench.at_most("a call takes at most 100 ns", "call/awake", 100.0);
     bench.at_most("asleep, a call takes nothing measurable", "call/asleep", 2.0);
+    bench.at_most("a response's head and body add at most 20 ns", "end-added/answered", 20.0);
+    bench.at_most("asleep, at most 5 ns", "end-added/asleep-answered", 5.0);
     bench.at_most("all tasks are listed within a second", listing::ALL, 1000.0);
     bench.at_most("looks for long polls add nothing to a poll", "wake-added/account-watched", 2.0);
     bench.at_most("to publish the group adds at most 2 ns to a poll", "direct-added/published", 2.0);

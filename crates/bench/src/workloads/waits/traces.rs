@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use dormouse_waits::{TaskEnd, TaskWaits, TraceContext, Waiting, Who, set_trace_context};
+use dormouse_waits::{Frames, Head, TaskEnd, TaskWaits, TraceContext, Waiting, Who, set_trace_context};
 
 use crate::bench::Bench;
 use crate::clocks::thread_cpu_ns;
@@ -19,6 +19,9 @@ pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "part", Waiting::start, |who| once(who, TaskEnd::NoRequest, || ()));
     row(bench, "request", Waiting::start, |who| once(who, TaskEnd::Answered, || ()));
     row(bench, "unanswered", Waiting::start, |who| once(who, TaskEnd::Unanswered, || ()));
+    row(bench, "answered", Waiting::start, answered);
+    row(bench, "asleep", || Ok::<_, Failure>(()), |who| once(who, TaskEnd::Answered, || ()));
+    row(bench, "asleep-answered", || Ok::<_, Failure>(()), answered);
     row(bench, "traced", Waiting::start, |who| {
         once(who, TaskEnd::Answered, || _ = set_trace_context(trace(who.task)));
     });
@@ -51,6 +54,15 @@ fn once(who: Who, end: TaskEnd, inside: impl FnOnce()) {
     inside();
     drop(stretch);
     waits.end(end);
+}
+
+/// A request whose poll makes the head and the body of its response.
+fn answered(who: Who) {
+    let mut waits = TaskWaits::begun(who);
+    drop(waits.run(who));
+    waits.head(Head::Answer);
+    waits.frames(Frames { frames: 1, bytes: 100, is_stream: false });
+    waits.end(TaskEnd::Answered);
 }
 
 /// A trace of its own for each.

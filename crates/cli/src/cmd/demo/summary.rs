@@ -207,6 +207,7 @@ mod tests {
             waits: None,
             objectives: Vec::new(),
             outliving: None,
+            long_lived: None,
         }
     }
 

@@ -28,7 +28,8 @@ fn times_bounds(scale: i32) -> String {
     let width = (f64::from(-scale).exp2().exp2() - 1.0) * 100.0;
     format!(
         "times of tasks are known from their first poll on, latencies of requests that began since; \
-         P50, P90 and P99 are within {width:.1} %; a latency begins when the request came, as far as that is known"
+         P50, P90 and P99 are within {width:.1} %; a latency begins when the request came, and ends with the head of \
+         the response, as far as these are known"
     )
 }
 
@@ -69,6 +70,12 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
             "\n{}",
             table(Column::of_view(GROUP_FIGURES, FigureView::StatWaits), waiting).render(HEAD)
         );
+    }
+    let columns = Column::of_view(GROUP_FIGURES, FigureView::StatBodies);
+    let is_used = |row: &&Row| columns.iter().any(|column| column.is_used(row));
+    let bodies: Vec<&Row> = account.groups.iter().filter(is_used).collect();
+    if !bodies.is_empty() {
+        let _ = write!(text, "\n{}", table(columns, bodies).render(HEAD));
     }
     if let Some(calls) = account.calls.as_ref().filter(|calls| !calls.is_empty()) {
         let columns = Column::of_view(CALL_FIGURES, FigureView::Calls);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use dormouse_protocol::figures::{CallFigure, Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
 use dormouse_protocol::{
-    CallRow, ExemplarRow, GroupRow, HistogramRow, ObjectiveRow, OutcomesRow, Outliving, QueueRow,
-    UnansweredRow, WaitsRow, WireId,
+    CallRow, ExemplarRow, GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow, Outliving,
+    QueueRow, StreamsRow, UnansweredRow, WaitsRow, WireId,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -34,6 +34,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             poll_ns: 1,
             unanswered: Some(UnansweredRow { requests: 1, age_ns: 1 }),
             queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1, behind_ns: 1 }),
+            streams: Some(StreamsRow { frames: 1, bytes: 1, sending: 1 }),
             polls: durations.clone(),
             requests: durations,
             ..WaitsRow::default()
@@ -45,10 +46,15 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             cpu_ns: 1,
             objectives: vec![ObjectiveRow { met: 1, ..ObjectiveRow::default() }],
             outliving: Some(Outliving::default()),
+            long_lived: Some(LongLivedRow { tasks: 1, age_ns: Some(1) }),
             waits: Some(Box::new(waits)),
             ..GroupRow::default()
         };
-        let idle = GroupRow { waits: Some(Box::default()), ..GroupRow::default() };
+        let idle = GroupRow {
+            waits: Some(Box::default()),
+            long_lived: Some(LongLivedRow::default()),
+            ..GroupRow::default()
+        };
         let [used, idle] = [&used, &idle].map(|of| {
             let (now, interval_ns, is_refused) = (of, of.cpu_ns, false);
             Row::group(&GroupSpan { now, counted: now, recent: now, interval_ns, is_refused })

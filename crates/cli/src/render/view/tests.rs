@@ -8,7 +8,7 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
     let (alive, started, finished, counts) = (1, 3, 2, Vec::new());
     let (requests, polls, outcomes, waits) = (finished, entries, None, None);
     let name = name.to_owned().into();
-    let outliving = None;
+    let (outliving, long_lived) = (None, None);
     GroupRow {
         id,
         name,
@@ -24,6 +24,7 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
         waits,
         objectives: Vec::new(),
         outliving,
+        long_lived,
     }
 }
 

@@ -4,12 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Buf;
-use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Request, Response, Version};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::{Body, Frame, SizeHint};
 
 use super::super::body::{
-    GroupBody, NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body,
+    GroupBody, NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body, head_of,
 };
 use crate::core::ends::Ending;
 use crate::core::task::Task;
@@ -32,7 +32,9 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
                 if let Some(task) = &mut task {
                     task.ends(ending(&response, left));
                 }
-                Ok(response.map(|body| GroupBody::new(body, task, left, sending)))
+                let content_type = || response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+                let head = head_of(response.status().as_u16(), left, content_type);
+                Ok(response.map(|body| GroupBody::new(body, task, left, sending, head)))
             }
             Err(error) => {
                 if let Some(task) = &mut task {
@@ -100,9 +102,9 @@ impl<B: Body> Body for GroupBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let sent = |frame: &Frame<B::Data>| match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(data), _) => Sent::Bytes(data.remaining()),
+            (Some(data), _) => Sent::Bytes(data.remaining(), data.chunk().first_chunk().copied()),
             (_, Some(trailers)) => Sent::Trailers(grpc_ending(trailers)),
-            _ => Sent::Bytes(0),
+            _ => Sent::Bytes(0, None),
         };
         self.poll_charged(cx, B::poll_frame, B::is_end_stream, sent)
     }

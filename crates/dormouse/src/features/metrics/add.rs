@@ -8,9 +8,9 @@ use dormouse_metrics::{
     MetricUnit, MetricValue, MetricsFormat, ProcessPart,
 };
 use dormouse_protocol::figures::{
-    CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES, GroupFigure,
-    GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET,
-    OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS,
+    BODY_DURATION, CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES,
+    GroupFigure, GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS,
+    OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS, STREAM_GAP,
 };
 use dormouse_protocol::{
     CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, Stat,
@@ -101,11 +101,13 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
             _ if figures[0].0.in_waits && !has_waits => {}
             [(Figure { of: GroupFigure::Histogram { of_mut, .. }, .. }, metric)] => {
                 let in_texts = matches!(metric.family.kind, MetricKind::Histogram([_, ..]));
+                let may_be_absent = [&BODY_DURATION, &STREAM_GAP].contains(&metric.family);
                 if has == Histograms::All || in_texts {
                     let timed = stat.groups.iter_mut().zip(&labels);
                     let points = timed.filter_map(|(group, own)| {
-                        let row = of_mut(group.waits.as_mut()?);
-                        Some(([*own, LabelSet::NONE], histogram(std::mem::take(row))))
+                        let row = std::mem::take(of_mut(group.waits.as_mut()?));
+                        let is_told = !may_be_absent || row.zero_count > 0 || !row.buckets.is_empty();
+                        is_told.then(|| ([*own, LabelSet::NONE], histogram(row)))
                     });
                     part.add_histograms(metric.family, points);
                 }

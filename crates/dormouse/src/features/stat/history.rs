@@ -21,7 +21,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use dormouse_events::Event;
-use dormouse_protocol::{CountedCpu, GroupRow, Outliving, Stat};
+use dormouse_protocol::{CountedCpu, GroupRow, LongLivedRow, Outliving, Stat};
 use dormouse_sys::process::cgroup::ControlGroup;
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
@@ -103,6 +103,11 @@ pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>, begun_cpu_ns: u64) {
             *group = GroupRow { counts, ..group.since(before) };
             // Tasks of other threads are in the parent alone.
             group.alive = group.started.saturating_sub(group.finished);
+            group.long_lived = group.long_lived.zip(before.long_lived).map(|(now, it)| LongLivedRow {
+                tasks: now.tasks.saturating_sub(it.tasks),
+                // Tasks of the parent are in that mean.
+                age_ns: now.age_ns.filter(|_| it.tasks == 0),
+            });
         }
     }
     let attributed = stat.groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.cpu_ns));

@@ -25,6 +25,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             column(View::TopWaits, 0, "GROUP", Unit::Name),
             column(View::Stat, 0, "GROUP", Unit::Name),
             column(View::StatWaits, 0, "GROUP", Unit::Name),
+            column(View::StatBodies, 0, "GROUP", Unit::Name),
             column(View::Page, 0, "Group", Unit::Name),
         ],
         ..value("name", |group| FigureValue::Text(group.now.name.clone().into_owned()))

@@ -39,7 +39,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             name: "dormouse.request.duration",
             unit: Seconds,
             kind: Histogram(REQUEST_BUCKETS),
-            help: "Latency of requests that were answered.",
+            help: "Latency of requests that were answered: until the head of the response, if that is known.",
         })),
         ..histogram("latency", |waits| &waits.requests, |waits| &mut waits.requests)
     },

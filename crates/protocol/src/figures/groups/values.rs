@@ -7,7 +7,9 @@ use dormouse_metrics::MetricUnit::{Ratio, Seconds, Things};
 use dormouse_statistics::buckets::{Histogram as HistogramOf, place};
 
 use crate::figures::{Durations, Figure, FigureValue, percent, ratio};
-use crate::verbs::{GroupRow, HistogramRow, ObjectiveRow, OutcomesRow, Outliving, WaitsRow};
+use crate::verbs::{
+    GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow, Outliving, StreamsRow, WaitsRow,
+};
 
 /// A group's rows over three spans of time, from which figures are computed. A reader that only has
 /// totals, such as metrics, passes one row three times.
@@ -123,6 +125,17 @@ pub(super) fn objectives(group: &GroupSpan<'_>, of: fn(&ObjectiveRow) -> u64) ->
         return FigureValue::Absent;
     }
     FigureValue::Counts(all.iter().map(|row| (row.objective.to_string().into(), of(row))).collect())
+}
+
+/// A figure of tasks that live for long; absent if the service does not count them.
+pub(super) fn long_lived(group: &GroupSpan<'_>, of: fn(&LongLivedRow) -> FigureValue) -> FigureValue {
+    group.now.long_lived.as_ref().map_or(FigureValue::Absent, of)
+}
+
+/// A figure of streams; absent for a group that has sent none, as most have.
+pub(super) fn streams(waits: &WaitsRow, of: fn(&StreamsRow) -> u64) -> FigureValue {
+    let streams = waits.streams.filter(|streams| streams.frames > 0);
+    streams.map_or(FigureValue::Absent, |streams| of(&streams).into())
 }
 
 /// A figure of outcomes; absent if the service does not count them.

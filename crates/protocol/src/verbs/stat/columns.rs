@@ -21,8 +21,8 @@ use crate::id::{WireId, known};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StatPart {
-    /// The figures of groups that metrics show, and the histogram of requests in the buckets of
-    /// metrics.
+    /// The figures of groups that metrics show, and the histograms of requests, of bodies and of
+    /// gaps of streams, in the buckets of metrics.
     Requests,
     /// With exemplars of requests.
     Exemplars,
@@ -79,6 +79,9 @@ pub struct GroupColumns {
     /// The `outliving` of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outliving: Vec<Option<Outliving>>,
+    /// The `long_lived` of each group: `tasks`, `age_ns`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub long_lived: Vec<Option<(u64, Option<u64>)>>,
     /// The times of groups; absent if no group has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<WaitsColumns>>,
@@ -119,6 +122,9 @@ pub struct WaitsColumns {
     /// The `unanswered` of each group: `requests`, `age_ns`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<Option<(u64, u64)>>,
+    /// The `streams` of each group: `frames`, `bytes`, `sending`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<Option<(u64, u64, u64)>>,
     /// The `scale` of all histograms.
     pub scale: i32,
     /// The `unit_ns` of all histograms.
@@ -129,6 +135,12 @@ pub struct WaitsColumns {
     pub first_bucket: i32,
     /// The latencies of requests that were answered.
     pub requests: HistogramColumns,
+    /// The times from the head of a response to the last frame of its body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bodies: Option<HistogramColumns>,
+    /// The times from one frame of a stream to the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps: Option<HistogramColumns>,
     /// The lengths of polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub polls: Option<HistogramColumns>,

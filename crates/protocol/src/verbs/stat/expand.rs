@@ -5,10 +5,12 @@ use dormouse_statistics::buckets::{SCALE, place};
 
 use super::columns::{CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, WaitsColumns};
 use super::outcomes::OutcomesRow;
-use super::{CountRow, GroupRow, Stat};
+use super::{CountRow, GroupRow, LongLivedRow, Stat};
 use crate::objective::Objective;
 use crate::verbs::objectives::ObjectiveRow;
-use crate::verbs::waits::{ExemplarRow, HistogramRow, QueueRow, UnansweredRow, WaitsRow, bucket_index};
+use crate::verbs::waits::{
+    ExemplarRow, HistogramRow, QueueRow, StreamsRow, UnansweredRow, WaitsRow, bucket_index,
+};
 
 /// The most bytes of all names of events, with [`EACH_EVENT`] for each: every group gets a copy of
 /// them. A service counts 32 events for a client.
@@ -51,6 +53,7 @@ impl GroupColumns {
         let mut counts: Vec<_> =
             self.counts.into_iter().take_while(is_room).map(CountColumns::rows).collect();
         let (mut outliving, mut waits) = (Column::of(self.outliving), self.waits.map(|waits| waits.rows()));
+        let mut long_lived = Column::of(self.long_lived);
         let (mut outcomes, mut own) = (Column::of(self.outcomes), Column::of(self.own_outcomes));
         let mut objectives = Column::of(self.objectives);
         let objective = |(target_ppm, limit_ns, met, missed)| ObjectiveRow {
@@ -83,6 +86,7 @@ impl GroupColumns {
             counts: counts.iter_mut().filter_map(|rows| rows.next()?).collect(),
             waits: waits.as_mut().and_then(|waits| waits.next()?).map(Box::new),
             outliving: outliving.next(),
+            long_lived: long_lived.next().map(|(tasks, age_ns)| LongLivedRow { tasks, age_ns }),
         })
     }
 }
@@ -110,12 +114,13 @@ impl WaitsColumns {
         };
         let (first, scale) = (self.first_bucket, self.scale);
         let mut requests = self.requests.rows(empty.clone(), first);
-        let [mut polls, mut delays, mut awaits] = [self.polls, self.delays, self.awaits]
-            .map(|columns| columns.map(|columns| columns.rows(empty.clone(), first)));
+        let [mut polls, mut delays, mut awaits, mut bodies, mut gaps] =
+            [self.polls, self.delays, self.awaits, self.bodies, self.gaps]
+                .map(|columns| columns.map(|columns| columns.rows(empty.clone(), first)));
         let mut exemplars = self.exemplars.map(|exemplars| exemplars.lists(scale));
         let (mut on_cpu_ns, mut runnable_ns) = (Column::of(self.on_cpu_ns), Column::of(self.runnable_ns));
         let (mut await_ns, mut queue) = (Column::of(self.await_ns), Column::of(self.queue));
-        let mut unanswered = Column::of(self.unanswered);
+        let (mut unanswered, mut streams) = (Column::of(self.unanswered), Column::of(self.streams));
         self.poll_ns.into_iter().map(move |poll_ns| {
             let next =
                 |of: &mut Option<_>| of.as_mut().map_or_else(HistogramRow::default, HistogramRows::next);
@@ -137,6 +142,9 @@ impl WaitsColumns {
                 polls: next(&mut polls),
                 delays: next(&mut delays),
                 awaits: next(&mut awaits),
+                bodies: next(&mut bodies),
+                gaps: next(&mut gaps),
+                streams: streams.next().map(|(frames, bytes, sending)| StreamsRow { frames, bytes, sending }),
                 requests: HistogramRow { exemplars, ..requests },
             };
             poll_ns.map(|_| row)

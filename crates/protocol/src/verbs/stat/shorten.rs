@@ -45,11 +45,13 @@ impl GroupColumns {
             all.polls.push(group.polls);
             group.counts.into_iter().for_each(|count| all.count(at, count));
             all.outliving.push(group.outliving.filter(|_| part >= StatPart::Groups));
+            all.long_lived.push(group.long_lived.map(|of| (of.tasks, of.age_ns)));
             if let Some(waits) = &mut waits {
                 waits.push(group.waits, part);
             }
         }
         leave_out(&mut all.outliving);
+        leave_out(&mut all.long_lived);
         leave_out(&mut all.outcomes);
         leave_out(&mut all.own_outcomes);
         leave_out(&mut all.objectives);
@@ -94,6 +96,8 @@ impl WaitsColumns {
             unit_ns: UNIT_NS,
             zero_threshold_ns: ZERO_THRESHOLD_NS,
             first_bucket: bucket_index(1) >> (SCALE - part.scale()),
+            bodies: Some(HistogramColumns::default()),
+            gaps: Some(HistogramColumns::default()),
             polls: histogram(),
             delays: histogram(),
             awaits: histogram(),
@@ -115,13 +119,19 @@ impl WaitsColumns {
         self.await_ns.push(row.await_ns);
         self.queue.push(row.queue.map(queue));
         self.unanswered.push(row.unanswered.map(|of| (of.requests, of.age_ns)));
+        self.streams.push(row.streams.map(|of| (of.frames, of.bytes, of.sending)));
         if let Some(exemplars) = &mut self.exemplars {
             exemplars.push(&row.requests.exemplars);
         }
         let (scale, first) = (self.scale, self.first_bucket);
         self.requests.push(&row.requests.at_scale(scale), first);
-        let others =
-            [(&mut self.polls, row.polls), (&mut self.delays, row.delays), (&mut self.awaits, row.awaits)];
+        let others = [
+            (&mut self.bodies, row.bodies),
+            (&mut self.gaps, row.gaps),
+            (&mut self.polls, row.polls),
+            (&mut self.delays, row.delays),
+            (&mut self.awaits, row.awaits),
+        ];
         for (columns, row) in others {
             if let Some(columns) = columns {
                 columns.push(&row.at_scale(scale), first);
@@ -133,8 +143,9 @@ impl WaitsColumns {
         leave_out(&mut self.on_cpu_ns);
         leave_out(&mut self.queue);
         leave_out(&mut self.unanswered);
-        let all = [self.polls.as_mut(), self.delays.as_mut(), self.awaits.as_mut(), Some(&mut self.requests)];
-        for columns in all.into_iter().flatten() {
+        leave_out(&mut self.streams);
+        let others = [&mut self.bodies, &mut self.gaps, &mut self.polls, &mut self.delays, &mut self.awaits];
+        for columns in others.into_iter().flatten().chain([&mut self.requests]) {
             leave_out(&mut columns.max_task);
             leave_out(&mut columns.tasks);
         }

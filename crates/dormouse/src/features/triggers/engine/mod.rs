@@ -259,7 +259,11 @@ impl Triggers {
                 // How long until one of the tasks, or one that begins now, gets to a threshold.
                 let mut next_ns = lowest;
                 for task in living().filter(|task| is_request(task.task)) {
-                    let LivingTask { task, group, trace, age_ns: Some(age_ns), .. } = task else { continue };
+                    // One that is answered was noted with its head, if it took long.
+                    let LivingTask { task, group, trace, age_ns: Some(age_ns), answered_ns: None, .. } = task
+                    else {
+                        continue;
+                    };
                     let left = thresholds.iter().filter_map(|threshold| threshold.checked_sub(age_ns)).min();
                     next_ns = left.map_or(next_ns, |left| next_ns.min(left));
                     if age_ns > lowest && lasting.len() < SLOW && wanted.has(group, age_ns) {

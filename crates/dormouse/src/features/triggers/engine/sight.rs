@@ -241,7 +241,7 @@ impl RequestSight {
     fn highest(&self) -> Option<Duration> {
         let since = requests(&self.groups).map(|now| now.since(&self.before).max_ns);
         let living = living().filter(|task| is_request(task.task) && self.groups.has(task.group));
-        let living = living.filter_map(|task| task.age_ns).max();
+        let living = living.filter(|task| task.answered_ns.is_none()).filter_map(|task| task.age_ns).max();
         let highest = self.highest_ns.max(since.unwrap_or(0)).max(living.unwrap_or(0));
         (highest > 0).then(|| Duration::from_nanos(highest))
     }

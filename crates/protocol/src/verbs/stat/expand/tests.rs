@@ -2,8 +2,8 @@
 
 use dormouse_statistics::buckets::{EXPORTED_SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 
-use super::super::Outliving;
 use super::super::columns::StatPart;
+use super::super::{LongLivedRow, Outliving};
 use super::*;
 use crate::id::WireId;
 
@@ -55,10 +55,20 @@ fn groups() -> Vec<GroupRow> {
         polls,
         delays: UNITS,
         awaits: UNITS,
+        bodies: HistogramRow { buckets: vec![(-10, 4)], ..UNITS },
+        gaps: UNITS,
+        streams: Some(StreamsRow { frames: 1, bytes: 2, sending: 3 }),
         ..WaitsRow::default()
     };
-    let empty =
-        WaitsRow { requests: UNITS, polls: UNITS, delays: UNITS, awaits: UNITS, ..WaitsRow::default() };
+    let empty = WaitsRow {
+        requests: UNITS,
+        polls: UNITS,
+        delays: UNITS,
+        awaits: UNITS,
+        bodies: UNITS,
+        gaps: UNITS,
+        ..WaitsRow::default()
+    };
     let count = CountRow { event: "page-faults".into(), value: 1, enabled_ns: 2, running_ns: 3 };
     let objective = Objective { target_ppm: 999_000, limit_ns: 5 };
     let objectives = vec![ObjectiveRow { objective, met: 6, missed: 7 }];
@@ -77,6 +87,7 @@ fn groups() -> Vec<GroupRow> {
         counts: vec![count],
         waits: Some(Box::new(waits)),
         outliving: Some(Outliving { tasks: 1, ns: 2 }),
+        long_lived: Some(LongLivedRow { tasks: 3, age_ns: Some(4) }),
     };
     let timeless = GroupRow { id: 2, name: "quiet".into(), ..GroupRow::default() };
     let idle = GroupRow { id: 3, waits: Some(Box::new(empty)), ..GroupRow::default() };
@@ -102,10 +113,11 @@ fn each_part_has_more_than_the_one_before() {
     let of = |part| *read(part)[0].waits.clone().unwrap();
     let merged = groups()[0].waits.clone().unwrap().requests.at_scale(EXPORTED_SCALE);
     for part in [StatPart::Requests, StatPart::Exemplars, StatPart::Histograms] {
-        let WaitsRow { requests, polls, queue, .. } = of(part);
+        let WaitsRow { requests, bodies, polls, queue, .. } = of(part);
         assert_eq!((&requests.buckets, requests.scale), (&merged.buckets, EXPORTED_SCALE), "{part:?}");
         let exemplars = if part == StatPart::Requests { &[][..] } else { &merged.exemplars };
         assert_eq!((&requests.exemplars[..], queue.is_some()), (exemplars, true), "{part:?}");
+        assert_eq!(bodies.buckets, [(-10 >> 2, 4)], "{part:?}");
         assert_eq!(polls.buckets.is_empty(), part != StatPart::Histograms, "{part:?}");
         assert_eq!(read(part)[0].outliving, None, "{part:?}");
     }
@@ -175,6 +187,10 @@ fn a_thousand_busy_groups_are_a_short_answer() {
         polls: row(-260),
         delays: row(-280),
         awaits: row(-200),
+        bodies: row(-160),
+        // Few groups have streams.
+        gaps: UNITS,
+        streams: Some(StreamsRow { frames: 123_456_789, bytes: 123_456_789_012, sending: 12 }),
         requests: HistogramRow { exemplars: exemplars.collect(), ..row(-180) },
     };
     let group = |id| GroupRow {
@@ -192,5 +208,5 @@ fn a_thousand_busy_groups_are_a_short_answer() {
     let mut stat = Stat { groups: (0..1000).map(group).collect(), ..Stat::default() };
     stat.shorten(StatPart::Groups);
     let length = serde_json::to_vec(&stat).unwrap().len();
-    assert!(length < 3 << 20, "{length}");
+    assert!(length < 7 << 19, "{length}");
 }

@@ -1,0 +1,105 @@
+//! The times of a response: of its head, of the frames of its body, and of its end.
+//!
+//! A request is answered once its response begins: its latency ends with the head. How long the
+//! body takes is another time, which depends on the client, too. A stream lasts for as long as its
+//! client stays, so it has neither of the two.
+//!
+//! | the response is | a head comes | a frame of a stream | the task ends |
+//! |---|---|---|---|
+//! | `OPEN` | counts the latency; `ANSWERED` | `STREAM` | counts its age |
+//! | | not sure: `UNSURE` | | |
+//! | | of a stream: `STREAM` | | |
+//! | `ANSWERED` | – | – | counts the body |
+//! | `UNSURE` | – | `STREAM` | counts the latency and the body |
+//! | `STREAM` | – | counts the gap before it | – |
+//!
+//! A poll makes the head and each frame, so their moments are the ends of polls: no clock is read
+//! for them.
+
+use std::sync::atomic::Ordering;
+
+use crate::counts::Time;
+use crate::exemplars::{self, Ended};
+use crate::response::{ANSWERED, Frames, Head, OPEN, STREAM, UNSURE};
+use crate::rows::{Account, Shelf, row_of};
+use crate::slot::Slot;
+use crate::slow;
+
+/// The last poll of the slot's task has made the head of its response.
+pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
+    let (response, now) = (&slot.response, slot.since.load(Ordering::Relaxed));
+    if response.state.load(Ordering::Relaxed) != OPEN {
+        return;
+    }
+    response.head.store(now, Ordering::Relaxed);
+    response.state.store(
+        match head {
+            Head::Answer => ANSWERED,
+            Head::Unsure => UNSURE,
+            Head::Stream => STREAM,
+        },
+        Ordering::Relaxed,
+    );
+    if head == Head::Answer {
+        answered(slot, account, now);
+    }
+}
+
+/// The last poll of the slot's task has made frames of its body.
+pub(crate) fn frames(slot: &Slot, shelf: &Shelf, account: Account, of: Frames) {
+    let (response, now) = (&slot.response, slot.since.load(Ordering::Relaxed));
+    let before = match response.frame.load(Ordering::Relaxed) {
+        0 => response.head.load(Ordering::Relaxed),
+        frame => frame,
+    };
+    response.frame.store(now, Ordering::Relaxed);
+    if of.is_stream {
+        response.state.store(STREAM, Ordering::Relaxed);
+        if before != 0 {
+            account.counts.count(Time::Gap, now.saturating_sub(before), slot.task.load(Ordering::Relaxed));
+        }
+        shelf.streams[row_of(slot.group.load(Ordering::Relaxed))].count(of);
+    }
+}
+
+/// The request of the slot's task, which began while times were taken, ends at `now`.
+/// `is_unanswered`: it was dropped or unwound, before its answer or in the middle of the body.
+/// Returns its age at its answer, or at its end if it has none, in ticks.
+pub(crate) fn ends(slot: &Slot, shelf: &Shelf, account: Account, now: u64, is_unanswered: bool) -> u64 {
+    let response = &slot.response;
+    let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
+    let (head, frame) = (response.head.load(Ordering::Relaxed), response.frame.load(Ordering::Relaxed));
+    let state = response.state.load(Ordering::Relaxed);
+    let age = age(slot, if state == OPEN { now } else { head });
+    match state {
+        OPEN if is_unanswered => {
+            shelf.unanswered(group).count(age);
+            slow::ends(task, group, age, slot.traced.get());
+        }
+        OPEN => answered(slot, account, now),
+        UNSURE => answered(slot, account, head),
+        _ => {}
+    }
+    // Without a frame it has no body.
+    if matches!(state, UNSURE | ANSWERED) && frame != 0 && !is_unanswered {
+        account.counts.count(Time::Body, frame.saturating_sub(head), task);
+    }
+    age
+}
+
+/// The request of the slot's task was answered at `now`.
+fn answered(slot: &Slot, account: Account, now: u64) {
+    // Else it began before times were taken.
+    if slot.begun.load(Ordering::Relaxed) != 0 {
+        let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
+        let (lasted, trace) = (age(slot, now), slot.traced.get());
+        let is_longest = account.counts.count(Time::Request, lasted, task);
+        exemplars::ended(Ended { task, group, lasted, ends: now, trace, is_longest });
+        slow::ends(task, group, lasted, trace);
+    }
+}
+
+/// The age of the slot's task at `now`, in ticks.
+fn age(slot: &Slot, now: u64) -> u64 {
+    now.saturating_sub(slot.begun.load(Ordering::Relaxed))
+}
