@@ -91,7 +91,7 @@ fn systemd_accepts_the_units() {
 /// The guide's first page, on a tea house instead of its own service.
 #[test]
 fn lines_of_the_first_guide_answer() {
-    let service = Service::busy();
+    let service = Service::visited();
     let folder = tempfile::tempdir().expect("a temporary directory");
     let block = blocks("start.md", "sh").into_iter().find(|block| block.starts_with("dormouse doctor"));
     let mut asked = 0;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use dormouse_testkit::c::have;
-use dormouse_testkit::is_long;
+use dormouse_testkit::{is_long, short_or_long};
 use serde_json::Value;
 
 use crate::support::{command, finish, skip};
@@ -22,7 +22,7 @@ const OF_LIBRARIES: [&str; 3] = ["deflate", "EVP_DigestUpdate", "sqlite3_step"];
 /// Samples, and how many standard errors a share may be off. With nine shares, three standard
 /// errors fail by chance once in forty runs: too often for a run of each day.
 fn sizes() -> (u32, f64) {
-    if is_long() { (5000, 3.0) } else { (1200, 4.5) }
+    short_or_long((1200, 4.5), (5000, 3.0))
 }
 
 /// The seconds that a program is to use.

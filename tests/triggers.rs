@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse_testkit::eventually;
+use dormouse_testkit::{eventually, short_or_long};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{DORMOUSE, RUNTIME_VARIABLES, Run, Service, run};
+use crate::support::{DORMOUSE, RUNTIME_VARIABLES, Run, Service, run, signal_to};
 
 /// A busy service that writes files into a directory.
 fn service(directory: &Path) -> Service {
@@ -109,15 +110,14 @@ fn used(directory: &Path) -> u64 {
 }
 
 /// Triggers fire at their limit under a load: no request is lost, files stay within their budget,
-/// and memory comes back. `DORMOUSE_SOAK_SECONDS` makes it longer.
+/// and memory comes back.
 #[test]
 fn triggers_at_their_limit_soak() {
     const BUDGET: u64 = 2 << 20;
-    let seconds: u64 = std::env::var("DORMOUSE_SOAK_SECONDS").map_or(5, |text| text.parse().unwrap());
+    let seconds = short_or_long(3, 30);
     let (runtime, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = Command::new(DORMOUSE);
-    let length = format!("{}s", seconds + 12);
-    command.args(["teaparty", "--exit-with-parent", "--workers", "2", "--load", "300", "--for", &length]);
+    command.args(["teaparty", "--exit-with-parent", "--workers", "2", "--load", "300", "--for", "10m"]);
     for variable in RUNTIME_VARIABLES {
         command.env_remove(variable);
     }
@@ -153,6 +153,7 @@ fn triggers_at_their_limit_soak() {
         after = resident(pid);
         after < before + (96 << 10)
     });
+    signal_to(pid, Signal::INT);
     let mut report = String::new();
     output.read_to_string(&mut report).unwrap();
     assert!(child.wait().unwrap().success());

@@ -2,7 +2,7 @@
 //! chance: most of them are killed or stopped in the middle. The house answers each request, and is
 //! in the end as it was before them.
 //!
-//! It takes 5 s, and a minute in `cargo xtask long`; `DORMOUSE_SOAK` gives another number.
+//! It takes 3 s, and a minute in `cargo xtask long`.
 //! The list of what visitors do, that of what happens in the house, and that of scrapes follow from
 //! a seed, which is printed and can be given (`DORMOUSE_SOAK_SEED`); how far each comes, and when,
 //! is the machine's affair.
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{self, run};
 use chance::Chance;
+use dormouse_testkit::short_or_long;
 use house::House;
 use residue::Residue;
 use visitors::{Scraper, Visitors};
@@ -23,14 +24,11 @@ use visitors::{Scraper, Visitors};
 /// A step's length: something new begins once in each step.
 const STEP: Duration = Duration::from_millis(25);
 
-fn setting(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn a_house_is_after_visitors_as_before() {
-    let length = Duration::from_secs(setting("DORMOUSE_SOAK", 5));
-    let seed = setting("DORMOUSE_SOAK_SEED", u64::from(std::process::id()));
+    let length = Duration::from_secs(short_or_long(3, 60));
+    let seed = std::env::var("DORMOUSE_SOAK_SEED").map(|text| text.parse().expect("a number"));
+    let seed = seed.unwrap_or_else(|_| u64::from(std::process::id()));
     println!("DORMOUSE_SOAK_SEED={seed}");
     let [mut of_visitors, mut of_house, mut of_scrapes] = [0, 1, 2].map(|n| Chance::new(seed + n));
     let mut house = House::open();

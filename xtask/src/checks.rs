@@ -136,11 +136,7 @@ pub(crate) fn fuzz(suite: &mut Suite) -> Result {
 }
 
 pub(crate) fn tests(suite: &mut Suite) -> Result {
-    let settings: &[_] = if suite.is_long {
-        &[("DORMOUSE_CI", "long"), ("DORMOUSE_SOAK", "60"), ("DORMOUSE_IDLE_SECONDS", "10")]
-    } else {
-        &[]
-    };
+    let settings: &[_] = if suite.is_long { &[("DORMOUSE_CI", "long")] } else { &[] };
     suite.run("--workspace", "", settings)?;
     if suite.is_long { discard_tests() } else { Ok(()) }
 }

@@ -52,22 +52,32 @@ pub(crate) fn run(is_long: bool, wanted: &[String]) -> Result {
     let mut done = Ok(());
     for (name, _, step) in STEPS.iter().filter(|(name, is_long, _)| is_wanted(name, *is_long)) {
         println!("\n== {name}: {}", room()?);
-        let began = Instant::now();
+        let (began, used) = (Instant::now(), cpu_seconds()?);
         done = step(&mut suite).map_err(|why| format!("the step `{name}` failed: {why}"));
-        let seconds = began.elapsed().as_secs();
-        println!("-- {name}: {seconds} s");
-        laps.push((seconds, name));
+        let (seconds, used) = (began.elapsed().as_secs(), cpu_seconds()? - used);
+        println!("-- {name}: {seconds} s, {used} s of CPU time");
+        laps.push((seconds, used, name));
         if done.is_err() {
             break;
         }
     }
     println!("\n== ended after {} s", began.elapsed().as_secs());
-    laps.sort_by_key(|(seconds, _)| std::cmp::Reverse(*seconds));
-    for (seconds, name) in laps {
-        println!("{seconds:5} s  {name}");
+    laps.sort_by_key(|(seconds, ..)| std::cmp::Reverse(*seconds));
+    for (seconds, used, name) in laps {
+        println!("{seconds:5} s  {name}, {used} s of CPU time");
     }
     print!("{suite}");
     done
+}
+
+/// The CPU time of all programs that have run, and of those that they ran and waited for (proc(5),
+/// `cutime` and `cstime`, in ticks of 10 ms).
+fn cpu_seconds() -> Result<u64> {
+    let stat = crate::process::read("/proc/self/stat".as_ref())?;
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks =
+        fields.split_ascii_whitespace().skip(13).take(2).map(|field| field.parse::<u64>().unwrap_or(0));
+    Ok(ticks.sum::<u64>() / 100)
 }
 
 /// The size of the target directory, and the free space of its disk.

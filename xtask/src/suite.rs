@@ -16,6 +16,9 @@ const SLOW_TARGETS: usize = 20;
 /// The beginning of the line of a test that cannot run on this machine (`dormouse_testkit::skip`).
 const SKIPPED: &str = "skipped: ";
 
+/// The end of the line of a module that ran in a process of its own (`dormouse_testkit::run_modules`).
+const CPU_TIME: &str = " s of CPU time)";
+
 /// The results of all runs of tests.
 #[derive(Default)]
 pub(crate) struct Suite {
@@ -101,7 +104,9 @@ impl Suite {
             // program, in a process of its own.
             let is_unit = running.len() != name.len();
             let program = name.rsplit_once('/').map(|(_, program)| program.trim_end_matches(')'));
-            name.split(' ').next().unwrap_or_default().clone_into(&mut self.target);
+            // The time of a module stays with its name.
+            let target = if name.ends_with(CPU_TIME) { Some(name) } else { name.split(' ').next() };
+            target.unwrap_or_default().clone_into(&mut self.target);
             if is_unit && let Some((program, _)) = program.and_then(|it| it.rsplit_once('-')) {
                 self.target = format!("{program} (in its files)");
             }
@@ -150,7 +155,7 @@ mod tests {
     fn modules_and_unit_tests_are_told_apart() {
         let mut suite = Suite::default();
         let text = "     Running tests/all/main.rs (target/debug/deps/all-0123456789abcdef)\n\
-             \n     Running traps\n\
+             \n     Running traps (3.21 s of CPU time)\n\
              test traps::handlers::chain ... FAILED\n\
              test others ... ok\n\
              test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 12.50s\n\
@@ -163,7 +168,10 @@ mod tests {
         text.lines().for_each(|line| suite.line(line));
         assert_eq!(suite.failed, ["traps::"]);
         assert!(!suite.is_unnamed);
-        let targets = [(12.5, "traps".to_owned()), (0.01, "dormouse_keys (in its files)".to_owned())];
+        let targets = [
+            (12.5, "traps (3.21 s of CPU time)".to_owned()),
+            (0.01, "dormouse_keys (in its files)".to_owned()),
+        ];
         assert_eq!(suite.targets, targets);
         assert_eq!(suite.skipped["no debug registers here"], 1);
     }

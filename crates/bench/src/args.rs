@@ -100,15 +100,15 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub(crate) enum Workload {
-    /// Static keys: the price of a sleeping site, of an update, and its interrupts.
-    Keys,
+    /// The price that counting allocations adds to them.
+    Alloc,
     /// The price of charging each poll of a future to a group, and whether the charge is right.
     Poll,
+    /// Static keys: the price of a sleeping site, of an update, and its interrupts.
+    Keys,
     /// CPU time of a thread: the price of a read in each tier, its error, and the price that a tier
     /// adds to a switch of the kernel.
     Clock,
-    /// The price that counting allocations adds to them.
-    Alloc,
     /// How long a service waits for a group while clients read counts.
     Groups,
     /// Accounting of inherited breakpoints: by a list of all tasks' breakpoints or by a hash.

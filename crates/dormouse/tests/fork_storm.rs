@@ -1,9 +1,7 @@
 //! A storm of forks from threads in every state: each child uses everything, and none waits for
 //! ever. The host's own fork handlers, older and younger than ours, use dormouse, too. Signal
 //! handlers fork over a thread on the hot paths (over others a fork may wait for the allocator's
-//! lock, which is the C library's). No test harness: the process forks.
-//!
-//! `DORMOUSE_STRESS_SECONDS` makes the storm longer.
+//! lock, which is the C library's). No test harness: the process forks. SIGALRM ends it if it hangs.
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -244,8 +242,10 @@ fn main() {
         libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
     }
     let agent = dormouse::init().unwrap();
-    let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(3, |text| text.parse().unwrap());
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let length = dormouse_testkit::stress_time();
+    // SAFETY: takes a number. The default action ends the process.
+    unsafe { libc::alarm(length.as_secs() as u32 + PATIENCE) };
+    let end = Instant::now() + length;
     let states: [fn(); 7] = [
         || _ = toggle(),
         || _ = dormouse::keys::all(),
@@ -267,7 +267,8 @@ fn main() {
     });
     let threads: Vec<_> = states.into_iter().map(|state| std::thread::spawn(move || storm(state))).collect();
     let hot = std::thread::spawn(hot);
-    while Instant::now() < end {
+    let counts = [&CHILDREN, &FROM_HANDLERS, &WORKED[1]];
+    while Instant::now() < end || counts.iter().any(|count| count.load(Relaxed) <= 10) {
         // SAFETY: the thread runs until `END` is set, below, on this thread.
         unsafe { libc::pthread_kill(hot.as_pthread_t(), libc::SIGUSR1) };
         std::thread::sleep(Duration::from_millis(20));

@@ -15,7 +15,7 @@ use crate::hold::{Hold, Holder};
 use crate::plan::Guards;
 use crate::timer::{self, RETRY};
 use crate::{Batch, Key, Lease, PATCHING, likely, static_key, unlikely};
-use dormouse_testkit::in_child;
+use dormouse_testkit::{in_child, stress_rounds};
 
 static_key! {
     static ZERO: "balance.0" = false;
@@ -415,10 +415,9 @@ fn toggle(which: usize, rounds: usize) {
 #[test]
 fn counts_balance_after_concurrent_changes() {
     in_child(|| {
-        let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(1, |s| s.parse().unwrap());
         std::thread::scope(|scope| {
             for which in 0..8 {
-                scope.spawn(move || toggle(which, seconds * 500));
+                scope.spawn(move || toggle(which, stress_rounds(250, 10_000)));
             }
         });
         pass(Duration::from_secs(1));

@@ -2,8 +2,6 @@
 //! unload objects, fork, start threads, allocate, take signals of their own, and wait in the system
 //! calls that no kernel restarts. Some have their stacks copied. Nothing crashes, hangs or is lost.
 //! No test harness: the process forks. SIGALRM ends it if it hangs.
-//!
-//! `DORMOUSE_STORM` is its length in seconds.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -18,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_profile::{Options, Profile, Profiling};
-use dormouse_testkit::{skip, spin_for, thread_cpu};
+use dormouse_testkit::{skip, spin_for, stress_time, thread_cpu};
 
 /// Longer than anything takes that does not hang.
 const PATIENCE: u32 = 120;
@@ -251,11 +249,11 @@ fn time_of(profile: &Profile, thread: &str) -> Duration {
 /// The part of the storm in which no handler but ours runs, and no child ends: whatever interrupts
 /// a call is ours. (The SIGCHLD of a child whose parent blocks signals just then, as the C library
 /// does while it forks, goes to another thread, and wakes it from a call though nobody handles it.)
-fn quiet(seconds: u32) {
+fn quiet(length: Duration) {
     let profiling = Profiling::start(&options(1000)).unwrap();
     let threads = [("threads", storm("threads", threads)), ("profiles", storm("profiles", profiles))];
     let waits: Vec<_> = (0..4).map(|_| thread::spawn(interrupted)).collect();
-    thread::sleep(Duration::from_secs(seconds.into()));
+    thread::sleep(length);
     END.store(true, Relaxed);
     let gave_up: u64 = waits.into_iter().map(|waits| waits.join().unwrap()).sum();
     for (_, thread) in threads {
@@ -267,11 +265,11 @@ fn quiet(seconds: u32) {
 }
 
 fn main() {
-    let seconds = std::env::var("DORMOUSE_STORM").map_or(3, |text| text.parse().unwrap());
+    let length = stress_time();
     // SAFETY: takes a number. The default action ends the process.
-    unsafe { libc::alarm(seconds + PATIENCE) };
+    unsafe { libc::alarm(length.as_secs() as u32 + PATIENCE) };
     if std::env::var_os(QUIET).is_some() {
-        return quiet(seconds);
+        return quiet(length);
     }
     let before = caught();
     let mut unwound = options(1000);
@@ -312,9 +310,10 @@ fn main() {
 
     // Signals of the host's own, and ours from another sender than a timer: to the threads that
     // make no system calls which a handler interrupts.
-    let end = Instant::now() + Duration::from_secs(seconds.into());
+    let end = Instant::now() + length;
     let mut sent = 0;
-    while Instant::now() < end {
+    // On a busy machine longer, until enough has happened to show something.
+    while Instant::now() < end || sent < 400 {
         for (_, thread) in threads.iter().filter(|(name, _)| ["panics", "allocates"].contains(name)) {
             // SAFETY: the threads run until `END` is set, below.
             unsafe {

@@ -17,7 +17,8 @@
 //! - `otel` reads what a process publishes for profilers, according to OpenTelemetry's standards.
 //! - [`viewers`] are other projects' readers of our files.
 //! - [`wire_text`] shows protocol buffers as text, for snapshots.
-//! - [`is_long`] is true in a run that repeats tests with more compilers, profiles and workloads.
+//! - [`short_or_long`], [`stress_time`] and [`stress_rounds`] say how much a test does, and
+//!   [`long_only`] whether it runs at all.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] checks that it was charged.
 //!
 //! The crate is a dev-dependency only, and depends on no other crate of the project, so that each
@@ -31,6 +32,7 @@ mod browser;
 pub mod c;
 mod child;
 mod committed;
+mod effort;
 mod fork;
 mod modules;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -46,10 +48,11 @@ pub use alternate_stack::AlternateStack;
 pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
 pub use committed::{assert_committed, pretty};
+pub use effort::{is_long, long_only, short_or_long, stress_rounds, stress_time};
 pub use fork::{fork, join};
 pub use modules::{run_modules, run_programs};
 pub use seccomp::{Answer, Filter};
 pub use skip::skip;
-pub use wait::{HANG, StopOnDrop, eventually, is_long};
+pub use wait::{HANG, StopOnDrop, eventually};
 pub use wire_text::wire_text;
 pub use work::{assert_about, process_cpu_ns, spin_for, thread_cpu};

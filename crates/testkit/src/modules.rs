@@ -17,10 +17,16 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fs;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::process::{Command, Stdio, exit};
 use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
+
+use rustix::io::retry_on_intr;
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 /// Options of the harness that take the next argument as their value.
 const WITH_VALUE: [&str; 7] =
@@ -88,9 +94,9 @@ fn run_children<'a>(children: impl Iterator<Item = (&'a str, Command)> + Send) -
             // The lock is not held while the child runs.
             let next = left.lock().unwrap().next();
             let Some((name, mut child)) = next else { break };
-            let (is_ok, text) = run_child(&mut child);
+            let (is_ok, cpu, text) = run_child(&mut child);
             // One write, so that no other text is inside of it.
-            print!("\n     Running {name}\n{text}");
+            print!("\n     Running {name} ({:.2} s of CPU time)\n{text}", cpu.as_secs_f64());
             if !is_ok {
                 failed.lock().unwrap().push(name);
             }
@@ -100,15 +106,31 @@ fn run_children<'a>(children: impl Iterator<Item = (&'a str, Command)> + Send) -
     failed.into_inner().unwrap()
 }
 
-/// Runs a child, and returns whether it succeeded, with all that it has written. A file takes the
-/// text, because a process that a test forgot would keep a pipe open.
-fn run_child(child: &mut Command) -> (bool, String) {
+/// Runs a child, and returns whether it succeeded, its CPU time, and all that it has written. A file
+/// takes the text, because a process that a test forgot would keep a pipe open.
+fn run_child(child: &mut Command) -> (bool, Duration, String) {
     let mut file = tempfile::tempfile().expect("a file");
     let [output, errors] = [file.try_clone(), file.try_clone()].map(|it| it.expect("the same file"));
-    let status = child.stdout(output).stderr(errors).status().expect("a child");
+    let mut child = child.stdout(output).stderr(errors).spawn().expect("a child");
+    // A process that has ended keeps its times until another waits for it.
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let id = Pid::from_child(&child);
+    retry_on_intr(|| waitid(WaitId::Pid(id), ended)).expect("its end");
+    let cpu = cpu_time(child.id());
+    let status = child.wait().expect("its status");
     let mut text = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut text)).expect("its text");
-    (status.success(), String::from_utf8_lossy(&text).into_owned())
+    (status.success(), cpu, String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The CPU time of a process, and of the children that it has waited for (proc(5), `utime` to
+/// `cstime`).
+fn cpu_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("a process of ours");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let ticks =
+        fields.split_ascii_whitespace().skip(11).take(4).map(|field| field.parse::<u64>().expect("a number"));
+    Duration::from_secs_f64(ticks.sum::<u64>() as f64 / clock_ticks_per_second() as f64)
 }
 
 fn this_program() -> Command {

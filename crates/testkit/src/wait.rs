@@ -17,12 +17,6 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether this run is a long one (`DORMOUSE_CI=long`), which repeats tests with more compilers,
-/// profiles and workloads.
-pub fn is_long() -> bool {
-    std::env::var("DORMOUSE_CI").is_ok_and(|mode| mode == "long")
-}
-
 /// Sets a flag when it is dropped, so that threads which work until then also end when a test
 /// fails.
 #[derive(Debug)]

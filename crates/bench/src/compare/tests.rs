@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dormouse_testkit::is_long;
+use dormouse_testkit::short_or_long;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -382,7 +382,7 @@ fn pointers(value: &Value, at: &mut String, places: &mut Vec<String>) {
 
 /// How often two sides are compared that differ by what is known.
 fn rounds() -> usize {
-    if is_long() { 100 } else { 20 }
+    short_or_long(20, 100)
 }
 
 #[test]

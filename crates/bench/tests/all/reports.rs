@@ -93,7 +93,7 @@ fn rows_before_ctrl_c_stay_whole() {
     said.read_to_end(&mut Vec::new()).expect("the rest");
     let ended = bench.wait().expect("its end");
     assert_eq!(ended.code(), None, "ended by the signal, as a shell wants it: {ended:?}");
-    assert_eq!(report(&directory.path().join("keys.json"))["bench"], "keys");
+    assert_eq!(report(&directory.path().join("alloc.json"))["bench"], "alloc");
     for entry in fs::read_dir(directory.path()).expect("a directory") {
         assert_eq!(report(&entry.expect("an entry").path())["schema"], 1);
     }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use dormouse_breakpoints::{Cpu, Registers, SlotKind, SlotRequest, Slots, Target, TaskId};
+use dormouse_testkit::stress_rounds;
 
 const CPUS: u32 = 3;
 const THREADS: u64 = 4;
 
-/// Rounds of each thread; `DORMOUSE_STRESS` multiplies them.
+/// Rounds of each thread.
 fn rounds() -> u64 {
-    let times = std::env::var("DORMOUSE_STRESS").ok().and_then(|times| times.parse().ok());
-    4000 * times.unwrap_or(1_u64)
+    stress_rounds(4000, 40_000)
 }
 
 fn reserve_all_of_cpu(slots: &Slots, cpu: u32) -> bool {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 use dormouse_clock::{Tier, thread_cpu_ns, thread_cpu_time, tier};
-use dormouse_testkit::Child;
+use dormouse_testkit::{Child, stress_rounds};
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::{kernel_ns, tid};
 
@@ -211,7 +211,7 @@ fn a_signal_inside_a_read_does_no_harm() {
             assert_eq!(libc::sigaction(libc::SIGPROF, &raw const action, std::ptr::null_mut()), 0);
         }
         let timer = storm();
-        let signals: u64 = if std::env::var_os("DORMOUSE_STRESS").is_some() { 1_000_000 } else { 20_000 };
+        let signals: u64 = stress_rounds(5_000, 1_000_000);
         let mut reads = 0_u64;
         while SIGNALS.load(Ordering::Relaxed) < signals {
             let largest = LARGEST.load(Ordering::Relaxed);

@@ -16,13 +16,16 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse_clock::{CpuTime, Tier, thread_cpu_ns, thread_cpu_time, tier};
-use dormouse_testkit::Child;
+use dormouse_testkit::{Child, is_long};
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::kernel_ns;
 
 const TRAP_FLAG: i64 = 0x100;
 /// The sleep of a handler: much less than an epoch, so that only the proof can tell.
 const AWAY: Duration = Duration::from_micros(300);
+
+/// The instructions between two stops of a sample.
+const STRIDE: u64 = 1999;
 
 /// Instructions so far; at which one the handler reads; whether it sleeps before that; what it
 /// read.
@@ -62,7 +65,7 @@ fn stopped(stop_at: u64) -> (CpuTime, bool) {
 /// Stops a read at one instruction after another. `resyncs`: it finds that the thread was away.
 fn at_every_instruction(resyncs: bool, sleeps: bool) -> u64 {
     SLEEPS.store(sleeps, Ordering::Relaxed);
-    let every = std::env::var_os("DORMOUSE_STRESS").is_some();
+    let every = is_long();
     let (mut stop_at, mut wrong) = (1, 0);
     loop {
         let before = thread_cpu_ns();
@@ -84,9 +87,14 @@ fn at_every_instruction(resyncs: bool, sleeps: bool) -> u64 {
             continue;
         }
         wrong = 0;
-        // Every one in a short read; a sample where there are thousands, because each stop goes
-        // through all before.
-        stop_at += if stop_at < 150 || every { 1 } else { 499 };
+        // Every one in a short read. Where there are thousands, and in a short run, a few, which
+        // are others in each process: each stop goes through all before.
+        stop_at += match stop_at {
+            _ if every => 1,
+            ..150 => 1,
+            150 => u64::from(std::process::id()) % STRIDE + 1,
+            _ => STRIDE,
+        };
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use dormouse_clock::{Budget, capability, point, thread_cpu_ns, thread_cpu_time, tier};
-use dormouse_testkit::in_child;
+use dormouse_testkit::{in_child, stress_rounds};
 use meters::OfThread;
 
 /// Forks, and runs `body` in the child, which an alarm kills if it does not end.
@@ -53,7 +53,7 @@ fn use_everything(order: usize) -> bool {
 #[test]
 fn children_of_forks_during_first_uses_use_everything() {
     in_child(|| {
-        let rounds = std::env::var("DORMOUSE_STRESS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+        let rounds = stress_rounds(4, 100);
         for round in 0..rounds {
             // Nobody here has used a clock yet.
             let process = start(|| {

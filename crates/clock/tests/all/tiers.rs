@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dormouse_clock::{Error, Tier, capability, force, thread_cpu_ns, thread_cpu_time, tier};
 use dormouse_sys::arch::{RSEQ_SIGNATURE, thread_pointer};
-use dormouse_testkit::{Child, Filter, in_child, skip};
+use dormouse_testkit::{Child, Filter, in_child, skip, stress_rounds};
 use each_tier::{EACH_TIER, has_wanted_tier};
 use kernel::kernel_ns;
 
@@ -294,9 +294,9 @@ fn a_foreign_rseq_field_costs_the_tier() {
     });
 }
 
-/// Reads in a stress test: many where the environment says so.
+/// Reads in a stress test.
 fn reads() -> u64 {
-    std::env::var("DORMOUSE_STRESS").ok().and_then(|n| n.parse().ok()).unwrap_or(500_000)
+    stress_rounds(200_000, 5_000_000)
 }
 
 #[test]

@@ -23,7 +23,7 @@ use dormouse::waits::{Placing, Waiting};
 use dormouse::{Group, Instrumented};
 use dormouse_profile::drops::{DropCause, drop_cause};
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame};
-use dormouse_testkit::{HANG, eventually, in_child, is_long, skip};
+use dormouse_testkit::{HANG, eventually, in_child, short_or_long, skip};
 use dormouse_unwind::own;
 use dormouse_waits::{Cancellation, Waited, read_cancelled};
 use futures_util::future::{join, select};
@@ -40,7 +40,7 @@ const SOON: Duration = Duration::from_millis(1);
 
 /// Requests of each kind.
 fn each() -> u64 {
-    if is_long() { 1_000 } else { 20 }
+    short_or_long(20, 1_000)
 }
 
 fn runtime() -> Runtime {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_testkit::{apart, is_long, skip};
+use dormouse_testkit::{apart, long_only};
 
 use crate::fixtures::folder;
 
@@ -64,8 +64,7 @@ fn next_version(into: &Path) {
 /// Builds dormouse once more.
 #[test]
 fn two_versions_in_one_program_share_their_keys() {
-    if !is_long() {
-        skip("a second version is built in a long run only (DORMOUSE_CI=long)");
+    if !long_only() {
         return;
     }
     let copies = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/copies");

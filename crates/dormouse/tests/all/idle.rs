@@ -1,6 +1,6 @@
 //! An agent that nobody asks anything costs no wake-up, before its first client and after its last.
 //!
-//! The window is 2 s; `DORMOUSE_IDLE_SECONDS` gives it another length.
+//! The window is 2 s, and 10 s in a long run.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dormouse_testkit::{HANG, in_child};
+use dormouse_testkit::{HANG, in_child, short_or_long};
 
 /// How often each thread but the calling one has begun to run: by id and name.
 fn switches() -> BTreeMap<(i32, String), u64> {
@@ -42,10 +42,9 @@ fn await_rest() -> BTreeMap<(i32, String), u64> {
 
 /// Asserts that no thread but this one runs within the window.
 fn assert_rests() {
-    let seconds = std::env::var("DORMOUSE_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
     let before = await_rest();
     assert!(before.keys().any(|(_, name)| name == "dormouse"), "the agent's thread: {before:?}");
-    std::thread::sleep(Duration::from_secs(seconds.unwrap_or(2)));
+    std::thread::sleep(Duration::from_secs(short_or_long(2, 10)));
     // A thread that has ended was none of those that wait for clients, and had nothing to do.
     for (thread, count) in switches() {
         assert_eq!(before.get(&thread), Some(&count), "{thread:?} has run");

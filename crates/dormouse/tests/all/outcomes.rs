@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, Response, StatusCode, Version, header::CONTENT_LENGT
 use axum::routing::get;
 use dormouse::tower::GroupLayer;
 use dormouse::{Group, OutcomesRow, Waiting};
-use dormouse_testkit::{eventually, is_long};
+use dormouse_testkit::{eventually, short_or_long};
 use futures_util::future::{join, select};
 use futures_util::{StreamExt as _, stream};
 use http_body::Frame;
@@ -27,7 +27,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 /// Requests of each kind.
 pub(crate) fn each() -> u64 {
-    if is_long() { 400 } else { 20 }
+    short_or_long(20, 400)
 }
 
 pub(crate) fn runtime() -> Runtime {

@@ -6,13 +6,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use dormouse::{PublishError, Publishing};
 use dormouse_testkit::otel::{ThreadSlot, Tracee, memory, process_context};
-use dormouse_testkit::{eventually, in_child, is_long};
+use dormouse_testkit::{eventually, in_child, short_or_long};
 
 use crate::fixtures::folder;
 
 /// How often a thread is looked at.
 fn looks() -> usize {
-    if is_long() { 400 } else { 80 }
+    short_or_long(40, 400)
 }
 
 /// Group names by number; 0 is none.
@@ -120,8 +120,8 @@ fn follow(service: &Service, object: &str) {
         let mut tracee = Tracee::new(pid, tid);
         // In the poll in which publishing began it shows none.
         eventually(|| tracee.stopped(|tracee| shown(&slot, tracee, &context.keys)).is_some());
-        let mut settled = [0; 4];
-        for _ in 0..looks() {
+        let (mut settled, mut looked) = ([0; 4], 0);
+        let mut look = || {
             let seen = tracee.stopped(|tracee| {
                 let shown = shown(&slot, tracee, &context.keys);
                 let [word] = memory::<u64, 1>(pid, word).unwrap();
@@ -136,8 +136,11 @@ fn follow(service: &Service, object: &str) {
             });
             // It goes on before the next look.
             eventually(|| memory::<u64, 1>(pid, word) != Some([seen]));
-        }
-        assert!(settled.iter().filter(|&&times| times > 0).count() >= 3, "{settled:?}");
+            looked += 1;
+            looked >= looks() && settled.iter().filter(|&&times| times > 0).count() >= 3
+        };
+        // Longer until three of its places have been seen.
+        eventually(&mut look);
     }
 }
 

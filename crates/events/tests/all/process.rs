@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
 
-use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
+use dormouse_testkit::{Answer, Filter, fork, in_child, skip, stress_time};
 
 static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
@@ -48,7 +48,6 @@ fn handlers_may_enter_and_leave_whatever_they_interrupt() {
         }
         let stop = &AtomicBool::new(false);
         let (tell, told) = std::sync::mpsc::channel();
-        let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |seconds| seconds.parse().unwrap());
         let (happened, idle) = std::thread::scope(|scope| {
             let worker = scope.spawn(move || {
                 tell.send(rustix::thread::gettid().as_raw_pid()).unwrap();
@@ -87,7 +86,7 @@ fn handlers_may_enter_and_leave_whatever_they_interrupt() {
                 (mine, after - before)
             });
             let tid = told.recv().unwrap();
-            let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+            let end = std::time::Instant::now() + stress_time();
             let mut changes = 0_u64;
             while std::time::Instant::now() < end || HANDLERS.load(Ordering::Relaxed) < 1000 {
                 changes += 1;

@@ -1,6 +1,5 @@
 //! A signal handler after single instructions of a switch, by the processor's trap flag: what a
-//! stress test would have to hit by chance. With `DORMOUSE_STRESS_SECONDS` after every one
-//! (minutes).
+//! stress test would have to hit by chance. In a long run after every one (minutes).
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::asm;
@@ -13,7 +12,7 @@ use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_laz
 use dormouse_sys::records::current_task;
 use dormouse_sys::thread::Current;
 
-use dormouse_testkit::in_child;
+use dormouse_testkit::{in_child, is_long};
 
 static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
@@ -64,7 +63,7 @@ fn add(cell: &'static std::thread::LocalKey<Cell<u64>>, n: u64) {
 /// The handler does it after one of so many instructions (enough of them that the thread gets on in
 /// between), and which ones these are: each of them in a long run, else others in each process.
 fn phases() -> (u64, std::ops::Range<u64>) {
-    if std::env::var_os("DORMOUSE_STRESS_SECONDS").is_some() {
+    if is_long() {
         return (31, 0..31);
     }
     let one = u64::from(std::process::id()) % 31;
@@ -100,7 +99,7 @@ fn change_on_demand(event: Event) {
 fn change() {
     let asked = ASKED.fetch_add(1, Ordering::Release) + 1;
     while MADE.load(Ordering::Acquire) != asked {
-        std::hint::spin_loop();
+        std::thread::yield_now();
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, park, set_lazy, switch};
 use dormouse_sys::thread;
+use dormouse_testkit::stress_time;
 
 static PMU: CountingPmu = CountingPmu::new();
 
@@ -19,10 +20,6 @@ const SOMETIMES: [Event; 3] = [PMU.event("x", 1), PMU.event("y", 2), PMU.event("
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn seconds() -> u64 {
-    std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |seconds| seconds.parse().unwrap())
 }
 
 fn value(context: &Context, event: Event) -> u64 {
@@ -153,7 +150,7 @@ fn changes_lose_nothing_and_count_nothing_twice() {
     let (sums, stop) = (Sums::default(), AtomicBool::new(false));
     let (sums, stop, contexts) = (&sums, &stop, &contexts);
     let always = Counting::everywhere(&[ALWAYS], Mode::GroupExact).unwrap();
-    let end = Instant::now() + Duration::from_secs(seconds());
+    let end = Instant::now() + stress_time();
     let changes = std::thread::scope(|scope| {
         let ends: Vec<_> = (0..3).map(|_| channel()).collect();
         let (senders, receivers): (Vec<_>, Vec<_>) = ends.into_iter().unzip();

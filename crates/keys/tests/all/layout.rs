@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use dormouse_testkit::is_long;
+use dormouse_testkit::short_or_long;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use object::{Object as _, ObjectSection as _, SectionFlags};
 
@@ -125,7 +125,7 @@ fn check_codegen(code: &[u8]) {
 #[test]
 fn no_live_site_is_lost_in_any_profile() {
     // The test of linkers builds for release, and this program is built to be debugged.
-    let profiles = if is_long() { &["dev", "release", "thin", "fat"][..] } else { &["fat"] };
+    let profiles = short_or_long(&["fat"][..], &["dev", "release", "thin", "fat"]);
     for &profile in profiles {
         let said = run(profile, "layout-app", "sites", &[], "");
         check_keys(&said, profile, true);
@@ -183,7 +183,7 @@ fn no_linker_loses_a_live_site() {
 
 #[test]
 fn a_shared_key_has_the_sites_of_both() {
-    for profile in if is_long() { &["dev", "release"][..] } else { &["release"] } {
+    for profile in short_or_long(&["release"][..], &["dev", "release"]) {
         let said = run(profile, "layout-app-shared", "layout-app-shared", &[], fixtures::SHARED);
         assert_eq!(said.keys, BTreeMap::from([("shared.key".to_owned(), 2)]), "{profile}");
     }

@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use dormouse_keys::{Batch, Error, Key, Lease, Protocol, StaticKey, prepare, static_key, unlikely};
-use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
+use dormouse_testkit::{Answer, Filter, fork, in_child, skip, stress_time};
 
 static_key! {
     static CLEAN: "text.clean" = false;
@@ -311,10 +311,8 @@ impl Stress {
     }
 }
 
-/// Seconds by default; `DORMOUSE_STRESS_SECONDS` makes them more.
 fn stress(protocol: Protocol) {
-    let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |s| s.parse().unwrap());
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + stress_time();
     prepare().unwrap();
     let stress = &Stress {
         protocol,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dormouse_clock::{thread_cpu_ns, thread_cpu_ns_of};
 use dormouse_lab::{Error, Refresh, ThreadGroup};
 use dormouse_sys::process::identity::tid;
-use dormouse_testkit::{fork, spin_for};
+use dormouse_testkit::{fork, spin_for, stress_rounds};
 
 /// Never refreshes by itself.
 const NEVER: Refresh = Refresh { tolerance: Duration::MAX, most: 64, prefetch: true };
@@ -249,7 +249,7 @@ fn come_and_go(rounds: u32, reads: bool) -> (u64, u64, u64) {
 }
 
 fn rounds() -> u32 {
-    std::env::var("DORMOUSE_STRESS").ok().and_then(|n| n.parse().ok()).unwrap_or(250)
+    stress_rounds(100, 2500)
 }
 
 #[test]

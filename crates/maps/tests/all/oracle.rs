@@ -1,10 +1,9 @@
 //! The map against a slow, obvious one: an array with the mapping at every address.
-//!
-//! Short by default; `DORMOUSE_STRESS` gives the number of operations.
 
 use std::ops::RangeInclusive;
 
 use dormouse_maps::{Cache, EditError, Overlap, RangeMap};
+use dormouse_testkit::stress_rounds;
 use proptest::prelude::*;
 
 /// Addresses of the oracle: each stands for so many of the map's that places of the cache share and
@@ -30,9 +29,8 @@ enum Which {
 }
 
 fn cases() -> u32 {
-    let operations = std::env::var("DORMOUSE_STRESS").ok().and_then(|n| n.parse().ok()).unwrap_or(15_000_u32);
-    // Sixty each, on average.
-    operations.div_ceil(50)
+    // Of sixty operations each, on average.
+    stress_rounds(15_000_u32, 1_000_000).div_ceil(50)
 }
 
 fn addrs(start: u64, last: u64) -> RangeInclusive<u64> {

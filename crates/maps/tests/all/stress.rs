@@ -1,22 +1,17 @@
 //! Readers beside a writer: every answer was true at some moment between call and return.
-//!
-//! Short by default; `DORMOUSE_STRESS` gives the number of updates.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use dormouse_maps::{Cache, EditError, Overlap, RangeMap};
+use dormouse_testkit::stress_rounds;
 
 const READERS: usize = 3;
 const PAGE: u64 = 4096;
 
 fn updates() -> u64 {
-    long().unwrap_or(20_000)
-}
-
-fn long() -> Option<u64> {
-    std::env::var("DORMOUSE_STRESS").ok()?.parse().ok()
+    stress_rounds(20_000, 1_000_000)
 }
 
 /// The writer replaces two mappings in each update, by ones that bear the update's number. A reader
@@ -131,7 +126,7 @@ fn no_stale_answer_over_many_mappings() {
         let cache = Cache::new();
         ready.wait();
         let find = || map.find_cached(&cache, PAGE).unwrap().map(|mapping| mapping.value);
-        for cycle in 1..=long().unwrap_or(100_000) {
+        for cycle in 1..=stress_rounds(100_000, 1_000_000) {
             let range = PAGE..2 * PAGE;
             step(2 * cycle - 1, &|| {
                 map.update_cached(&cache, |edit| edit.insert(range.clone(), cycle, Overlap::Reject))

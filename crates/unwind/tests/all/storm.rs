@@ -1,7 +1,5 @@
 //! Walks in a signal handler, a thousand times a second on each thread, while objects are loaded
 //! and unloaded, threads come and go, the process forks, and generated code is unmapped.
-//!
-//! `DORMOUSE_STRESS_SECONDS` is the storm's length.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 #![allow(unsafe_code)]
 
@@ -14,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_sys::own_stack;
-use dormouse_testkit::in_child;
+use dormouse_testkit::{in_child, stress_time};
 use dormouse_unwind::arch::RED_ZONE;
 use dormouse_unwind::{CallFrame, WalkEnd, claim, own, walk};
 
@@ -235,7 +233,6 @@ fn stacks_stay_whole_in_a_storm() {
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
             assert_eq!(libc::sigaction(signal(), &raw const action, std::ptr::null_mut()), 0);
         }
-        let seconds = std::env::var("DORMOUSE_STRESS_SECONDS").map_or(2, |text| text.parse().unwrap());
         let states: [(&str, fn()); 5] = [
             ("steady", steady),
             ("loads", loads),
@@ -244,7 +241,7 @@ fn stacks_stay_whole_in_a_storm() {
             ("generates", generates),
         ];
         let states = states.map(|(name, at_it)| (name, storm(at_it)));
-        let end = Instant::now() + Duration::from_secs(seconds);
+        let end = Instant::now() + stress_time();
         // As the lookout does; and at least until each state has been met.
         let is_met = || WHOLE.load(Relaxed) > 100 && GENERATED_WALKS.load(Relaxed) > 0;
         while Instant::now() < end || !is_met() {

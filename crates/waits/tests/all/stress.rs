@@ -1,7 +1,5 @@
 //! Threads clone, wake and drop wakers of tasks at random while the tasks are polled, end, and
 //! begin: each wake arrives once, and the runtime's wakers go with the leaves'.
-//!
-//! `DORMOUSE_STRESS_SECS` has it run longer.
 
 use crate::support;
 
@@ -11,7 +9,7 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse_testkit::StopOnDrop;
+use dormouse_testkit::{StopOnDrop, stress_time};
 use dormouse_waits::{Placing, TaskWaits, Waiting, Who, living, polled, read};
 use support::{Counting, number};
 
@@ -87,7 +85,6 @@ impl Bed {
 fn wakers_and_tasks_go_as_they_like() {
     // That seats are free when their slot is, each slot finds out by itself.
     let _on = (Waiting::start().unwrap(), Placing::start().unwrap());
-    let secs = std::env::var("DORMOUSE_STRESS_SECS").map_or(1, |secs| secs.parse().unwrap());
     let beds: [Bed; TASKS] = std::array::from_fn(|_| Bed::default());
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -113,7 +110,7 @@ fn wakers_and_tasks_go_as_they_like() {
             scope.spawn(move || poll_all(&beds[half * TASKS / 2..][..TASKS / 2], half as u64, stop));
         }
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(secs) {
+        while begun.elapsed() < stress_time() {
             thread::sleep(Duration::from_millis(10));
         }
     });

@@ -18,7 +18,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::routing::{any, get};
 use dormouse::tower::GroupLayer;
 use dormouse::{Group, OutcomesRow};
-use dormouse_testkit::{HANG, eventually, is_long};
+use dormouse_testkit::{HANG, eventually, short_or_long};
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt as _, stream};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -34,7 +34,7 @@ use tower::service_fn;
 type Codec = ProstCodec<u32, u32>;
 
 fn each() -> usize {
-    if is_long() { 200 } else { 10 }
+    short_or_long(10, 200)
 }
 
 fn layer() -> GroupLayer<fn(&Request) -> std::borrow::Cow<'_, str>> {

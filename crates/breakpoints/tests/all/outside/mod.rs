@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_breakpoints::{Access, Outside, OutsideBudget, OutsideReport, WatchSpec, WatchState};
 use dormouse_sys::perf::{Attr, Breakpoint, OpenEvent, Subject};
-use dormouse_testkit::{HANG, eventually, in_child, skip};
+use dormouse_testkit::{HANG, eventually, in_child, short_or_long, skip};
 use process::{Process, Shared};
 use rustix::process::Signal;
 
@@ -94,7 +94,7 @@ fn with_registers(body: impl FnOnce()) {
 #[test]
 fn each_write_of_each_thread_counts_once() {
     with_registers(|| {
-        for _ in 0..6 {
+        for _ in 0..short_or_long(2, 20) {
             let shared = Shared::new();
             let process = Process::start(|| churn(shared));
             shared.await_ready();

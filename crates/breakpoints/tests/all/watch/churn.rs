@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::support::{VALUE, in_child, of_value, stress};
+use super::support::{VALUE, in_child, of_value};
+use dormouse_testkit::short_or_long;
 
 /// Whether writes count: set before the first counted write and after the watch is armed.
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static WRITES: AtomicU64 = AtomicU64::new(0);
+/// Threads that have looked whether writes count, and may still write.
+static WRITERS: AtomicU64 = AtomicU64::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 /// Writes now and then, and has others do so: each thread starts another one before it ends.
@@ -20,10 +23,12 @@ fn live(mut seed: u64) {
         (seed >> 33) % below
     };
     for _ in 0..random(4) {
+        WRITERS.fetch_add(1, Ordering::SeqCst);
         if IS_ARMED.load(Ordering::SeqCst) {
             VALUE.fetch_add(1, Ordering::Relaxed);
             WRITES.fetch_add(1, Ordering::Relaxed);
         }
+        WRITERS.fetch_sub(1, Ordering::SeqCst);
         if random(3) == 0 {
             thread::yield_now();
         }
@@ -39,8 +44,8 @@ fn live(mut seed: u64) {
 #[test]
 fn every_write_of_every_thread_counts_once() {
     in_child(|| {
-        let writes = if stress().is_some() { 1_000_000 } else { 20_000 };
-        let most = if stress().is_some() { Duration::from_secs(60) } else { Duration::from_secs(8) };
+        let (writes, most) = short_or_long((5000, 2), (1_000_000, 60));
+        let most = Duration::from_secs(most);
         for seed in 1..=6_u64 {
             thread::spawn(move || live(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         }
@@ -61,13 +66,9 @@ fn every_write_of_every_thread_counts_once() {
                 thread::sleep(Duration::from_millis(5));
             }
             IS_ARMED.store(false, Ordering::SeqCst);
-            // A thread may stand between its look and its write.
-            let mut last = (0, 0);
-            dormouse_testkit::eventually(|| {
-                thread::sleep(Duration::from_millis(20));
-                let now = (WRITES.load(Ordering::SeqCst), watch.report().hits);
-                std::mem::replace(&mut last, now) == now
-            });
+            // A thread may stand between its look and its write. From the first moment at which there
+            // is none, all see that writes do not count.
+            dormouse_testkit::eventually(|| WRITERS.load(Ordering::SeqCst) == 0);
             let report = watch.close();
             let written = WRITES.load(Ordering::SeqCst) - before;
             assert_eq!(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use dormouse_sys::trap;
-use dormouse_testkit::{AlternateStack, Child, fork, skip};
+use dormouse_testkit::{AlternateStack, Child, fork, skip, stress_rounds};
 
 use super::support::{in_child, of_value, write};
 
@@ -101,17 +101,17 @@ extern "C" fn note(_: libc::c_int) {
 /// not two. A handler that did not ask for that stack has it all the same, if it comes amid ours.
 #[test]
 fn signals_of_the_host_find_room() {
-    const SIGNALS: u32 = 20_000;
     in_child(|| {
+        let signals: u32 = stress_rounds(2000, 100_000);
         // SAFETY: the handler adds to an atomic.
         unsafe { libc::signal(libc::SIGUSR1, note as *const () as usize) };
         let watch = of_value().arm().unwrap();
-        let writer = thread::spawn(|| {
-            while CAME.load(Ordering::Relaxed) < SIGNALS {
+        let writer = thread::spawn(move || {
+            while CAME.load(Ordering::Relaxed) < signals {
                 write(1);
             }
         });
-        while CAME.load(Ordering::Relaxed) < SIGNALS {
+        while CAME.load(Ordering::Relaxed) < signals {
             // SAFETY: a thread that is joined below.
             unsafe { libc::pthread_kill(writer.as_pthread_t(), libc::SIGUSR1) };
         }

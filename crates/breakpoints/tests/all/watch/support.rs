@@ -63,8 +63,3 @@ fn obstacle() -> Option<String> {
     assert!(is_of_the_machine, "{error}");
     Some(error.to_string())
 }
-
-/// How much more than usual is done: `DORMOUSE_STRESS`.
-pub(crate) fn stress() -> Option<u64> {
-    std::env::var("DORMOUSE_STRESS").ok().and_then(|times| times.parse().ok())
-}

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use dormouse_testkit::is_long;
+use dormouse_testkit::short_or_long;
 
 use super::judge::{ERROR, Finding, Judge, Verdict};
 use super::metric::{Turn, Use};
@@ -99,7 +99,7 @@ fn of_group(judge: &Judge, id: u32) -> &Finding {
 fn nulls_stay_quiet_over_all_looks() {
     // The level of experiments, and one at which errors can be counted.
     let mut alarms = [0_u32, 0];
-    let experiments = if is_long() { 1000 } else { 150 };
+    let experiments = short_or_long(150, 1000);
     for seed in 0..experiments {
         let service = Simulated { length: SHORT, ..Simulated::new(seed, 0.0) };
         for (alarms, judge) in alarms.iter_mut().zip(service.experiment(!seed, [ERROR, 0.2]).0) {
@@ -108,7 +108,7 @@ fn nulls_stay_quiet_over_all_looks() {
         }
     }
     // Of a thousand two are expected, of 150 none.
-    assert!(alarms[0] <= if is_long() { 3 } else { 1 }, "{alarms:?}");
+    assert!(alarms[0] <= short_or_long(1, 3), "{alarms:?}");
     // Three deviations more than a fifth at most. (Rows and looks are not independent: it is on the
     // safe side.)
     let expected = experiments as f64 * 0.2;
