@@ -1,31 +1,14 @@
 //! `dormouse experiment`: it finds what a key costs, keeps others out, and leaves everything as it
 //! was, whichever way it ends.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Run, Running, Service, run};
+use crate::support::{Run, Running, Service, run, with_guest};
 
 const TAX: &str = "teaparty.tax";
 /// On while an experiment lasts.
 const ALONE: &str = "dormouse.experiment";
-
-/// Does `work` while a guest asks for `path` again and again, as fast as the machine allows.
-fn with_guest<T>(service: &Service, path: &str, work: impl FnOnce() -> T) -> T {
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Relaxed) {
-                service.get(path);
-            }
-        });
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        is_over.store(true, Relaxed);
-        done.unwrap_or_else(|why| std::panic::resume_unwind(why))
-    })
-}
 
 fn experiment(service: &Service, key: &str, args: &[&str]) -> Run {
     run([&["--json", "experiment", &service.target(), key][..], args].concat())
@@ -88,7 +71,7 @@ fn a_large_cost_is_found_by_group() {
 #[test]
 fn a_key_that_nothing_reads_costs_nothing() {
     let service = Service::idle();
-    let run = with_guest(&service, "/menu", || experiment(&service, "teaparty.nothing", &["--for", "10s"]));
+    let run = with_guest(&service, "/menu", || experiment(&service, "teaparty.nothing", &["--for", "5s"]));
     let found = judged_or_not(&run);
     assert!(
         rows(&found).iter().all(|row| row["verdict"] == "nothing" || row["verdict"] == "too-few"),

@@ -9,7 +9,10 @@ use dormouse_testkit::eventually;
 use memchr::memmem;
 use rustix::process::Signal;
 
-use crate::support::{DORMOUSE, Running, Service, run};
+use crate::support::{DORMOUSE, Running, Service, run, with_guest};
+
+/// A blend that takes four times as long as others: a list mostly finds one.
+const LONG: &str = "/blend?spoons=32";
 
 /// The line of a source that has this text, once.
 fn line(source: &str, text: &str) -> usize {
@@ -66,7 +69,7 @@ fn libraries_at_unknown_places_are_not_own() {
     fs::copy(DORMOUSE, &moved).expect("a copy");
     fs::write(&moved, bytes).expect("its content");
     let (service, asking) = asked(moved.as_os_str());
-    eventually(|| is_listed(&service));
+    with_guest(&service, LONG, || eventually(|| is_listed(&service)));
     // At any one moment there may be no blend.
     let json = || run(list(&service).iter().map(String::as_str).chain(["--json"])).json();
     eventually(|| !json()["places"].as_array().expect("places").is_empty());
@@ -102,7 +105,9 @@ fn a_tree_names_the_lines_that_await() {
         ];
         way.iter().all(Option::is_some) && way.is_sorted()
     };
-    eventually(is_named);
-    eventually(|| is_listed(&service));
+    with_guest(&service, LONG, || {
+        eventually(is_named);
+        eventually(|| is_listed(&service));
+    });
     asking.end_by(Signal::INT);
 }

@@ -11,7 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -51,8 +52,7 @@ impl Service {
         })
     }
 
-    /// One with a few guests: each route shows in all figures, and the test has the processor. The
-    /// load of a busy one, whose blends are slow without optimization, takes two of them.
+    /// One with a few guests: each route shows in all figures, and the test has the processor.
     pub(crate) fn visited() -> Service {
         Service::start(|command| {
             command.args(["--load", "40", "--for", "10m"]);
@@ -194,6 +194,23 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Does `work` while a guest asks for `path` again and again, with pauses in which the machine is
+/// others'.
+pub(crate) fn with_guest<T>(service: &Service, path: &str, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                service.get(path);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        is_over.store(true, Relaxed);
+        done.unwrap_or_else(|why| std::panic::resume_unwind(why))
+    })
 }
 
 pub(crate) fn signal_to(pid: u32, signal: Signal) {

@@ -18,7 +18,7 @@ const fn tea(name: &'static str, price_pence: u32, flavour: Flavour, notes: &'st
 }
 
 /// All of them.
-pub(crate) const TEAS: [Tea; 6] = [
+pub(crate) static TEAS: [Tea; 6] = [
     tea("Assam", 280, [0.90, 0.05, 0.05, 0.10], "brisk and malty, takes milk"),
     tea("Darjeeling", 340, [0.35, 0.20, 0.00, 0.70], "light, a whiff of muscat"),
     tea("Jasmine", 310, [0.05, 0.40, 0.00, 0.95], "scented by night with open blossoms"),

@@ -49,8 +49,6 @@ impl Ask {
             Menu => "/menu".into(),
             Place => "/orders".into(),
             Read => format!("/orders/{latest_order}"),
-            // A build without optimization has as much to do with fewer ways to divide them.
-            Blend if cfg!(debug_assertions) => "/blend?malt=0.6&smoke=0.3&spoons=18".into(),
             Blend => "/blend?malt=0.6&smoke=0.3".into(),
             Brochure => "/brochure?guest=Alice".into(),
             Steep => "/steep?ms=5".into(),

@@ -113,25 +113,40 @@ struct Search {
 impl Search {
     /// Divides the spoons that are `left` among `TEAS[tea..]`; the tea already in the pot tastes as
     /// `pot`.
+    ///
+    /// Straight code, so that a build without optimization is not a hundred times as slow.
     fn divide(&mut self, tea: usize, left: u32, pot: Flavour) {
-        let taste = |spoons: u32| -> Flavour {
-            std::array::from_fn(|i| pot[i] + f64::from(spoons) * TEAS[tea].flavour[i])
-        };
-        if tea + 1 < TEAS.len() {
-            for spoons in 0..=left {
-                self.parts[tea] = spoons;
-                self.divide(tea + 1, left - spoons, taste(spoons));
-            }
-            return;
+        if tea + 1 == TEAS.len() {
+            return self.taste(left, pot);
         }
-        self.parts[tea] = left;
+        let mut spoons = 0;
+        while spoons <= left {
+            self.parts[tea] = spoons;
+            self.divide(tea + 1, left - spoons, with(pot, spoons, TEAS[tea].flavour));
+            spoons += 1;
+        }
+    }
+
+    /// Tastes a pot to which only the last tea has to be added.
+    fn taste(&mut self, left: u32, pot: Flavour) {
+        let last = TEAS.len() - 1;
+        self.parts[last] = left;
         self.tried += 1;
-        let distance = taste(left).iter().zip(self.wanted).map(|(has, wants)| (has - wants).powi(2)).sum();
+        let [malt, grass, smoke, flower] = with(pot, left, TEAS[last].flavour);
+        let [malt, grass, smoke, flower] =
+            [malt - self.wanted[0], grass - self.wanted[1], smoke - self.wanted[2], flower - self.wanted[3]];
+        let distance = malt * malt + grass * grass + smoke * smoke + flower * flower;
         if distance < self.distance {
             self.distance = distance;
             self.best = self.parts;
         }
     }
+}
+
+/// The flavour of a pot with some spoons of a tea in addition.
+fn with(pot: Flavour, spoons: u32, tea: Flavour) -> Flavour {
+    let spoons = f64::from(spoons);
+    [pot[0] + spoons * tea[0], pot[1] + spoons * tea[1], pot[2] + spoons * tea[2], pot[3] + spoons * tea[3]]
 }
 
 #[cfg(test)]
