@@ -31,6 +31,7 @@ use std::io::{self, Write};
 use dormouse_encode::gzip::{Gzip, Level};
 use serde::{Deserialize, Serialize};
 
+use crate::json::{write_json, write_pieces};
 use crate::profile::MappedRange;
 use crate::{FrameKind, MAX_FRAME, Note};
 
@@ -121,10 +122,11 @@ impl<W: Write> FileWriter<W> {
 
     /// Writes an answer of the agent.
     pub fn answer(&mut self, name: &str, from: u64, answer: &impl Serialize) -> io::Result<()> {
-        let mut pieces = Pieces { writer: self, name, from, piece: Vec::new() };
-        pieces.piece.try_reserve_exact(PIECE).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        serde_json::to_writer(&mut pieces, answer)?;
-        pieces.end(true)
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(PIECE).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let full = &mut |piece: &mut Vec<u8>| self.piece(name, from, piece, false);
+        write_pieces(&mut piece, PIECE, full, answer)?;
+        self.piece(name, from, &mut piece, true)
     }
 
     /// Records that something is missing from the file.
@@ -136,7 +138,8 @@ impl<W: Write> FileWriter<W> {
 
     /// Writes a note of the trace.
     pub fn note(&mut self, note: &Note) -> io::Result<()> {
-        let json = serde_json::to_vec(note)?;
+        let mut json = Vec::new();
+        write_json(&mut json, note)?;
         self.frame(FrameKind::Note, &[&json])
     }
 
@@ -150,6 +153,16 @@ impl<W: Write> FileWriter<W> {
         self.gzip.finish()
     }
 
+    fn piece(&mut self, name: &str, from: u64, piece: &mut Vec<u8>, is_last: bool) -> io::Result<()> {
+        // Names of operations are short.
+        let length = name.len() as u8;
+        let name = &name.as_bytes()[..usize::from(length)];
+        let head = [&[length][..], name, &from.to_le_bytes(), &[u8::from(is_last)]].concat();
+        self.frame(FrameKind::Answer, &[&head, piece])?;
+        piece.clear();
+        Ok(())
+    }
+
     fn frame(&mut self, kind: FrameKind, payload: &[&[u8]]) -> io::Result<()> {
         let length = 1 + payload.iter().map(|part| part.len()).sum::<usize>();
         if length > MAX_FRAME {
@@ -158,41 +171,6 @@ impl<W: Write> FileWriter<W> {
         self.gzip.write_all(&(length as u32).to_le_bytes())?;
         self.gzip.write_all(&[kind as u8])?;
         payload.iter().try_for_each(|part| self.gzip.write_all(part))
-    }
-}
-
-/// JSON on its way into frames.
-struct Pieces<'a, W: Write> {
-    writer: &'a mut FileWriter<W>,
-    name: &'a str,
-    from: u64,
-    piece: Vec<u8>,
-}
-
-impl<W: Write> Pieces<'_, W> {
-    fn end(&mut self, is_last: bool) -> io::Result<()> {
-        // Names of operations are short.
-        let length = self.name.len() as u8;
-        let name = &self.name.as_bytes()[..usize::from(length)];
-        let head = [&[length][..], name, &self.from.to_le_bytes(), &[u8::from(is_last)]].concat();
-        self.writer.frame(FrameKind::Answer, &[&head, &self.piece])?;
-        self.piece.clear();
-        Ok(())
-    }
-}
-
-impl<W: Write> Write for Pieces<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.piece.len() == PIECE {
-            self.end(false)?;
-        }
-        let fits = bytes.len().min(PIECE - self.piece.len());
-        self.piece.extend_from_slice(&bytes[..fits]);
-        Ok(fits)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

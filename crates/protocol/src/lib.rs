@@ -42,6 +42,7 @@
 //! | [`Verb`] | what each operation has: its name, its answer, its bounds |
 //! | `verbs` | the operations, a file for each subject |
 //! | [`figures`] | the numbers that are shown of a service |
+//! | [`write_json`] | JSON into memory, by one kind of writer |
 //! | [`Request`], [`Response`] | the lines |
 //! | [`FileWriter`] | a recorder's file, which has answers and frames |
 
@@ -61,6 +62,7 @@ pub mod figures;
 mod file;
 #[cfg(feature = "read-files")]
 mod file_reader;
+mod json;
 mod message;
 
 pub use file::{
@@ -69,6 +71,7 @@ pub use file::{
 #[cfg(feature = "read-files")]
 pub use file_reader::{FileError, FilePart, FileReader};
 pub use id::WireId;
+pub use json::write_json;
 pub use length::{LENGTH_FORM, LengthText, parse_length};
 pub use message::{Code, Request, Response, WireError};
 pub use objective::{GroupObjective, Objective, ObjectiveError, PercentText, parse_percent};

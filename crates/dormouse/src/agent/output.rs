@@ -4,7 +4,7 @@ use std::io;
 
 use serde::Serialize;
 
-use dormouse_protocol::{FrameKind, MAX_FRAME, Note};
+use dormouse_protocol::{FrameKind, MAX_FRAME, Note, write_json};
 
 #[derive(Debug, Default)]
 pub(crate) struct Output {
@@ -28,7 +28,7 @@ impl Output {
 
     /// A line of JSON.
     pub(super) fn line(&mut self, of: &impl Serialize) -> io::Result<()> {
-        serde_json::to_writer(&mut *self, of)?;
+        write_json(&mut self.bytes, of)?;
         self.put(b"\n")
     }
 
@@ -45,31 +45,15 @@ impl Output {
     }
 
     pub(crate) fn note(&mut self, note: &Note) -> io::Result<()> {
-        let mut json = Output::default();
-        serde_json::to_writer(&mut json, note)?;
-        self.frame(FrameKind::Note, &[&json.bytes])
+        let mut json = Vec::new();
+        write_json(&mut json, note)?;
+        self.frame(FrameKind::Note, &[&json])
     }
 
     #[inline]
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.bytes.try_reserve(bytes.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         self.bytes.extend_from_slice(bytes);
-        Ok(())
-    }
-}
-
-impl io::Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.put(bytes).map(|()| bytes.len())
-    }
-
-    // JSON comes digit by digit: the default loops around `write`.
-    #[inline]
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.put(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
