@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::asking::{Answer, Serving};
 use crate::support::Service;
 
-const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_threads_cpu_ns,pid,process,schema,\
-                    threads,type,unattributed_counts,unattributed_cpu_ns";
+const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_threads_cpu_ns,pid,process,runtimes,\
+                    schema,threads,type,unattributed_counts,unattributed_cpu_ns";
 const TASKS: &str = "cancelled,known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unlisted,unplaced";
 const LOCKS: &str =
     "deadlocks,for_ns,holders,locks,lost_holders,lost_lines,omitted,pid,process,schema,waiters";

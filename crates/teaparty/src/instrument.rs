@@ -22,7 +22,7 @@ mod instrumented {
 
     use axum::{extract::Request, handler::Handler};
     use dormouse::{Call, CallKind, TaskBudget};
-    use tokio::task::JoinHandle;
+    use tokio::{runtime::Handle, task::JoinHandle};
     use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
     pub(crate) use dormouse::tokio::received;
@@ -49,6 +49,12 @@ mod instrumented {
             }
             Err(error) => eprintln!("warning: dormouse is not available: {error}"),
         }
+    }
+
+    /// Shows the runtime beside the groups.
+    pub(crate) fn show(runtime: &Handle) {
+        // Without dormouse (`DORMOUSE=off`) nobody looks.
+        let _ = dormouse::tokio::runtime("tea", runtime);
     }
 
     /// Runs a statement of the database, which is an outgoing call of the current group.
@@ -175,6 +181,7 @@ mod bare {
     };
 
     use axum::handler::Handler;
+    use tokio::runtime::Handle;
 
     pub(crate) use tokio::task::spawn_blocking;
 
@@ -183,6 +190,8 @@ mod bare {
             eprintln!("warning: --log has no effect: this is the build without dormouse");
         }
     }
+
+    pub(crate) fn show(_: &Handle) {}
 
     #[derive(Debug, Clone, Copy)]
     pub(crate) struct Charges {

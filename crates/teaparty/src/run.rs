@@ -36,14 +36,15 @@ pub fn run(args: &Args, ready: impl FnOnce(&str)) -> anyhow::Result<Summary> {
     }
     let processors = || thread::available_parallelism().map_or(1, NonZero::get);
     let workers = args.workers.map_or_else(processors, usize::from);
-    runtime::Builder::new_multi_thread()
+    let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(workers)
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("tea")
         .enable_all()
         .build()
-        .context("cannot start the runtime")?
-        .block_on(serve(args, workers, &stop, ready))
+        .context("cannot start the runtime")?;
+    instrument::show(runtime.handle());
+    runtime.block_on(serve(args, workers, &stop, ready))
 }
 
 async fn serve(

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use dormouse_protocol::CountRow;
 use dormouse_protocol::figures::{
     CALL_FIGURES, CallSpan, Figure, FigureJson, FigurePart, FigureSums, FigureValue, GROUP_FIGURES,
-    GroupSpan, percent, ratio,
+    GroupSpan, RUNTIME_FIGURES, RuntimeSpan, percent, ratio,
 };
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -75,6 +75,14 @@ impl Row {
         Row {
             values: CALL_FIGURES.iter().map(|figure| (figure.of)(calls)).collect(),
             ..Row::empty(calls.group.unwrap_or("(no group)"), 0)
+        }
+    }
+
+    /// A runtime.
+    pub(crate) fn runtime(runtime: &RuntimeSpan<'_>) -> Row {
+        Row {
+            values: RUNTIME_FIGURES.iter().map(|figure| (figure.of)(runtime)).collect(),
+            ..Row::empty(&runtime.row.name, runtime.interval_ns)
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::figures::{Figure, FigureJson, FigureView, GROUP_FIGURES, GroupFigure, GroupSpan};
+use dormouse_protocol::figures::{
+    Figure, FigureJson, FigureView, GROUP_FIGURES, GroupFigure, GroupSpan, RUNTIME_FIGURES, RuntimeFigure,
+    RuntimeSpan,
+};
 use dormouse_protocol::{CpuLimitRow, CpuLimits, GroupRow, OwnCost};
 use serde::Serialize;
 
@@ -50,6 +53,7 @@ pub(crate) struct Inside {
     /// Why there is no CPU time of groups.
     cpu_refused: Option<String>,
     pub(crate) groups: Vec<Row>,
+    runtimes: Vec<Row>,
     notices: Vec<String>,
     /// With the counts of the interval.
     cpu_limits: Option<CpuLimits>,
@@ -72,6 +76,7 @@ impl View {
                 Row::group(&GroupSpan { now, counted, recent, interval_ns, is_refused })
             };
             let parts = now.groups.iter().zip(total.groups.iter().zip(&recent.groups));
+            let runtimes = recent.runtimes.iter().map(|row| Row::runtime(&RuntimeSpan { row, interval_ns }));
             let (coverage_percent, own) = (recent.coverage_percent(), recent.own);
             let notices = recent.notices().map(|notice| clean(&notice)).collect();
             let cpu_limits = recent.cpu_limits.clone();
@@ -81,6 +86,7 @@ impl View {
                 cpu_refused: now.cpu_refused.clone().map(Into::into),
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns, is_refused),
                 groups: sorted(parts.map(row).collect()),
+                runtimes: runtimes.collect(),
                 notices,
                 cpu_limits,
                 keys_on: now.keys_on,
@@ -178,9 +184,15 @@ impl View {
         Some(table(wait_columns(), groups))
     }
 
+    /// The runtimes that the service has shown, if there are any.
+    fn runtime_table(&self) -> Option<Table> {
+        let runtimes = self.inside.as_ref().map(|inside| &inside.runtimes)?;
+        (!runtimes.is_empty()).then(|| table(runtime_columns(), runtimes))
+    }
+
     /// The tables of groups and threads below a line about the process.
     pub(crate) fn text(&self, who: &str) -> String {
-        let tables = self.group_table().into_iter().chain(self.wait_table());
+        let tables = self.group_table().into_iter().chain(self.wait_table()).chain(self.runtime_table());
         let groups: Vec<String> = tables.map(|table| table.render(HEAD) + "\n").collect();
         let threads = table(thread_columns(&self.thread_events), &self.threads).render(HEAD);
         let mut text = format!("{}\n{}{threads}", self.headline(who), groups.concat());
@@ -219,6 +231,10 @@ impl View {
                 inside.groups.iter().map(|row| Line::of(row, GROUP_FIGURES, &self.events)).collect()
             }),
             cpu_limits: inside.and_then(|inside| inside.cpu_limits.as_ref()),
+            runtimes: inside.map_or_else(Vec::new, |inside| {
+                let rows = inside.runtimes.iter();
+                rows.map(|row| row.in_document(RUNTIME_FIGURES, FigureJson::Top)).collect()
+            }),
             keys_on: inside.map(|inside| inside.keys_on),
             records_dropped: inside.map(|inside| inside.dropped),
             own: inside.and_then(|inside| {
@@ -258,6 +274,11 @@ pub(crate) fn wait_columns() -> Vec<Column> {
     Column::of_view(GROUP_FIGURES, FigureView::TopWaits)
 }
 
+/// The columns of runtimes.
+pub(crate) fn runtime_columns() -> Vec<Column> {
+    Column::of_view(RUNTIME_FIGURES, FigureView::Runtimes)
+}
+
 /// The columns of threads, with those of events.
 pub(crate) fn thread_columns(events: &[String]) -> Vec<Column> {
     with_rates(Column::of_view(&THREAD_FIGURES, FigureView::TopThreads), events)
@@ -289,6 +310,9 @@ pub(crate) struct Snapshot<'a> {
     cpu_refused: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<Vec<Line<'a, GroupFigure>>>,
+    /// The runtimes that the service has shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runtimes: Vec<RowDocument<'a, RuntimeFigure>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     /// The CPU limits of its control groups, with the counts of the interval; null from services
     /// that do not read them.

@@ -8,14 +8,14 @@
 //! are shorter.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use dormouse_protocol::figures::{
     CALL_FIGURES, CallFigure, CallSpan, Figure, FigureColumn, FigurePart, FigureUnit, FigureValue,
-    FigureView, GROUP_FIGURES, GroupFigure, GroupSpan, percent,
+    FigureView, GROUP_FIGURES, GroupFigure, GroupSpan, RUNTIME_FIGURES, RuntimeSpan, percent,
 };
-use dormouse_protocol::{CallRow, GroupRow, Stat};
+use dormouse_protocol::{CallRow, GroupRow, RuntimeRow, Stat};
 use serde::Serialize;
 
 use super::hub::Snapshot;
@@ -58,6 +58,9 @@ pub(super) struct ProcessWindow {
     own_percent: Option<f64>,
     /// A sentence about the CPU limit that throttled it notably; null if none did.
     throttled: Option<String>,
+    /// The runtimes that the service has shown, by the keys of figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runtimes: Vec<BTreeMap<&'static str, FigureValue>>,
 }
 
 /// The use of a group in one window.
@@ -192,6 +195,7 @@ impl ProcessWindow {
             in_groups_percent: window.coverage_percent(),
             own_percent: window.own.map(|own| percent(own.cpu_ns(), window.mono_ns)),
             throttled: window.cpu_limits.as_ref().and_then(|limits| limits.notices().next()),
+            runtimes: window.runtimes.iter().map(|row| runtime(row, window.mono_ns)).collect(),
         }
     }
 }
@@ -222,6 +226,12 @@ impl GroupWindow {
         let cells = cells.into_iter().map(|(_, cell)| cell).collect();
         GroupWindow { cells, times, calls: calls.cells(now.id) }
     }
+}
+
+fn runtime(row: &RuntimeRow, interval_ns: u64) -> BTreeMap<&'static str, FigureValue> {
+    let span = RuntimeSpan { row, interval_ns };
+    let all = RUNTIME_FIGURES.iter().map(|figure| (figure.key, (figure.of)(&span)));
+    all.filter(|(_, value)| *value != FigureValue::Absent).collect()
 }
 
 /// The columns of a figure on the page, which shows names by itself.

@@ -24,10 +24,11 @@ use std::path::{Path, PathBuf};
 use ::tokio::task::spawn_blocking;
 
 use super::inherit::inherit_fn_within;
+use super::pool_queue::queued;
 
 /// A panic of std's is an error, as in tokio.
 async fn run<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(inherit_fn_within(f)).await.map_err(io::Error::other)?
+    spawn_blocking(queued(inherit_fn_within(f))).await.map_err(io::Error::other)?
 }
 
 macro_rules! of_a_path {

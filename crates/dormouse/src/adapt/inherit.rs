@@ -55,7 +55,7 @@ pub fn inherit<F: Future>(future: F) -> Inherited<F> {
 }
 
 /// The group that work inherits which is handed on here.
-fn current() -> Option<Group> {
+pub(super) fn current() -> Option<Group> {
     #[cfg(feature = "tokio")]
     if super::blocking::is_current() {
         return None;

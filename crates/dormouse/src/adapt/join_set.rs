@@ -7,6 +7,7 @@ use ::tokio::task::{self, AbortHandle, Id, JoinError, LocalSet};
 
 use super::hooks::ours;
 use super::inherit::{inherit, inherit_fn};
+use super::pool_queue::queued;
 
 /// `tokio::task::JoinSet` whose tasks are in the group that is current at their spawn (not at their
 /// join).
@@ -102,7 +103,7 @@ impl<T: 'static> JoinSet<T> {
         F: FnOnce() -> T + Send + 'static,
         T: Send,
     {
-        self.0.spawn_blocking(inherit_fn(f))
+        self.0.spawn_blocking(queued(inherit_fn(f)))
     }
 
     /// Runs a closure on the blocking pool of `runtime` in the current group.
@@ -112,7 +113,7 @@ impl<T: 'static> JoinSet<T> {
         F: FnOnce() -> T + Send + 'static,
         T: Send,
     {
-        self.0.spawn_blocking_on(inherit_fn(f), runtime)
+        self.0.spawn_blocking_on(queued(inherit_fn(f)), runtime)
     }
 
     /// Waits for a task to end; `None` if the set is empty. Cancel safe.

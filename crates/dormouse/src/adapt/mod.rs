@@ -43,10 +43,14 @@ mod join_set;
 mod lazy;
 pub(crate) mod outside;
 pub(crate) mod part;
+#[cfg(feature = "tokio")]
+mod pool_queue;
 #[cfg(feature = "rayon")]
 pub mod rayon;
 #[cfg(any(feature = "actix", feature = "tokio", feature = "tower"))]
 mod responded;
+#[cfg(feature = "tokio")]
+mod runtime;
 #[cfg(all(feature = "tokio", tokio_unstable))]
 mod spawns;
 pub mod thread;

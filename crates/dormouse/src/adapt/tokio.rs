@@ -79,6 +79,7 @@ use ::tokio::task::{JoinHandle, LocalSet};
 
 use super::hooks::ours;
 use super::inherit::{Inherited, inherit, inherit_fn};
+use super::pool_queue::queued;
 use crate::core::group::Group;
 use crate::core::task::Task;
 
@@ -89,8 +90,10 @@ pub use super::fs;
 pub use super::hooks::{poll_hooks, task_begins};
 pub use super::join_set::JoinSet;
 pub use super::lazy::{all_instrumented, block_on, in_place, thread_parks, thread_unparks};
+pub use super::runtime::runtime;
 #[cfg(tokio_unstable)]
 pub use super::spawns::group_spawns;
+pub use crate::core::runtimes::RuntimeError;
 #[cfg(tokio_unstable)]
 pub use dormouse_events::{poll_begins, poll_ends};
 
@@ -239,7 +242,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    ::tokio::task::spawn_blocking(inherit_fn(f))
+    ::tokio::task::spawn_blocking(queued(inherit_fn(f)))
 }
 
 /// `Handle::spawn_blocking` in the current group.
@@ -260,7 +263,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    runtime.spawn_blocking(inherit_fn(f))
+    runtime.spawn_blocking(queued(inherit_fn(f)))
 }
 
 /// Charges blocking work that no group has asked for to the group `tokio blocking`: `tokio::fs`,

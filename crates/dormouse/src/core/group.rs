@@ -259,6 +259,7 @@ impl Group {
             counts: Vec::new(),
             waits: None,
             objectives: self.read_objectives(),
+            blocking: self.0.pool_queue.read(),
             outliving: None,
             long_lived: Some(long_lived_row(tasks.long_lived())),
         }

@@ -32,6 +32,7 @@ use dormouse_sys::sync::{OnceBox, OnceRef};
 
 use crate::core::long_lived::Lives;
 use crate::core::objectives::{ObjectiveCounts, OfGroup, group_begins};
+use crate::core::pool_queue::PoolQueue;
 use crate::core::tasks::Tasks;
 
 /// How many groups a process can have. Names beyond that share the group `other`.
@@ -52,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) objectives: OnceBox<ObjectiveCounts>,
     /// Whether its requests live for long.
     pub(crate) lives: Lives,
+    pub(crate) pool_queue: PoolQueue,
     /// The bytes that threads publish while the group is current.
     published: ThreadContext,
 }
@@ -75,8 +77,15 @@ pub(crate) fn hidden() -> &'static Inner {
     static HIDDEN: OnceBox<Inner> = OnceBox::new();
     HIDDEN.get_or_init(|| {
         let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(""), OnceBox::new());
-        let lives = Lives::new();
-        Box::new(Inner { name: "", context: Context::new(), tasks, objectives, lives, published })
+        Box::new(Inner {
+            name: "",
+            context: Context::new(),
+            tasks,
+            objectives,
+            lives: Lives::new(),
+            pool_queue: PoolQueue::default(),
+            published,
+        })
     })
 }
 
@@ -133,7 +142,15 @@ impl Registry {
         // SAFETY: just made, and freed below only, where no other thread has seen it.
         let own_name_of = unsafe { &*own_name };
         let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(name), OnceBox::new());
-        let inner = Inner { name: own_name_of, context, tasks, objectives, lives: Lives::new(), published };
+        let inner = Inner {
+            name: own_name_of,
+            context,
+            tasks,
+            objectives,
+            lives: Lives::new(),
+            pool_queue: PoolQueue::default(),
+            published,
+        };
         let own = Box::into_raw(Box::new(inner));
         // SAFETY: as above.
         let shown: &'static Inner = unsafe { &*own };

@@ -40,6 +40,7 @@ mod rayon;
 mod recorded_files;
 mod recorder;
 mod responses;
+mod runtimes;
 mod spawns;
 mod tasks_agent;
 mod tower;

@@ -16,7 +16,7 @@ use dormouse::{Event, Group};
 use dormouse_metrics::{MetricFamily, MetricKind};
 use dormouse_protocol::figures::{
     CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OTHER_EVENTS,
-    PROCESS_FIGURES,
+    PROCESS_FIGURES, RUNTIME_FIGURES,
 };
 use dormouse_protocol::{
     CountRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, StreamsRow, TaskPolls, UnansweredRow,
@@ -155,6 +155,7 @@ fn group(id: u32, name: &str) -> GroupRow {
         counts: Vec::new(),
         waits: None,
         objectives: Vec::new(),
+        blocking: None,
         outliving: None,
         long_lived: None,
     }
@@ -290,13 +291,15 @@ fn names() -> String {
          have the labels `group`, `line` and `kind`; they exist while locks are noted.\nWhere no group was \
          current there is no `group`.\n\n{}The next \
          metrics exist for each event that is counted. The last one is for all other events, with\nthe \
-         label `event`.\n\n{}For the process:\n\n{}",
+         label `event`.\n\n{}For the process:\n\n{}For each runtime that is shown \
+         (`dormouse::tokio::runtime`), with the label `runtime`:\n\n{}",
         of_groups(false),
         of_groups(true),
         table(calls.collect()),
         table(vec![&LOCK_ACQUISITIONS, &LOCK_WAITS, &LOCK_WAIT_TIME]),
         table(events.collect()),
-        table(PROCESS_FIGURES.iter().map(|figure| &figure.family).collect())
+        table(PROCESS_FIGURES.iter().map(|figure| &figure.family).collect()),
+        table(RUNTIME_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)).collect())
     )
 }
 

@@ -1,5 +1,6 @@
 //! The figures of a group: one table, whose sections are files by subject.
 
+mod blocking;
 mod cpu;
 mod entry;
 mod latencies;
@@ -18,8 +19,15 @@ pub use values::{GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, R
 /// each four times as long as the one before.
 pub(super) const REQUEST_BUCKETS: &[i32] = &[-12, -10, -8, -6, -4, -2, 0, 2, 4];
 
-const SECTIONS: &[&[Figure<GroupFigure>]] =
-    &[cpu::FIGURES, requests::FIGURES, tasks::FIGURES, states::FIGURES, latencies::FIGURES, streams::FIGURES];
+const SECTIONS: &[&[Figure<GroupFigure>]] = &[
+    cpu::FIGURES,
+    requests::FIGURES,
+    tasks::FIGURES,
+    blocking::FIGURES,
+    states::FIGURES,
+    latencies::FIGURES,
+    streams::FIGURES,
+];
 
 /// The figures of a group. Metrics are exported in this order.
 pub static GROUP_FIGURES: &[Figure<GroupFigure>] = &joined::<{ count(SECTIONS) }>(SECTIONS);

@@ -15,6 +15,7 @@ mod events;
 mod groups;
 mod locks;
 mod process;
+mod runtimes;
 
 use std::borrow::Cow;
 
@@ -30,6 +31,7 @@ pub use groups::{
 };
 pub use locks::{LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS};
 pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};
+pub use runtimes::{RUNTIME_FIGURES, RuntimeFigure, RuntimeSpan};
 
 /// One figure. `Of` computes it: a function, or for groups a [`GroupFigure`].
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +103,8 @@ pub enum FigureView {
     StatBodies,
     /// Threads in `stat`.
     StatThreads,
+    /// Runtimes in `top`, `stat` and `demo`.
+    Runtimes,
     /// Groups, and the outgoing calls of one, in the page of `serve`.
     Page,
     /// Outgoing calls in `stat`.

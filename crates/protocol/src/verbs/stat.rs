@@ -7,6 +7,7 @@ mod expand;
 mod locks;
 mod outcomes;
 mod own;
+mod runtime;
 mod shorten;
 
 use std::borrow::Cow;
@@ -26,6 +27,7 @@ pub use cpu_limits::{CpuLimitRow, CpuLimits};
 pub use locks::LockStatRow;
 pub use outcomes::OutcomesRow;
 pub use own::OwnCost;
+pub use runtime::{BlockingRow, RuntimeRow};
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
 /// CPU time for a client that has not sent `count`.
@@ -89,6 +91,9 @@ pub struct Stat {
     /// runtime has announced any, which takes a runtime with hooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls: Option<TaskPolls>,
+    /// The runtimes that the service has shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runtimes: Vec<RuntimeRow>,
     /// The number of keys that are on.
     pub keys_on: usize,
     /// Whether a client runs an experiment, which switches keys on and off.
@@ -185,6 +190,9 @@ pub struct GroupRow {
     /// The requests by each objective by which somebody counts them; eight at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<ObjectiveRow>,
+    /// Blocking work that waited for a thread; absent if none was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocking: Option<BlockingRow>,
     /// Parts of requests that are still there after their requests. Absent if there are none, or
     /// none that the totals of tasks prove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -260,6 +268,7 @@ impl Stat {
             }),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
+            runtimes: RuntimeRow::all_since(&self.runtimes, &before.runtimes),
             own: self.own.zip(before.own).map(|(now, it)| now.since(it)),
             clock: self.clock.clone(),
             columns: None,
@@ -336,6 +345,7 @@ impl GroupRow {
             polls: self.polls.saturating_sub(before.polls),
             counts: self.counts.iter().filter_map(count).collect(),
             objectives: ObjectiveRow::all_since(&self.objectives, &before.objectives),
+            blocking: self.blocking.map(|of| of.since(&before.blocking.unwrap_or_default())),
             // Times that were not taken before have no difference.
             waits: self.waits.as_ref().zip(before.waits.as_ref()).map(|(now, it)| Box::new(now.since(it))),
             ..self.clone()

@@ -134,6 +134,7 @@ fn group(id: u32) -> GroupRow {
         counts: Vec::new(),
         waits: Some(Box::new(waits)),
         objectives: Vec::new(),
+        blocking: None,
         outliving: None,
         long_lived: None,
     }

@@ -206,6 +206,7 @@ mod tests {
             counts: Vec::new(),
             waits: None,
             objectives: Vec::new(),
+            blocking: None,
             outliving: None,
             long_lived: None,
         }

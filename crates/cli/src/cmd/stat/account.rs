@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use dormouse_protocol::figures::{CallSpan, GroupSpan};
+use dormouse_protocol::figures::{CallSpan, GroupSpan, RuntimeSpan};
 use dormouse_protocol::{EventInfo, Stat};
 
 use crate::render::row::Row;
@@ -32,6 +32,7 @@ pub(super) struct Account<'a> {
     pub(super) groups: Vec<Row>,
     /// Outgoing calls, those that took the most time first; `None` if they were not asked for.
     pub(super) calls: Option<Vec<Row>>,
+    pub(super) runtimes: Vec<Row>,
     pub(super) threads: Vec<Row>,
 }
 
@@ -45,6 +46,9 @@ impl<'a> Account<'a> {
             inside.groups.iter().map(move |group| {
                 Row::group(&GroupSpan { interval_ns: elapsed_ns, ..GroupSpan::of(group, is_refused) })
             })
+        });
+        let runtimes = delta.inside.iter().flat_map(|inside| {
+            inside.runtimes.iter().map(|row| Row::runtime(&RuntimeSpan { row, interval_ns: elapsed_ns }))
         });
         let alive = delta.threads.iter().map(|thread| (thread, false));
         let threads = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
@@ -63,6 +67,7 @@ impl<'a> Account<'a> {
             }),
             groups: groups.collect(),
             calls: source.has_calls.then(|| delta.inside.as_ref().map(calls).unwrap_or_default()),
+            runtimes: runtimes.collect(),
             threads: threads
                 .map(|(thread, has_ended)| {
                     let (total, recent, interval_ns) = (thread, thread, elapsed_ns);

@@ -1,7 +1,9 @@
 //! The figures of `stat` as JSON: an object for each interval and one for the whole time, with the
 //! error bounds of each number.
 
-use dormouse_protocol::figures::{CALL_FIGURES, CallFigure, FigureJson, GROUP_FIGURES, GroupFigure, ratio};
+use dormouse_protocol::figures::{
+    CALL_FIGURES, CallFigure, FigureJson, GROUP_FIGURES, GroupFigure, RUNTIME_FIGURES, RuntimeFigure, ratio,
+};
 use dormouse_protocol::{CountRow, CpuLimits, EventInfo, Stat};
 use serde::Serialize;
 
@@ -55,6 +57,9 @@ pub(super) struct Figures<'a> {
     /// Outgoing calls, those that took the most time first; absent if they were not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<Vec<RowDocument<'a, CallFigure>>>,
+    /// The runtimes that the service has shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    runtimes: Vec<RowDocument<'a, RuntimeFigure>>,
     threads: Vec<RowDocument<'a, ThreadFigure>>,
     /// The CPU time of threads that came and went between two samples.
     other_threads_cpu_ns: u64,
@@ -164,6 +169,11 @@ impl<'a> Figures<'a> {
             calls: account.calls.as_ref().map(|calls| {
                 calls.iter().map(|row| row.in_document(CALL_FIGURES, FigureJson::Stat)).collect()
             }),
+            runtimes: account
+                .runtimes
+                .iter()
+                .map(|row| row.in_document(RUNTIME_FIGURES, FigureJson::Stat))
+                .collect(),
             threads: account
                 .threads
                 .iter()

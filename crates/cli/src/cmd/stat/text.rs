@@ -12,6 +12,7 @@ use crate::render::column::{Column, Digits, ms, table};
 use crate::render::row::Row;
 use crate::render::table::Table;
 use crate::render::threads::THREAD_FIGURES;
+use crate::render::view::runtime_columns;
 use crate::sample::OF_GROUPS;
 use crate::sample::delta::Delta;
 use crate::sample::events::TASK_CLOCK;
@@ -80,6 +81,9 @@ pub(super) fn account(head: &str, account: &Account<'_>) -> String {
     if let Some(calls) = account.calls.as_ref().filter(|calls| !calls.is_empty()) {
         let columns = Column::of_view(CALL_FIGURES, FigureView::Calls);
         let _ = write!(text, "\n{}", table(columns, calls).render(HEAD));
+    }
+    if !account.runtimes.is_empty() {
+        let _ = write!(text, "\n{}", table(runtime_columns(), &account.runtimes).render(HEAD));
     }
     let others = delta.others_ns();
     // Below that it is the difference between the readings of two clocks.

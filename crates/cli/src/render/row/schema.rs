@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use dormouse_protocol::figures::{CallFigure, Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan};
+use dormouse_protocol::figures::{
+    CallFigure, Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan, RuntimeFigure,
+};
 use dormouse_protocol::{
-    CallRow, ExemplarRow, GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow, Outliving,
-    QueueRow, StreamsRow, UnansweredRow, WaitsRow, WireId,
+    BlockingRow, CallRow, ExemplarRow, GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow,
+    Outliving, QueueRow, RuntimeRow, StreamsRow, UnansweredRow, WaitsRow, WireId,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -45,6 +47,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             polls: 1,
             cpu_ns: 1,
             objectives: vec![ObjectiveRow { met: 1, ..ObjectiveRow::default() }],
+            blocking: Some(BlockingRow { begun: 1, queued_ns: 1 }),
             outliving: Some(Outliving::default()),
             long_lived: Some(LongLivedRow { tasks: 1, age_ns: Some(1) }),
             waits: Some(Box::new(waits)),
@@ -89,6 +92,31 @@ impl JsonSchema for RowDocument<'_, ThreadFigure> {
         let used = Thread { runnable_ns: Some(1), usage: Some(Usage::default()), ..idle.clone() };
         let row = |of| Row::thread(&ThreadSpan { total: of, recent: of, has_ended: false, interval_ns: 1 });
         schema(&THREAD_FIGURES, &row(&used), &row(&idle), generator)
+    }
+}
+
+impl JsonSchema for RowDocument<'_, RuntimeFigure> {
+    fn schema_name() -> Cow<'static, str> {
+        "RuntimeFigures".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = Some(1);
+        let used = RuntimeRow {
+            workers: 1,
+            busy_ns: one,
+            parks: one,
+            local_queues: one,
+            polls: one,
+            steals: one,
+            blocking_threads: one,
+            idle_blocking_threads: one,
+            blocking_queue: one,
+            ..RuntimeRow::default()
+        };
+        let [used, idle] =
+            [&used, &RuntimeRow::default()].map(|row| Row::runtime(&RuntimeSpan { row, interval_ns: 1 }));
+        schema(RUNTIME_FIGURES, &used, &idle, generator)
     }
 }
 

@@ -23,6 +23,7 @@ fn group(id: u32, name: &str, cpu_ns: u64, entries: u64) -> GroupRow {
         counts,
         waits,
         objectives: Vec::new(),
+        blocking: None,
         outliving,
         long_lived,
     }

@@ -162,6 +162,21 @@ const page = {
     if (last?.throttled)
       facts.push(['throttled at its CPU limit', true, 'In the last 10 s ' + clean(last.throttled)]);
     if (live.limited) facts.push(['parts of dormouse are asleep', true, clean(live.limited)]);
+    for (const of of last?.runtimes || []) {
+      const busy = of.busy_percent === null ? [] : [`${share(of.busy_percent)} busy`];
+      const waits = of.blocking_queue ? [`${whole(of.blocking_queue)} for the blocking threads`] : [];
+      facts.push([
+        [
+          `runtime ${clean(of.name)}: ${plural(of.workers, 'worker')}`,
+          ...busy,
+          plural(of.tasks, 'task'),
+          `${whole(of.global_queue)} queued`,
+          ...waits,
+        ].join(', '),
+        waits.length > 0,
+        'Busy time of all workers in the last 10 s; tasks that wait in the queue of all workers now',
+      ]);
+    }
     facts.push(
       [plural(live.groups.size, 'group')],
       [plural(live.threads, 'thread')],

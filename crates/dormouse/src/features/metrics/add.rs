@@ -10,10 +10,11 @@ use dormouse_metrics::{
 use dormouse_protocol::figures::{
     BODY_DURATION, CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES,
     GroupFigure, GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS,
-    OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS, STREAM_GAP,
+    OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS, RUNTIME_FIGURES, RuntimeSpan,
+    STREAM_GAP,
 };
 use dormouse_protocol::{
-    CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, Stat,
+    CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, RuntimeRow, Stat,
 };
 use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
 use dormouse_waits::{Histogram, Histograms};
@@ -23,6 +24,7 @@ use crate::core::ends::OUTCOMES;
 use crate::core::group::cut;
 use crate::core::objectives::MOST_OBJECTIVES;
 use crate::core::registry::MAX_GROUPS;
+use crate::core::runtimes::MOST_RUNTIMES;
 use crate::features::waits::taking::Telling;
 
 /// A figure of groups, and its metric.
@@ -82,6 +84,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         read_unix_ns: read_unix_ns(&stat),
     });
     add_process(&mut part, origin, &stat);
+    add_runtimes(&mut part, &stat.runtimes);
     // `stat` may come from another user's process: a scraper would refuse everything for a
     // duplicate point, and a long name would be in many lines.
     stat.groups.truncate(MAX_GROUPS);
@@ -169,6 +172,22 @@ fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
         if let Some(value) = (figure.of)(&process) {
             part.add(&figure.family, [labels, LabelSet::NONE], value);
         }
+    }
+}
+
+/// Adds the figures of runtimes, family by family.
+fn add_runtimes(part: &mut ProcessPart<'_>, runtimes: &[RuntimeRow]) {
+    let mut names = HashSet::new();
+    let runtimes: Vec<&RuntimeRow> =
+        runtimes.iter().take(MOST_RUNTIMES).filter(|runtime| names.insert(cut(&runtime.name))).collect();
+    let labels: Vec<LabelSet> =
+        runtimes.iter().map(|runtime| part.labels(&[("runtime", cut(&runtime.name))])).collect();
+    for (figure, metric) in RUNTIME_FIGURES.iter().filter_map(|figure| Some((figure, figure.metric?))) {
+        let points = runtimes.iter().zip(&labels).filter_map(|(row, own)| {
+            let value = (figure.of)(&RuntimeSpan { row, interval_ns: 0 });
+            Some(([*own, LabelSet::NONE], metric_value(&value, metric.family.unit)?))
+        });
+        part.add_all(metric.family, points);
     }
 }
 

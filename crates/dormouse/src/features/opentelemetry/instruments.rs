@@ -13,7 +13,7 @@ use ::opentelemetry::KeyValue;
 use ::opentelemetry::metrics::{AsyncInstrument, Meter};
 use dormouse_metrics::{Exposition, MetricFamily, MetricKind, MetricUnit, MetricValue};
 use dormouse_protocol::figures::{
-    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES,
+    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES, RUNTIME_FIGURES,
 };
 
 use crate::features::metrics::Metrics;
@@ -76,7 +76,9 @@ fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
         GROUP_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)).collect();
     of_groups.dedup_by(|a, b| std::ptr::eq(*a, *b));
     of_groups.extend(CALL_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)));
-    let others = PROCESS_FIGURES.iter().map(|figure| &figure.family).chain([&OTHER_EVENTS]);
+    let of_runtimes = RUNTIME_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family));
+    let others =
+        PROCESS_FIGURES.iter().map(|figure| &figure.family).chain(of_runtimes).chain([&OTHER_EVENTS]);
     let all = of_groups.into_iter().chain(others).chain(EVENT_FAMILIES.iter().map(|(_, family)| family));
     all.filter(|family| matches!(family.kind, MetricKind::Counter | MetricKind::Gauge))
 }

@@ -21,6 +21,7 @@ use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::objectives;
 use crate::core::rows::call_row;
+use crate::core::runtimes;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
 use crate::features::locks;
@@ -95,6 +96,7 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     if dormouse_locks::is_on() && part >= StatPart::Groups && memory::is_there(memory::of_locks()) {
         best.locks = locks::verb::stat_rows();
     }
+    best.runtimes = runtimes::rows();
     best.keys_on = dormouse_keys::count_on();
     best.own = Some(own_cost(&best.groups));
     best.cpu_limits = Some(limits::cpu_limits());
@@ -171,6 +173,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         locks: Vec::new(),
         threads,
         polls: polls(),
+        runtimes: Vec::new(),
         keys_on: 0,
         experiment: dormouse_keys::unlikely!(EXPERIMENT),
         dropped: records::dropped(),

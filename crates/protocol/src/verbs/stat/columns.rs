@@ -71,6 +71,9 @@ pub struct GroupColumns {
     /// The `objectives` of each group: `target_ppm`, `limit_ns`, `met`, `missed`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<Vec<(u32, u64, u64, u64)>>,
+    /// The `blocking` of each group: `begun`, `queued_ns`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocking: Vec<Option<(u64, u64)>>,
     /// The `polls` of each group.
     pub polls: Vec<u64>,
     /// The `counts` of groups, event by event.

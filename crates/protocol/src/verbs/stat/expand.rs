@@ -5,7 +5,7 @@ use dormouse_statistics::buckets::{SCALE, place};
 
 use super::columns::{CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, WaitsColumns};
 use super::outcomes::OutcomesRow;
-use super::{CountRow, GroupRow, LongLivedRow, Stat};
+use super::{BlockingRow, CountRow, GroupRow, LongLivedRow, Stat};
 use crate::objective::Objective;
 use crate::verbs::objectives::ObjectiveRow;
 use crate::verbs::waits::{
@@ -55,7 +55,7 @@ impl GroupColumns {
         let (mut outliving, mut waits) = (Column::of(self.outliving), self.waits.map(|waits| waits.rows()));
         let mut long_lived = Column::of(self.long_lived);
         let (mut outcomes, mut own) = (Column::of(self.outcomes), Column::of(self.own_outcomes));
-        let mut objectives = Column::of(self.objectives);
+        let (mut objectives, mut blocking) = (Column::of(self.objectives), Column::of(self.blocking));
         let objective = |(target_ppm, limit_ns, met, missed)| ObjectiveRow {
             objective: Objective { target_ppm, limit_ns },
             met,
@@ -82,6 +82,7 @@ impl GroupColumns {
                 })
             },
             objectives: objectives.next().into_iter().take(MOST_OBJECTIVES).map(objective).collect(),
+            blocking: blocking.next().map(|(begun, queued_ns)| BlockingRow { begun, queued_ns }),
             polls: polls.next(),
             counts: counts.iter_mut().filter_map(|rows| rows.next()?).collect(),
             waits: waits.as_mut().and_then(|waits| waits.next()?).map(Box::new),

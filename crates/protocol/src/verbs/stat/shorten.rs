@@ -42,6 +42,7 @@ impl GroupColumns {
             let objective =
                 |of: ObjectiveRow| (of.objective.target_ppm, of.objective.limit_ns, of.met, of.missed);
             all.objectives.push(group.objectives.into_iter().map(objective).collect());
+            all.blocking.push(group.blocking.map(|of| (of.begun, of.queued_ns)));
             all.polls.push(group.polls);
             group.counts.into_iter().for_each(|count| all.count(at, count));
             all.outliving.push(group.outliving.filter(|_| part >= StatPart::Groups));
@@ -55,6 +56,7 @@ impl GroupColumns {
         leave_out(&mut all.outcomes);
         leave_out(&mut all.own_outcomes);
         leave_out(&mut all.objectives);
+        leave_out(&mut all.blocking);
         all.waits = waits.map(|mut waits| {
             waits.leave_out();
             Box::new(waits)

@@ -57,6 +57,8 @@ pub enum Phase {
     Readings,
     /// Lock: the objectives that groups have; held for moments.
     Objectives,
+    /// Lock: the runtimes that the service has shown; held while they are read.
+    Runtimes,
     /// Reset: the files through which text is written.
     Text,
     /// Reset: the kernel's events of each thread.

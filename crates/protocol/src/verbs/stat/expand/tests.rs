@@ -83,6 +83,7 @@ fn groups() -> Vec<GroupRow> {
         requests: 7,
         outcomes: Some(outcomes),
         objectives,
+        blocking: Some(BlockingRow { begun: 8, queued_ns: 9 }),
         polls: 8,
         counts: vec![count],
         waits: Some(Box::new(waits)),
