@@ -33,6 +33,13 @@ pub(crate) fn note(what: &str, group: &str, amount: u64) {
     *account().entry(format!("{what} {group}")).or_default() += amount;
 }
 
+/// Keeps the largest amount in the account.
+pub(crate) fn note_most(what: &str, group: &str, amount: u64) {
+    let mut account = account();
+    let most = account.entry(format!("{what} {group}")).or_default();
+    *most = amount.max(*most);
+}
+
 /// The number of workers that the test asks for: the first argument of a service.
 pub(crate) fn workers() -> usize {
     std::env::args().nth(2).and_then(|workers| workers.parse().ok()).unwrap_or(2)

@@ -7,6 +7,7 @@ mod actix;
 mod batch;
 mod grpc;
 mod known;
+mod shop;
 mod tcp;
 mod web;
 
@@ -19,11 +20,12 @@ static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
 type Run = fn() -> io::Result<()>;
 
-const SERVICES: [(&str, Run); 6] = [
+const SERVICES: [(&str, Run); 7] = [
     ("actix", actix::run),
     ("batch", batch::run),
     ("grpc", grpc::run),
     ("grpc-by-itself", grpc::run_by_itself),
+    ("shop", shop::run),
     ("tcp", tcp::run),
     ("web", web::run),
 ];

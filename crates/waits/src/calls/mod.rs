@@ -290,13 +290,30 @@ pub fn lose() {
     LOST.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A line of `dormouse doctor` if calls are missing, otherwise `None`.
+/// A line of `dormouse doctor` if calls are missing, or are in no row of their own peer, otherwise
+/// `None`.
 pub fn capability() -> Option<Capability> {
     let lost = LOST.load(Ordering::Relaxed);
-    let detail = || {
-        format!("{lost} outgoing calls are not counted: there was no memory, or too many were open at once")
-    };
-    (lost > 0).then(|| Capability::limited("calls.room", detail()))
+    let (mut others, mut calls) = (0_u64, PeerCalls::default());
+    for table in TABLES.iter().filter_map(at) {
+        table.others.read(&mut calls);
+        others += calls.times.count() + calls.cancelled;
+    }
+    let details = [
+        (lost > 0).then(|| {
+            format!(
+                "{lost} outgoing calls are not counted: there was no memory, or too many were open at once"
+            )
+        }),
+        (others > 0).then(|| {
+            format!(
+                "{others} outgoing calls are in rows of further peers: the first {PEERS} peers of a group, and \
+                 the first {MOST} of the process, keep rows of their own"
+            )
+        }),
+    ];
+    let details: Vec<String> = details.into_iter().flatten().collect();
+    (!details.is_empty()).then(|| Capability::limited("calls.room", details.join("; ")))
 }
 
 /// In a forked child.
@@ -360,6 +377,8 @@ mod tests {
         assert_eq!(all.iter().map(|(_, n, ..)| n).sum::<u64>(), 288);
         assert_eq!(all.iter().map(|(.., errors, _)| errors.unwrap()).sum::<u64>(), 48);
         assert!(all.iter().any(|(name, n, ..)| name == "(others)" && *n == 192), "{all:?}");
+        let line = capability().map(|line| format!("{line:?}")).unwrap_or_default();
+        assert!(line.contains("192 outgoing calls are in rows of further peers"), "{line}");
     }
 
     #[test]

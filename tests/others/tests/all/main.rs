@@ -7,6 +7,7 @@ mod ends;
 mod grpc;
 mod lines;
 mod recipes;
+mod shop;
 mod support;
 mod tcp;
 mod web;

@@ -51,7 +51,7 @@ impl Service {
         answers.read_line(&mut address).expect("where it listens");
         let socket = runtime.path().join(format!("dormouse/{}.sock", child.id()));
         let mut agent = Agent::greet(UnixStream::connect(socket).expect("an agent"));
-        agent.call(WaitsRequest::default());
+        agent.call(WaitsRequest { calls: true, ..WaitsRequest::default() });
         let begin = agent.call(StatRequest::default());
         let ask = child.stdin.take();
         let address = address.trim().parse().expect("an address");
