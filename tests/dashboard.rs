@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dormouse_metrics::{MetricFamily, MetricKind};
 use dormouse_protocol::figures::{
-    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES, REQUESTS,
+    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, OTHER_EVENTS,
+    PROCESS_FIGURES, REQUESTS, RUNTIME_FIGURES,
 };
 use serde_json::Value;
 
@@ -38,6 +39,11 @@ fn metrics() -> BTreeMap<String, BTreeSet<&'static str>> {
     add(&REQUESTS, &["group", "outcome"]);
     for metric in CALL_FIGURES.iter().filter_map(|figure| figure.metric) {
         add(metric.family, &["group", "kind", "peer"]);
+    }
+    add(&OBJECTIVE_REQUESTS, &["group", "objective", "met"]);
+    add(&OBJECTIVE_TARGET, &["group", "objective"]);
+    for metric in RUNTIME_FIGURES.iter().filter_map(|figure| figure.metric) {
+        add(metric.family, &["runtime"]);
     }
     for figure in PROCESS_FIGURES {
         add(&figure.family, &[]);
@@ -110,6 +116,10 @@ fn the_dashboard_asks_for_what_exists() {
         "call_duration",
         "calls_failed",
         "calls_cancelled",
+        "objective_requests",
+        "objective_target",
+        "runtime_busy",
+        "blocking_queued",
     ] {
         assert!(seen.iter().any(|name| name.contains(part)), "{part} is shown");
     }
@@ -121,7 +131,10 @@ fn the_dashboard_asks_for_what_exists() {
     let mut legends = Vec::new();
     texts(&dashboard["panels"], "legendFormat", &mut legends);
     let all: BTreeSet<&str> = known.values().flatten().copied().collect();
-    for label in legends.iter().flat_map(|legend| words(legend)) {
+    let named = |legend| -> Vec<&str> {
+        str::split(legend, "{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0)).collect()
+    };
+    for label in legends.iter().flat_map(|legend| named(legend)) {
         assert!(all.contains(label), "no label {label}");
     }
 }

@@ -1,9 +1,10 @@
 //! The answers of every verb over HTTP: statuses, the fields of documents, the words of refusals.
 
+use dormouse_testkit::eventually;
 use serde_json::Value;
 
 use super::asking::{Answer, Serving};
-use crate::support::Service;
+use crate::support::{Service, run};
 
 const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_threads_cpu_ns,pid,process,runtimes,\
                     schema,threads,type,unattributed_counts,unattributed_cpu_ns";
@@ -220,4 +221,25 @@ fn methods_that_are_announced_are_answered() {
         assert_eq!(status, 204, "{path}");
         assert_eq!(allowed("HEAD").0 == 200, is_announced, "{path}");
     }
+}
+
+#[test]
+fn classic_buckets_end_where_they_are_chosen() {
+    let service = Service::visited();
+    let serving = Serving::with(&["--buckets", "100ms,250ms,2s"], [service.pid()]);
+    let mut ends = Vec::new();
+    eventually(|| {
+        let text = serving.get("/metrics").text();
+        let buckets =
+            text.lines().filter(|line| line.starts_with("dormouse_request_duration_seconds_bucket"));
+        let blends = buckets.filter(|line| line.contains(r#"group="GET /blend""#));
+        let end = |line: &str| line.split_once("le=\"")?.1.split_once('"').map(|(end, _)| end.to_owned());
+        ends = blends.filter_map(end).collect();
+        !ends.is_empty()
+    });
+    assert!(ends[0].starts_with("0.10511"), "the nearest one at which counts are exact: {ends:?}");
+    assert_eq!(ends[1..], ["0.25", "2", "+Inf"]);
+    let refused = run(["serve", "--buckets", "250ms,100ms"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("100ms comes after 250ms"), "{refused:?}");
 }

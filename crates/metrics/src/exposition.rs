@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use crate::bounds::ClassicBounds;
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::ExponentialHistogram;
 use crate::labels::{LabelSet, Labels};
@@ -18,6 +19,8 @@ pub struct Exposition {
     pub(crate) is_of_several: bool,
     /// Whether counters and histograms are differences.
     pub(crate) is_of_differences: bool,
+    /// The ends of classic buckets, if they are not those of the families.
+    bounds: Option<ClassicBounds>,
     pub(crate) processes: Vec<ExposedProcess>,
     pub(crate) labels: Labels,
     pub(crate) families: Vec<FamilyPoints>,
@@ -92,6 +95,21 @@ impl Exposition {
     /// OTLP alone.
     pub fn of_differences() -> Self {
         Self { is_of_differences: true, ..Self::of_processes() }
+    }
+
+    /// Chooses the ends of the classic buckets of all histograms that have any.
+    pub fn set_bounds(&mut self, bounds: ClassicBounds) {
+        self.bounds = Some(bounds);
+    }
+
+    /// The ends of a family's classic buckets, if it has any.
+    pub(crate) fn bounds_of(&self, family: &MetricFamily) -> Option<ClassicBounds> {
+        match family.kind {
+            MetricKind::Histogram(powers @ [_, ..]) => {
+                Some(self.bounds.clone().unwrap_or_else(|| ClassicBounds::of_powers(powers)))
+            }
+            _ => None,
+        }
     }
 
     /// The process that was added last, to add more to it.

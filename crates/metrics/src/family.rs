@@ -61,7 +61,8 @@ pub enum MetricKind {
     /// Always 1: the information is in the labels. Its name ends in `info`.
     Info,
     /// A distribution since the start of the process. In the text formats its buckets end at 2 to
-    /// these powers, in the family's unit; if there are none, the text formats leave it out.
+    /// these powers, in the family's unit, if no other ends are chosen; if there are none, the text
+    /// formats leave it out.
     Histogram(&'static [i32]),
 }
 

@@ -5,6 +5,7 @@
 //! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`. Prometheus, "Native Histograms",
 //! whose schema is the scale, and whose index is greater by one.
 
+use crate::bounds::ClassicBounds;
 use crate::value::MetricValue;
 
 /// Values in exponential buckets: the bucket with index `i` holds values that are greater than
@@ -46,19 +47,16 @@ impl ExponentialHistogram {
             && self.count() < 1 << 53
     }
 
-    /// Its values in classic buckets, which end at 2 to these powers, in their order, and at
-    /// infinity. Counts are exact if the scale is not negative, and the zero threshold is not
-    /// beyond the first end.
-    pub(crate) fn classic(&self, powers: &[i32]) -> impl Iterator<Item = ClassicBucket<'_>> {
+    /// Its values in classic buckets, which end at these bounds, and at infinity. Counts are exact
+    /// as far as the bounds are ([`bounds`](crate::bounds)), if the zero threshold is not beyond
+    /// the first end.
+    pub(crate) fn classic(&self, bounds: &ClassicBounds) -> impl Iterator<Item = ClassicBucket<'_>> {
         let (mut rest, mut count, mut above) =
             (self.positive.iter().peekable(), self.zero_count, f64::NEG_INFINITY);
-        powers.iter().map(|&power| Some(power)).chain([None]).map(move |power| {
-            // The bucket with index `i` ends at power `(i + 1) / 2^scale`.
-            let is_below = |index: i32| power.is_none_or(|power| index < power << self.scale);
-            while let Some((_, n)) = rest.next_if(|(index, _)| is_below(*index)) {
+        bounds.at_scale(self.scale).chain([(f64::INFINITY, i32::MAX)]).map(move |(end, last)| {
+            while let Some((_, n)) = rest.next_if(|(index, _)| *index <= last) {
                 count += n;
             }
-            let end = power.map_or(f64::INFINITY, |power| f64::from(power).exp2());
             let is_in = |one: &&MetricExemplar| {
                 let value = one.value.as_f64();
                 value > above && value <= end
@@ -127,7 +125,8 @@ mod tests {
         });
         let of = ExponentialHistogram { scale: 2, zero_count: 3, positive, ..Default::default() };
         let powers: Vec<i32> = (-4..4).collect();
-        let buckets: Vec<_> = of.classic(&powers).map(|bucket| (bucket.end, bucket.count)).collect();
+        let buckets: Vec<_> =
+            of.classic(&ClassicBounds::of_powers(&powers)).map(|bucket| (bucket.end, bucket.count)).collect();
         for (power, &(end, count)) in powers.iter().zip(&buckets) {
             let exact = values.iter().filter(|value| **value <= f64::from(*power).exp2()).count() as u64;
             assert_eq!((end, count), (f64::from(*power).exp2(), exact + 3), "{power}");

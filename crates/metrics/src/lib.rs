@@ -21,11 +21,12 @@
 //! In all formats with exponential histograms the bounds are powers of 2 in the unit of the family,
 //! as here: no value moves from one bucket to another. The text formats have no such histograms.
 //! Their buckets end at whole powers of two, which are bounds of exponential buckets at any scale
-//! that is not negative: these counts are exact, too.
+//! that is not negative: these counts are exact, too. Other ends can be chosen ([`ClassicBounds`]).
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
+mod bounds;
 mod encode;
 mod exposition;
 mod family;
@@ -34,6 +35,7 @@ mod histogram;
 mod labels;
 mod value;
 
+pub use bounds::{BoundsError, ClassicBounds, MOST_BOUNDS};
 pub use exposition::{ExposedProcess, Exposition, ProcessPart};
 pub use family::{MetricFamily, MetricKind, MetricUnit};
 pub use format::MetricsFormat;

@@ -3,6 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use dormouse_metrics::ClassicBounds;
+
+use crate::duration;
 use crate::exit::Outcome;
 use crate::output::Context;
 use crate::sample::events::EventRequest;
@@ -49,6 +52,10 @@ pub(crate) struct Args {
     /// 1s': globs of groups, and the share of their requests to be answered within a time
     #[arg(long = "objective", value_name = "OBJECTIVES")]
     objectives: Option<ObjectiveList>,
+    /// Where the classic buckets of requests and calls end, as in 125ms,250ms,1s. Each end moves to
+    /// the nearest power of 2 by quarters, in seconds, at which counts are exact
+    #[arg(long, value_name = "TIMES", value_parser = buckets)]
+    buckets: Option<ClassicBounds>,
     /// Also answer requests for this host name, which a proxy or a cluster may use for this machine
     #[arg(long, value_name = "NAME", value_parser = host)]
     allow_host: Vec<String>,
@@ -63,6 +70,11 @@ fn process(text: &str) -> Result<Target, String> {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "it is no address with a port, as 127.0.0.1:9464 or [::1]:9464".into())
+}
+
+fn buckets(text: &str) -> Result<ClassicBounds, String> {
+    let times: Result<Vec<_>, String> = text.split(',').map(duration::parse).collect();
+    ClassicBounds::near(&times?).map_err(|why| why.to_string())
 }
 
 /// A name in small letters, without scheme, port and path.
@@ -86,6 +98,7 @@ impl Subcommand for Args {
             events: self.events.clone(),
             waits: !self.no_waits,
             objectives: self.objectives.clone().unwrap_or_default(),
+            buckets: self.buckets.clone(),
             names: self.allow_host.clone(),
         };
         serve::run(settings, super::verbs(), context)

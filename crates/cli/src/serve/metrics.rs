@@ -9,7 +9,9 @@ use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use dormouse::metrics::{Exposition, MetricsFormat, add, add_shown};
-use dormouse_metrics::{ExposedProcess, LabelSet, MetricFamily, MetricKind, MetricUnit, MetricValue};
+use dormouse_metrics::{
+    ClassicBounds, ExposedProcess, LabelSet, MetricFamily, MetricKind, MetricUnit, MetricValue,
+};
 use dormouse_protocol::{Stat, StatPart};
 
 use super::hub::{ServiceSession, ServiceSnapshot, Snapshot};
@@ -106,9 +108,13 @@ pub(super) fn answer(
     services: &[ServiceSnapshot],
     unseated: usize,
     format: MetricsFormat,
+    buckets: Option<ClassicBounds>,
     headers: &HeaderMap,
 ) -> Response {
     let mut exposition = exposition(services, Some(format));
+    if let Some(buckets) = buckets {
+        exposition.set_bounds(buckets);
+    }
     for ServiceSnapshot { session, snapshot } in services {
         let process = session.process();
         let name = session.origin().map_or_else(|| process.name().to_owned(), |origin| origin.name.clone());

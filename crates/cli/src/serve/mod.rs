@@ -44,6 +44,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dormouse_metrics::ClassicBounds;
 use dormouse_profile::{Profile, Symbols};
 use dormouse_protocol::ProfileRequest;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -89,6 +90,8 @@ pub(crate) struct Settings {
     pub(crate) waits: bool,
     /// The objectives by which requests are counted.
     pub(crate) objectives: ObjectiveList,
+    /// Where classic buckets end, if they are chosen.
+    pub(crate) buckets: Option<ClassicBounds>,
     /// Names that this machine is called by, in small letters.
     pub(crate) names: Vec<String>,
 }
@@ -138,8 +141,18 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
         None => Token::of_listener(address)?,
     };
     announce(address, &token, context)?;
-    let Settings { targets, users, public_metrics, push_proxy, events, waits, objectives, names, .. } =
-        settings;
+    let Settings {
+        targets,
+        users,
+        public_metrics,
+        push_proxy,
+        events,
+        waits,
+        objectives,
+        buckets,
+        names,
+        ..
+    } = settings;
     let (end, ended) = watch::channel(false);
     let app = Arc::new(App {
         guard: Guard { token, names, public_metrics },
@@ -147,6 +160,7 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
         hub: Hub::new(targets, users, Terms::new(events, waits, objectives)),
         run_slots: RunSlots::new(ended.clone()),
         live_streams: LiveStreams::new(ended.clone()),
+        buckets,
         server_info: ServerInfo::new(),
         verbs,
     });

@@ -7,6 +7,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::get;
+use dormouse_metrics::ClassicBounds;
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 
@@ -35,6 +36,8 @@ pub(super) struct App {
     pub(super) live_streams: LiveStreams,
     pub(super) server_info: ServerInfo,
     pub(super) verbs: Verbs,
+    /// Where classic buckets end, if they are chosen.
+    pub(super) buckets: Option<ClassicBounds>,
 }
 
 /// The server, as its user calls it.
@@ -132,7 +135,8 @@ async fn scrape(State(app): Shared, request: Request) -> Response {
     match app.hub.snapshots(metrics::part(format)).await {
         Ok(services) => {
             let (headers, unseated) = (request.headers().clone(), app.hub.unseated());
-            let answer = move || metrics::answer(&services, unseated, format, &headers);
+            let buckets = app.buckets.clone();
+            let answer = move || metrics::answer(&services, unseated, format, buckets, &headers);
             let answered = tokio::task::spawn_blocking(answer).await;
             answered.unwrap_or_else(|_| answers::refusal(StatusCode::BAD_GATEWAY, "failed", "it broke off"))
         }

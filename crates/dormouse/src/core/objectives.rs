@@ -5,13 +5,13 @@
 //! the counts are exact, and not read from buckets. While times of tasks are not taken no age is
 //! known, and nothing is done here.
 //!
-//! A *wish* is an objective for all groups that a glob matches, held by a client or by the service
-//! itself. Wishes for the same objective share the slots, and so the counts. When the last wish of
+//! A *lease* is an objective for all groups that a glob matches, held by a client or by the service
+//! itself. Leases for the same objective share the slots, and so the counts. When the last lease of
 //! a slot has ended, another objective may take it.
 //!
 //! # Invariants
 //!
-//! 1. Wishes and slots are changed under the lock alone. Requests change counters, without it.
+//! 1. Leases and slots are changed under the lock alone. Requests change counters, without it.
 //! 2. The words of a slot begin with the *generation* of its objective. A request adds to a counter
 //!    of the generation that it has compared with alone, so a thread that was preempted in between
 //!    counts nothing for the objective that came next.
@@ -38,22 +38,22 @@ use crate::core::ends::TaskOutcome;
 /// How many objectives a group can have.
 pub(crate) const MOST_OBJECTIVES: usize = 8;
 
-/// How many wishes a process can have.
-const MOST_WISHES: usize = 64;
+/// How many leases a process can have.
+const MOST_LEASES: usize = 64;
 
 /// The bits of a word below its generation.
 const BELOW: u32 = 48;
 const VALUE: u64 = (1 << BELOW) - 1;
 
-static WISHES: Mutex<Vec<Wish>> = Mutex::with_child(Phase::Objectives, Vec::new(), forget);
+static LEASES: Mutex<Vec<ObjectiveLease>> = Mutex::with_child(Phase::Objectives, Vec::new(), forget);
 
-/// How many wishes there are, or are about to be: 0 for groups that begin where there are none.
+/// How many leases there are, or are about to be: 0 for groups that begin where there are none.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 /// Whether a group has begun that may lack some of its objectives.
 static PENDING: AtomicBool = AtomicBool::new(false);
 /// How often a group that began had no room for an objective.
 static CROWDED: AtomicU64 = AtomicU64::new(0);
-/// The number of the next wish.
+/// The number of the next lease.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The objectives of a group, and its requests by them.
@@ -70,7 +70,7 @@ struct Slot {
     /// In nanoseconds; a limit of 0 if the slot is free, and the word 0 if it was never used.
     limit: AtomicU64,
     target_ppm: AtomicU32,
-    /// The number of wishes; read and changed under the lock alone.
+    /// The number of leases; read and changed under the lock alone.
     holders: AtomicU32,
     met: AtomicU64,
     missed: AtomicU64,
@@ -84,7 +84,7 @@ pub(crate) struct OfGroup {
     pub(crate) counts: &'static OnceBox<ObjectiveCounts>,
 }
 
-/// The groups of a wish.
+/// The groups of a lease.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a process has 64 at most")]
 pub(crate) enum Chosen {
@@ -95,7 +95,7 @@ pub(crate) enum Chosen {
 }
 
 #[derive(Debug)]
-struct Wish {
+struct ObjectiveLease {
     number: u64,
     groups: Chosen,
     objective: Objective,
@@ -103,9 +103,9 @@ struct Wish {
     slots: Vec<(&'static ObjectiveCounts, usize)>,
 }
 
-/// Wishes that are held as long as this lives. In a forked child it has no effect.
+/// Leases that are held as long as this lives. In a forked child it has no effect.
 #[derive(Debug)]
-pub(crate) struct HeldWishes {
+pub(crate) struct ObjectiveLeases {
     numbers: Vec<u64>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) enum NoRoom {
         has.join("; ")
     )]
     InGroup { group: &'static str, objective: Objective, has: Vec<String> },
-    #[error("the process has {MOST_WISHES} objectives already, those of all clients together")]
+    #[error("the process has {MOST_LEASES} objectives already, those of all clients together")]
     InProcess,
     #[error("this thread is changing objectives already, or is in the middle of a fork")]
     Reentrant,
@@ -226,7 +226,7 @@ impl Chosen {
     }
 }
 
-impl Wish {
+impl ObjectiveLease {
     /// Holds a slot of the group, if that is one of its groups. False: the group has no room.
     fn attach(&mut self, group: OfGroup) -> bool {
         if !self.groups.has(group) {
@@ -251,10 +251,10 @@ impl Wish {
 pub(crate) fn begin(
     wanted: Vec<(Chosen, Objective)>,
     groups: impl Fn() -> Vec<OfGroup>,
-) -> Result<(HeldWishes, u64), NoRoom> {
+) -> Result<(ObjectiveLeases, u64), NoRoom> {
     let count = wanted.len();
     HELD.fetch_add(count, Ordering::SeqCst);
-    // Pairs with the fence in `group_begins`: either that sees that there are wishes, or the group
+    // Pairs with the fence in `group_begins`: either that sees that there are leases, or the group
     // is in the list.
     fence(Ordering::SeqCst);
     let begun = begin_all(wanted, &groups());
@@ -265,33 +265,33 @@ pub(crate) fn begin(
     begun
 }
 
-fn begin_all(wanted: Vec<(Chosen, Objective)>, groups: &[OfGroup]) -> Result<(HeldWishes, u64), NoRoom> {
-    let mut wishes = WISHES.lock().map_err(|_| NoRoom::Reentrant)?;
-    if wishes.len() + wanted.len() > MOST_WISHES {
+fn begin_all(wanted: Vec<(Chosen, Objective)>, groups: &[OfGroup]) -> Result<(ObjectiveLeases, u64), NoRoom> {
+    let mut leases = LEASES.lock().map_err(|_| NoRoom::Reentrant)?;
+    if leases.len() + wanted.len() > MOST_LEASES {
         return Err(NoRoom::InProcess);
     }
-    let mut new: Vec<Wish> = Vec::with_capacity(wanted.len());
+    let mut new: Vec<ObjectiveLease> = Vec::with_capacity(wanted.len());
     for (chosen, objective) in wanted {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut wish = Wish { number, groups: chosen, objective, slots: Vec::new() };
-        let full = groups.iter().find(|group| !wish.attach(**group));
-        new.push(wish);
+        let mut lease = ObjectiveLease { number, groups: chosen, objective, slots: Vec::new() };
+        let full = groups.iter().find(|group| !lease.attach(**group));
+        new.push(lease);
         if let Some(full) = full {
             let has = full.counts.get().map_or_else(Vec::new, ObjectiveCounts::rows);
             let has = has.iter().map(|row| row.objective.to_string()).collect();
-            new.iter().for_each(Wish::end);
+            new.iter().for_each(ObjectiveLease::end);
             return Err(NoRoom::InGroup { group: full.name, objective, has });
         }
     }
     let is_chosen = |group: &&OfGroup| {
         let counts = group.counts.get();
         let is_its = |held: &ObjectiveCounts| counts.is_some_and(|counts| ptr::eq(held, counts));
-        new.iter().any(|wish| wish.slots.iter().any(|(held, _)| is_its(held)))
+        new.iter().any(|lease| lease.slots.iter().any(|(held, _)| is_its(held)))
     };
     let with = groups.iter().filter(is_chosen).count() as u64;
-    let numbers = new.iter().map(|wish| wish.number).collect();
-    wishes.append(&mut new);
-    Ok((HeldWishes { numbers }, with))
+    let numbers = new.iter().map(|lease| lease.number).collect();
+    leases.append(&mut new);
+    Ok((ObjectiveLeases { numbers }, with))
 }
 
 /// A group has just begun: it gets the objectives that match its name.
@@ -301,7 +301,7 @@ pub(crate) fn group_begins(group: OfGroup) {
     if HELD.load(Ordering::SeqCst) == 0 {
         return;
     }
-    let attach = || WISHES.try_lock().map(|mut wishes| attach_all(&mut wishes, &[group]));
+    let attach = || LEASES.try_lock().map(|mut leases| attach_all(&mut leases, &[group]));
     if attach().is_none() {
         // The thread that has the lock looks at this once it has given it back; or it has done so
         // already, and the lock is free.
@@ -314,15 +314,15 @@ pub(crate) fn group_begins(group: OfGroup) {
 pub(crate) fn settle(groups: impl Fn() -> Vec<OfGroup>) {
     while PENDING.load(Ordering::SeqCst) {
         // A thread that has the lock does it then.
-        let Some(mut wishes) = WISHES.try_lock() else { return };
+        let Some(mut leases) = LEASES.try_lock() else { return };
         PENDING.store(false, Ordering::SeqCst);
-        attach_all(&mut wishes, &groups());
+        attach_all(&mut leases, &groups());
     }
 }
 
-fn attach_all(wishes: &mut [Wish], groups: &[OfGroup]) {
-    for wish in wishes {
-        let crowded = groups.iter().filter(|group| !wish.attach(**group)).count();
+fn attach_all(leases: &mut [ObjectiveLease], groups: &[OfGroup]) {
+    for lease in leases {
+        let crowded = groups.iter().filter(|group| !lease.attach(**group)).count();
         CROWDED.fetch_add(crowded as u64, Ordering::Relaxed);
     }
 }
@@ -343,30 +343,30 @@ pub(crate) fn capability() -> Option<Capability> {
     (crowded > 0).then(|| Capability::limited("groups.objectives", detail()))
 }
 
-/// In a forked child nobody holds a wish. It frees nothing, as a signal handler.
-fn forget(wishes: &mut Vec<Wish>) {
-    for (counts, at) in wishes.iter().flat_map(|wish| &wish.slots) {
+/// In a forked child nobody holds a lease. It frees nothing, as a signal handler.
+fn forget(leases: &mut Vec<ObjectiveLease>) {
+    for (counts, at) in leases.iter().flat_map(|lease| &lease.slots) {
         counts.slots[*at].holders.store(0, Ordering::Relaxed);
         counts.slots[*at].end();
     }
     HELD.store(0, Ordering::SeqCst);
     PENDING.store(false, Ordering::SeqCst);
-    mem::forget(mem::take(wishes));
+    mem::forget(mem::take(leases));
 }
 
-impl Drop for HeldWishes {
+impl Drop for ObjectiveLeases {
     fn drop(&mut self) {
         // Refused in the middle of a fork: then the objectives stay.
-        let Ok(mut wishes) = WISHES.lock() else { return };
-        let before = wishes.len();
-        wishes.retain(|wish| {
-            let is_held = !self.numbers.contains(&wish.number);
+        let Ok(mut leases) = LEASES.lock() else { return };
+        let before = leases.len();
+        leases.retain(|lease| {
+            let is_held = !self.numbers.contains(&lease.number);
             if !is_held {
-                wish.end();
+                lease.end();
             }
             is_held
         });
-        HELD.fetch_sub(before - wishes.len(), Ordering::SeqCst);
+        HELD.fetch_sub(before - leases.len(), Ordering::SeqCst);
     }
 }
 

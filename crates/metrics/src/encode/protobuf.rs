@@ -9,6 +9,7 @@ use std::mem;
 use dormouse_encode::hex::IdDigits;
 use dormouse_encode::protobuf::Message;
 
+use crate::bounds::ClassicBounds;
 use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint};
 use crate::family::MetricKind;
 use crate::histogram::{ClassicBucket, ExponentialHistogram, MetricExemplar, counts};
@@ -79,15 +80,17 @@ const LEAST_THRESHOLD: f64 = 1.0 / (u128::MAX as f64);
 /// another span.
 const GAP: i32 = 2;
 
-pub(crate) fn encode(of: &Exposition) -> Vec<u8> {
-    let own = |process: &ExposedProcess| (own_labels(of, process), timestamp_of(process.start_unix_ns));
+pub(crate) fn encode(exposition: &Exposition) -> Vec<u8> {
+    let own =
+        |process: &ExposedProcess| (own_labels(exposition, process), timestamp_of(process.start_unix_ns));
     let common = Common {
-        sets: of.labels.sets().map(labels).collect(),
-        processes: of.processes.iter().map(own).collect(),
+        sets: exposition.labels.sets().map(labels).collect(),
+        processes: exposition.processes.iter().map(own).collect(),
     };
     let mut out = Message::default();
-    for of in &of.families {
-        out.delimit(|message| family_of(message, of, &common));
+    for of in &exposition.families {
+        let bounds = exposition.bounds_of(of.family);
+        out.delimit(|message| family_of(message, of, bounds.as_ref(), &common));
     }
     out.into_bytes()
 }
@@ -103,6 +106,7 @@ struct Common {
 fn family_of(
     message: &mut Message,
     FamilyPoints { family: of, values, histograms }: &FamilyPoints,
+    bounds: Option<&ClassicBounds>,
     common: &Common,
 ) {
     message.bytes(family::NAME, of.prometheus_name().as_bytes());
@@ -114,11 +118,11 @@ fn family_of(
     };
     message.always(family::TYPE, kind);
     match of.kind {
-        MetricKind::Histogram(powers) => {
+        MetricKind::Histogram(_) => {
             for point in histograms {
                 point_of(message, point, common, |metric, created| {
                     metric.nest(metric::HISTOGRAM, |message| {
-                        histogram_of(message, &point.value, powers, created);
+                        histogram_of(message, &point.value, bounds, created);
                     });
                 });
             }
@@ -196,12 +200,15 @@ fn timestamp_of(unix_ns: u64) -> Message {
 
 /// A native histogram (a valid one: an exposition has no other), and in it a classic one, if the
 /// family has bounds for it, for scrapers that do not support native ones.
-fn histogram_of(message: &mut Message, of: &ExponentialHistogram, powers: &[i32], created: &Message) {
+fn histogram_of(
+    message: &mut Message,
+    of: &ExponentialHistogram,
+    bounds: Option<&ClassicBounds>,
+    created: &Message,
+) {
     message.always(histogram::COUNT, of.count());
     message.fixed(histogram::SUM, of.sum.map_or(0.0, MetricValue::as_f64).to_bits());
-    // Without an end for any there is no classic one.
-    let classic = of.classic(powers).filter(|_| !powers.is_empty());
-    for ClassicBucket { end, count, exemplar } in classic {
+    for ClassicBucket { end, count, exemplar } in bounds.into_iter().flat_map(|bounds| of.classic(bounds)) {
         message.nest(histogram::BUCKET, |bucket| {
             bucket.always(histogram::BUCKET_COUNT, count);
             bucket.fixed(histogram::BUCKET_END, end.to_bits());
@@ -236,7 +243,7 @@ fn histogram_of(message: &mut Message, of: &ExponentialHistogram, powers: &[i32]
     }
     message.message(histogram::CREATED, created);
     // Of a classic histogram's exemplars Prometheus takes those with a time for the native one.
-    if powers.is_empty() {
+    if bounds.is_none() {
         for one in of.exemplars.iter().filter(|one| one.unix_ns.is_some()) {
             message.nest(histogram::EXEMPLAR, |message| exemplar_of(message, one));
         }

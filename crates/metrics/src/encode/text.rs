@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use dormouse_encode::hex::IdDigits;
 
+use crate::bounds::ClassicBounds;
 use crate::exposition::{Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::{ExponentialHistogram, MetricExemplar};
@@ -96,38 +97,31 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(of: &Exposition, is_open: bool) -> Self {
-        let lines = of.families.iter().map(|of| {
-            match of.family.kind {
-                MetricKind::Histogram([]) => 0,
-                // Beside these buckets one without an end, the sum, and the count.
-                MetricKind::Histogram(powers) => of.histograms.len() * (powers.len() + 3),
-                _ => of.values.len(),
-            }
+    fn new(exposition: &Exposition, is_open: bool) -> Self {
+        let lines = exposition.families.iter().map(|of| {
+            // Beside the chosen buckets one without an end, the sum, and the count.
+            let each = exposition.bounds_of(of.family).map_or(0, |bounds| bounds.len() + 3);
+            of.values.len() + of.histograms.len() * each
         });
         Self {
             text: Vec::with_capacity(lines.sum::<usize>() * LINE),
-            labels: Escaped::of(of),
+            labels: Escaped::of(exposition),
             own: Vec::new(),
             bucket: Vec::new(),
             is_open,
         }
     }
 
-    fn write(mut self, of: &Exposition) -> Vec<u8> {
-        for of in &of.families {
+    fn write(mut self, exposition: &Exposition) -> Vec<u8> {
+        for of in &exposition.families {
             let name = of.family.prometheus_name();
-            match of.family.kind {
-                MetricKind::Histogram([]) => {}
-                MetricKind::Histogram(powers) => {
-                    self.head(of.family);
-                    let lines = HistogramLines::of(&name, powers, self.is_open);
-                    of.histograms.iter().for_each(|point| self.histogram(&lines, point));
-                }
-                _ => {
-                    self.head(of.family);
-                    of.values.iter().for_each(|point| self.point(&name, point));
-                }
+            if let Some(bounds) = exposition.bounds_of(of.family) {
+                self.head(of.family);
+                let lines = HistogramLines::of(&name, bounds, self.is_open);
+                of.histograms.iter().for_each(|point| self.histogram(&lines, point));
+            } else if !matches!(of.family.kind, MetricKind::Histogram(_)) {
+                self.head(of.family);
+                of.values.iter().for_each(|point| self.point(&name, point));
             }
         }
         self.text
@@ -194,7 +188,7 @@ impl Writer {
             self.bucket.push(b',');
         }
         let of = &point.value;
-        for (bucket, label) in of.classic(lines.powers).zip(&lines.labels) {
+        for (bucket, label) in of.classic(&lines.bounds).zip(&lines.labels) {
             self.text.extend(&self.bucket);
             self.text.extend(label);
             decimal(&mut self.text, bucket.count);
@@ -242,21 +236,20 @@ struct HistogramLines {
     bucket: String,
     sum: String,
     count: String,
-    powers: &'static [i32],
+    bounds: ClassicBounds,
     labels: Vec<Vec<u8>>,
 }
 
 impl HistogramLines {
-    fn of(name: &str, powers: &'static [i32], is_open: bool) -> Self {
-        let label = |&power: &i32| {
-            let end = f64::from(power).exp2();
+    fn of(name: &str, bounds: ClassicBounds, is_open: bool) -> Self {
+        let label = |end: f64| {
             // `OpenMetrics` has whole numbers with a point.
             let end = if is_open { format!("{end:?}") } else { end.to_string() };
             format!("le=\"{end}\"}} ").into_bytes()
         };
-        let labels = powers.iter().map(label).chain([b"le=\"+Inf\"} ".to_vec()]).collect();
+        let labels = bounds.seconds().map(label).chain([b"le=\"+Inf\"} ".to_vec()]).collect();
         let line = |suffix| format!("{name}{suffix}");
-        Self { bucket: line("_bucket{"), sum: line("_sum"), count: line("_count"), powers, labels }
+        Self { bucket: line("_bucket{"), sum: line("_sum"), count: line("_count"), bounds, labels }
     }
 }
 

@@ -9,6 +9,7 @@ mod calls;
 mod contention;
 mod listing;
 mod long_polls;
+mod objectives;
 mod passers;
 pub(crate) mod placing;
 mod publishing;
@@ -26,6 +27,7 @@ pub(crate) fn run(bench: &mut Bench) {
     placing::rows(bench);
     traces::rows(bench);
     calls::rows(bench);
+    objectives::rows(bench);
     publishing::rows(bench);
     yardsticks::rdtsc(bench);
     bench.measure("reps", bench.plan(100, 6));
@@ -43,6 +45,7 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.added("end", "request", &["traced", "unanswered", "answered"]);
     bench.added("end", "asleep", &["asleep-answered"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
+    bench.added("objective", "none", &["one", "eight"]);
     bench.added("direct", "account", &["published", "told"]);
     placing::compare(bench);
     bench.at_most("asleep, nothing measurable", "wake-added/asleep", 2.0);

@@ -1,4 +1,4 @@
-//! Wishes, slots and counts, without a service.
+//! Leases, slots and counts, without a service.
 
 use std::thread;
 
@@ -27,7 +27,7 @@ fn end(group: OfGroup, age_ns: u64, ending: Ending) {
     group.counts.get().unwrap().count(age_ns, outcome_of(0, ending));
 }
 
-fn wish(group: OfGroup, limit_ns: u64) -> Result<HeldWishes, NoRoom> {
+fn lease(group: OfGroup, limit_ns: u64) -> Result<ObjectiveLeases, NoRoom> {
     let wanted = vec![(Chosen::One(group.id), objective(limit_ns))];
     begin(wanted, || vec![group]).map(|(held, _)| held)
 }
@@ -35,7 +35,7 @@ fn wish(group: OfGroup, limit_ns: u64) -> Result<HeldWishes, NoRoom> {
 #[test]
 fn each_end_counts_as_it_should() {
     let group = group("ends");
-    let _held = wish(group, LIMIT_NS).unwrap();
+    let _held = lease(group, LIMIT_NS).unwrap();
     for (age_ns, ending, counts) in [
         (LIMIT_NS - 1, Ending::Completed, (1, 0)),
         (LIMIT_NS, Ending::Completed, (1, 1)),
@@ -52,26 +52,26 @@ fn each_end_counts_as_it_should() {
 }
 
 #[test]
-fn wishes_for_one_objective_share_a_count() {
+fn leases_for_one_objective_share_a_count() {
     let group = group("shared");
-    let first = wish(group, 5).unwrap();
+    let first = lease(group, 5).unwrap();
     end(group, 1, Ending::Completed);
-    let second = wish(group, 5).unwrap();
+    let second = lease(group, 5).unwrap();
     drop(first);
     end(group, 9, Ending::Completed);
     assert_eq!(rows(group), [(5, 1, 1)]);
     drop(second);
     assert_eq!(rows(group), []);
     end(group, 9, Ending::Completed);
-    let _third = wish(group, 5).unwrap();
+    let _third = lease(group, 5).unwrap();
     assert_eq!(rows(group), [(5, 0, 0)], "it begins anew");
 }
 
 #[test]
 fn the_ninth_objective_is_refused_by_name() {
     let (group, other) = (group("GET /full"), group("GET /other"));
-    let mut held: Vec<_> = (1..=8).map(|n| wish(group, n).unwrap()).collect();
-    let _same = wish(group, 8).unwrap();
+    let mut held: Vec<_> = (1..=8).map(|n| lease(group, n).unwrap()).collect();
+    let _same = lease(group, 8).unwrap();
     let globs = || Chosen::Matching(Selector::parse("GET /full,GET /other").unwrap());
     let wanted = || vec![(globs(), objective(3)), (globs(), objective(9))];
     let refused = begin(wanted(), || vec![other, group]).unwrap_err().to_string();
@@ -90,10 +90,10 @@ fn a_group_that_comes_later_has_them() {
     assert_eq!(with, 0);
     let [late, none] = ["GET /late/1", "GET /early"].map(group);
     // While another thread has the lock, this one leaves word.
-    let wishes = WISHES.lock().unwrap();
+    let leases = LEASES.lock().unwrap();
     thread::scope(|scope| scope.spawn(|| group_begins(late)).join()).unwrap();
     assert_eq!((rows(late), PENDING.load(Ordering::SeqCst)), (vec![], true));
-    drop(wishes);
+    drop(leases);
     // Those of other tests may take the word, and have other groups.
     while rows(late).is_empty() {
         PENDING.store(true, Ordering::SeqCst);
@@ -121,7 +121,7 @@ fn a_slot_counts_for_its_objective_alone() {
 fn no_request_is_lost_between_threads() {
     const EACH: u64 = 20_000;
     let group = group("threads");
-    let _held = wish(group, 5).unwrap();
+    let _held = lease(group, 5).unwrap();
     thread::scope(|scope| {
         for n in 0..4 {
             scope.spawn(move || (0..EACH).for_each(|age| end(group, age % (n + 6), Ending::Completed)));

@@ -42,6 +42,6 @@ mod service;
 
 pub use crate::web::{Responding, WebAnswer};
 pub use add::{add, add_shown};
-pub use dormouse_metrics::{Exposition, MetricsFormat};
+pub use dormouse_metrics::{BoundsError, ClassicBounds, Exposition, MetricsFormat};
 pub use origin::Origin;
 pub use service::{Metrics, MetricsError, MetricsSpec, exposition, text};

@@ -1,7 +1,9 @@
 //! Metrics of this process, for a route of the host's own.
 
+use std::time::Duration;
+
 use dormouse_events::Event;
-use dormouse_metrics::{Exposition, MetricsFormat};
+use dormouse_metrics::{BoundsError, ClassicBounds, Exposition, MetricsFormat};
 use dormouse_protocol::{EventInfo, StatPart, WaitsRequest};
 use dormouse_sys::process::identity;
 
@@ -40,6 +42,7 @@ static TURNS: Turns = Turns::new();
 pub struct MetricsSpec {
     waits: bool,
     events: Vec<Event>,
+    buckets: Option<Vec<Duration>>,
 }
 
 impl MetricsSpec {
@@ -63,6 +66,28 @@ impl MetricsSpec {
         self.events.extend(events);
         self
     }
+
+    /// Chooses where the classic buckets of requests and calls end, from the shortest time to the
+    /// longest. Each end moves to the nearest one at which counts are exact ([`ClassicBounds`]):
+    /// whole powers of 2 in seconds, as 250 ms, stay. Native histograms do not change.
+    ///
+    /// ```
+    /// use dormouse::metrics::{Metrics, MetricsSpec};
+    /// use std::time::Duration;
+    ///
+    /// let spec = MetricsSpec::new().waits().buckets(&[125, 250, 1000].map(Duration::from_millis));
+    /// let metrics = Metrics::start(&spec)?;
+    /// # drop(metrics);
+    /// let wrong = MetricsSpec::new().buckets(&[250, 125].map(Duration::from_millis));
+    /// assert!(Metrics::start(&wrong).unwrap_err().to_string().contains("125ms comes after
+    /// 250ms"));
+    /// # Ok::<(), dormouse::metrics::MetricsError>(())
+    /// ```
+    #[must_use]
+    pub fn buckets(mut self, ends: &[Duration]) -> Self {
+        self.buckets = Some(ends.to_vec());
+        self
+    }
 }
 
 /// Why metrics could not start.
@@ -75,6 +100,9 @@ pub enum MetricsError {
     /// The static key for times cannot be switched.
     #[error("metrics take no times of tasks: {0}")]
     Untimed(#[from] dormouse_keys::Error),
+    /// Buckets cannot end there.
+    #[error("metrics have no such buckets: {0}")]
+    Buckets(#[from] BoundsError),
 }
 
 /// While this exists, figures are counted; it returns them for scrapes.
@@ -101,6 +129,7 @@ pub struct Metrics {
     events: ClientEvents,
     refused: Vec<EventInfo>,
     waits: Option<ClientWaits>,
+    bounds: Option<ClassicBounds>,
 }
 
 impl Metrics {
@@ -108,8 +137,8 @@ impl Metrics {
     ///
     /// # Errors
     ///
-    /// If there are more events than can be counted, or a static key cannot be switched. Then
-    /// nothing is counted.
+    /// If there are more events than can be counted, buckets cannot end where they are to, or a
+    /// static key cannot be switched. Then nothing is counted.
     ///
     /// # Cost
     ///
@@ -117,6 +146,7 @@ impl Metrics {
     /// [`Waiting::start`](crate::Waiting::start): while it exists, each switch between groups reads
     /// the thread's clock, and with times each poll takes two stamps.
     pub fn start(spec: &MetricsSpec) -> Result<Self, MetricsError> {
+        let bounds = spec.buckets.as_deref().map(ClassicBounds::near).transpose()?;
         let events = spec.events.iter().copied().filter(|event| *event != Event::TASK_CLOCK);
         let names: Vec<String> =
             [Event::TASK_CLOCK].into_iter().chain(events).map(|e| e.name().to_owned()).collect();
@@ -125,7 +155,7 @@ impl Metrics {
         let request = WaitsRequest { exemplars: true, calls: true, ..WaitsRequest::default() };
         let waits = spec.waits.then(|| ClientWaits::begin(request)).transpose()?.map(|(waits, _)| waits);
         let (origin, refused) = (Origin::own(), answer.refused);
-        Ok(Self { origin, process: identity::id(), events: events.without_clock(), refused, waits })
+        Ok(Self { origin, process: identity::id(), events: events.without_clock(), refused, waits, bounds })
     }
 
     /// The events that this process cannot count, each with its reason.
@@ -144,11 +174,15 @@ impl Metrics {
     }
 
     fn read(&self, telling: Telling) -> Exposition {
-        if self.process == identity::id() {
+        let mut exposition = if self.process == identity::id() {
             read(&self.origin, Some(&self.events), self.waits.is_some(), telling)
         } else {
             read_others(telling)
+        };
+        if let Some(bounds) = &self.bounds {
+            exposition.set_bounds(bounds.clone());
         }
+        exposition
     }
 
     /// The answer to a request with this header `Accept`, in the format that it prefers. The status

@@ -8,7 +8,7 @@ use dormouse_protocol::{GroupObjective, Objective, ObjectiveError};
 use dormouse_waits::Waiting;
 
 use crate::core::group::Group;
-use crate::core::objectives::{Chosen, HeldWishes, begin};
+use crate::core::objectives::{Chosen, ObjectiveLeases, begin};
 
 /// Requests are counted by objectives as long as this lives; see [`objectives`] and
 /// [`Group::objective`].
@@ -25,7 +25,7 @@ use crate::core::objectives::{Chosen, HeldWishes, begin};
 #[must_use = "requests are counted by the objectives as long as it lives"]
 pub struct Objectives {
     // In this order: the counts end before the times from which they are made.
-    wishes: HeldWishes,
+    leases: ObjectiveLeases,
     waiting: Waiting,
     groups: u64,
 }
@@ -122,8 +122,8 @@ impl Objectives {
     fn start(wanted: Vec<(Chosen, Objective)>) -> Result<Self, ObjectivesError> {
         let waiting = Waiting::start()?;
         let begun = begin(wanted, Group::all_of_groups);
-        let (wishes, groups) = begun.map_err(|why| ObjectivesError::NoRoom { why: why.to_string() })?;
-        Ok(Self { wishes, waiting, groups })
+        let (leases, groups) = begun.map_err(|why| ObjectivesError::NoRoom { why: why.to_string() })?;
+        Ok(Self { leases, waiting, groups })
     }
 
     /// How many groups had one of the objectives when this began.
@@ -133,8 +133,8 @@ impl Objectives {
 
     /// Lets requests be counted until the process ends.
     pub fn keep(self) {
-        let Self { wishes, waiting, .. } = self;
-        std::mem::forget(wishes);
+        let Self { leases, waiting, .. } = self;
+        std::mem::forget(leases);
         waiting.keep();
     }
 
