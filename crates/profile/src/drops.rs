@@ -150,6 +150,12 @@ fn by_runtime(outside: &[Called<'_>]) -> Option<DropCause> {
     cancels.then_some(DropCause::Abort)
 }
 
+/// Whether a server keeps it for one request, and drops it while its connection goes on. A timeout
+/// may be in it.
+fn is_of_request(path: &str) -> bool {
+    ["H2StreamState", "tonic::transport::server::SvcFuture"].iter().any(|of| path.ends_with(of))
+}
+
 fn is_servers(path: &str) -> bool {
     let path = path.trim_start_matches(['<', '&']);
     [
@@ -167,7 +173,10 @@ fn is_servers(path: &str) -> bool {
 fn is_choice(path: &str) -> bool {
     const CHOICES: [&str; 6] =
         ["::future::select::", "::either::", "::select_all::", "::select_ok::", "::fuse::", "::race"];
-    path == "(" || CHOICES.iter().any(|choice| path.contains(choice)) || path.ends_with("::future::Or")
+    // tower's `Either` is a layer that is there or not: nothing was lost.
+    let is_layer = path.starts_with("tower::util::either::");
+    let is_choice = path == "(" || CHOICES.iter().any(|choice| path.contains(choice));
+    !is_layer && (is_choice || path.ends_with("::future::Or"))
 }
 
 /// The body of an async function or block.
@@ -181,7 +190,7 @@ fn by_thing(destructors: &[Called<'_>]) -> Option<DropCause> {
     for path in heads {
         let cause = match path {
             _ if path.to_ascii_lowercase().contains("timeout") => DropCause::Timeout,
-            _ if is_servers(path) => DropCause::Connection,
+            _ if is_servers(path) && !is_of_request(path) => DropCause::Connection,
             _ if is_choice(path) => DropCause::Select,
             _ if is_body(path) => return None,
             _ => continue,
@@ -223,6 +232,17 @@ mod tests {
         assert_eq!(cause(&[timeout, body, timeout, shop]), at(DropCause::Timeout, shop), "the outer one has");
         assert_eq!(cause(&[layer, boxed, "tower::util::oneshot::poll"]).0, DropCause::Timeout);
         assert_eq!(cause(&[layer, boxed, connection, shop]), at(DropCause::Connection, shop));
+        let answered = "core::ptr::drop_in_place<hyper::proto::h2::server::H2StreamState<X, Y>>";
+        let call = "core::ptr::drop_in_place<tonic::transport::server::SvcFuture<X>>";
+        let stream = "core::ptr::drop_in_place<hyper::proto::h2::server::H2Stream<X, Y>>";
+        let poll = "<hyper::proto::h2::server::H2Stream<F, B>>::poll2";
+        assert_eq!(cause(&[layer, call, boxed, answered, poll]).0, DropCause::Timeout, "it was answered");
+        assert_eq!(cause(&[layer, call, boxed, answered, stream, shop]).0, DropCause::Connection);
+        let late = "drop_in_place<tonic::transport::service::grpc_timeout::ResponseFuture<X>>";
+        let optional = "drop_in_place<tower::util::either::EitherResponseFuture<Y, X>>";
+        let once = "drop_in_place<hyper_util::service::oneshot::Oneshot<X, Y>>";
+        let poll = "hyper_util::service::oneshot::poll";
+        assert_eq!(cause(&[late, optional, call, boxed, once, poll]).0, DropCause::Timeout);
         assert_eq!(
             cause(&["<hyper::proto::h1::dispatch::Server<S, B>>::poll_msg", shop]).0,
             DropCause::Connection

@@ -18,7 +18,7 @@ use dormouse_testkit::{HANG, eventually};
 use futures_util::{StreamExt as _, stream};
 use tokio::runtime::Runtime;
 
-use crate::outcomes::{all_are, each, response, route, runtime, streamed};
+use crate::outcomes::{by_socket, response, route, runtime, streamed, these_are};
 
 /// A layer around the groups, as a header of the response wants it.
 async fn around(response: Response<Body>) -> Response<Body> {
@@ -124,10 +124,10 @@ fn requests_end_as_their_clients_see() {
     let runtime = runtime();
     let address = served(&runtime);
     for (request, client, right) in CALLS {
-        for _ in 0..each() {
+        for _ in 0..by_socket() {
             call(address, request, client);
         }
-        all_are(request, right);
+        these_are(by_socket(), request, right);
     }
 }
 
@@ -146,7 +146,7 @@ fn a_client_may_leave_before_the_body() {
     // No byte of a body may be sent; `GET http://tea/unread`.
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let request = frame(HEADERS, 5, 1, b"\x82\x86\x04\x07/unread\x01\x03tea");
-    for _ in 0..each() {
+    for _ in 0..by_socket() {
         let mut stream = connect(address);
         let bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &no_window, &request].concat();
         stream.write_all(&bytes).unwrap();
@@ -163,5 +163,5 @@ fn a_client_may_leave_before_the_body() {
         drop(stream);
         eventually(|| Group::new("GET /unread").read().alive == 0);
     }
-    all_are("GET /unread", |of| &mut of.cancelled);
+    these_are(by_socket(), "GET /unread", |of| &mut of.cancelled);
 }

@@ -10,13 +10,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{MatchedPath, Request};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Router, routing::get};
+use axum::routing::{any, get};
 use dormouse::tower::GroupLayer;
 use dormouse::waits::places::place;
 use dormouse::waits::{Placing, Waiting};
@@ -36,20 +37,20 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tower::timeout::TimeoutLayer;
 
-const SOON: Duration = Duration::from_millis(1);
+pub(crate) const SOON: Duration = Duration::from_millis(1);
 
 /// Requests of each kind.
-fn each() -> u64 {
+pub(crate) fn each() -> u64 {
     short_or_long(20, 1_000)
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Takes times and places, with all functions of this program and of the C library learned, where
 /// threads begin; `None` where stacks are not walked by tables.
-fn on() -> Option<(Waiting, Placing)> {
+pub(crate) fn on() -> Option<(Waiting, Placing)> {
     let on = (Waiting::start().unwrap(), Placing::start().unwrap());
     let objects = [self::on as *const () as u64, libc::getpid as *const () as u64];
     if !objects.into_iter().all(own::learn_object) {
@@ -60,13 +61,13 @@ fn on() -> Option<(Waiting, Placing)> {
 }
 
 /// The cancelled requests of each group, with the names of the stacks that are mentioned.
-struct Seen {
+pub(crate) struct Seen {
     rows: Vec<Cancellation>,
     names: HashMap<u32, Vec<SourceFrame>>,
 }
 
 impl Seen {
-    fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let mut rows = Vec::new();
         read_cancelled(|row| rows.push(row.clone())).expect("places are taken");
         let numbers = rows.iter().flat_map(|row| [row.place, row.stack]);
@@ -91,7 +92,7 @@ impl Seen {
     /// Asserts that 99 of 100 requests of the group were dropped by `cause`; `is_own`: in a
     /// function of this file.
     #[track_caller]
-    fn assert_dropped(&self, group: &str, cause: DropCause, is_own: bool) {
+    pub(crate) fn assert_dropped(&self, group: &str, cause: DropCause, is_own: bool) {
         let is_right = |row: &&&Cancellation| {
             let Some(frames) = self.names.get(&row.stack) else { return false };
             let called: Vec<_> = frames.iter().map(SourceFrame::called).collect();
@@ -298,26 +299,26 @@ fn app() -> Router {
     let outside = Router::new().route("/outside", get(stuck)).layer(by_path()).layer(from_fn(impatient));
     let layered = Router::new().route("/layered", get(stuck)).layer(by_path()).layer(tower);
     let inside = Router::new().route("/inside", get(stuck)).layer(from_fn(impatient)).layer(by_path());
-    let gone = ["/gone", "/reset"].iter().fold(Router::new(), |app, path| app.route(path, get(stuck)));
+    let gone = ["/gone", "/reset"].iter().fold(Router::new(), |app, path| app.route(path, any(stuck)));
     let gone = gone.route("/endless", get(endless)).layer(by_path());
     outside.merge(layered).merge(inside).merge(gone)
 }
 
-fn ask(address: SocketAddr, path: &str) -> TcpStream {
+pub(crate) fn ask(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: tea\r\n\r\n").unwrap();
     stream
 }
 
-/// Sends a request by HTTP/2 and resets its stream once it is served.
-async fn reset(address: SocketAddr, group: Group) {
+/// Sends requests by HTTP/2 and resets their streams once they are served.
+pub(crate) async fn reset(address: SocketAddr, path: &str, group: Group) {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (mut send, connection) =
         http2::handshake::<_, _, Body>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let serving = tokio::spawn(connection);
     for n in 1..=each() {
-        let request = Request::get(format!("http://{address}/reset")).body(Body::empty()).unwrap();
+        let request = Request::post(format!("http://{address}{path}")).body(Body::empty()).unwrap();
         let answer = send.send_request(request);
         let served = async {
             while group.read().started < n {
@@ -351,7 +352,7 @@ fn servers_know_who_dropped_their_requests() {
             }
             eventually(|| group.read().alive == 0);
         }
-        runtime.block_on(reset(address, Group::new("/reset")));
+        runtime.block_on(reset(address, "/reset", Group::new("/reset")));
         let seen = Seen::now();
         for path in ["/outside", "/layered"] {
             assert_eq!(Group::new(path).read().outcomes.cancelled, each(), "{path}");

@@ -7,6 +7,7 @@ mod bodies;
 mod budgets;
 mod calls;
 mod cancelled;
+mod cancelled_elsewhere;
 mod connections;
 mod copies;
 mod counts;

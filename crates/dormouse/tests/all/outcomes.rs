@@ -25,9 +25,19 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-/// Requests of each kind.
-pub(crate) fn each() -> u64 {
-    short_or_long(20, 400)
+/// Requests of each kind: with those over sockets (`others`, `cancelled`) some 10,000.
+fn each() -> u64 {
+    short_or_long(250, 2_000)
+}
+
+/// Requests of each kind that come by a connection of their own.
+pub(crate) fn by_socket() -> u64 {
+    each() / 5
+}
+
+/// Requests of each kind that takes its time: each panic prints its stack.
+fn few() -> u64 {
+    each() / 10
 }
 
 pub(crate) fn runtime() -> Runtime {
@@ -63,17 +73,26 @@ const NONE: OutcomesRow =
     OutcomesRow { completed: 0, client_error: 0, error: 0, cancelled: 0, panicked: 0, own: Vec::new() };
 
 #[track_caller]
-pub(crate) fn all_are(name: &str, of: fn(&mut OutcomesRow) -> &mut u64) {
+fn all_are(name: &str, of: fn(&mut OutcomesRow) -> &mut u64) {
+    these_are(each(), name, of);
+}
+
+#[track_caller]
+pub(crate) fn these_are(requests: u64, name: &str, of: fn(&mut OutcomesRow) -> &mut u64) {
     let mut right = NONE;
-    *of(&mut right) = each();
+    *of(&mut right) = requests;
     assert_eq!(outcomes(name), right, "{name}");
 }
 
 /// Spawns a task of a group for each request, and returns once all have ended.
 fn spawn_each<F: Future<Output: Send> + Send + 'static>(name: &str, task: impl Fn(Group) -> F) {
+    spawn(each(), name, task);
+}
+
+fn spawn<F: Future<Output: Send> + Send + 'static>(requests: u64, name: &str, task: impl Fn(Group) -> F) {
     let group = Group::new(name);
     runtime().block_on(async {
-        let tasks: Vec<_> = (0..each()).map(|_| tokio::spawn(task(group))).collect();
+        let tasks: Vec<_> = (0..requests).map(|_| tokio::spawn(task(group))).collect();
         for task in tasks {
             let _panicked = task.await;
         }
@@ -84,19 +103,19 @@ fn spawn_each<F: Future<Output: Send> + Send + 'static>(name: &str, task: impl F
 fn tasks_end_as_their_guards_see() {
     spawn_each("runs to its end", |group| group.instrument(yield_now()));
     all_are("runs to its end", |of| &mut of.completed);
-    spawn_each("panics", |group| {
+    spawn(few(), "panics", |group| {
         group.instrument(async {
             yield_now().await;
             panics();
         })
     });
-    all_are("panics", |of| &mut of.panicked);
-    spawn_each("caught inside", |group| {
+    these_are(few(), "panics", |of| &mut of.panicked);
+    spawn(few(), "caught inside", |group| {
         group.instrument(async { assert_eq!(catch(async { panics() }).await, None) })
     });
-    all_are("caught inside", |of| &mut of.completed);
-    spawn_each("caught outside", |group| catch(group.instrument(async { panics() })));
-    all_are("caught outside", |of| &mut of.panicked);
+    these_are(few(), "caught inside", |of| &mut of.completed);
+    spawn(few(), "caught outside", |group| catch(group.instrument(async { panics() })));
+    these_are(few(), "caught outside", |of| &mut of.panicked);
     let millisecond = Duration::from_millis(1);
     spawn_each("timeout inside", move |group| {
         group.instrument(tokio::time::timeout(millisecond, pending::<()>()))
@@ -111,15 +130,15 @@ fn tasks_end_as_their_guards_see() {
     });
     all_are("lost select", |of| &mut of.cancelled);
     let neighbour = Group::new("unwinds");
-    spawn_each("neighbour unwinds", |group| async move {
+    spawn(few(), "neighbour unwinds", |group| async move {
         let unwinds = neighbour.instrument(async {
             yield_now().await;
             panics();
         });
         join(group.instrument(pending::<()>()), unwinds).await
     });
-    all_are("neighbour unwinds", |of| &mut of.cancelled);
-    all_are("unwinds", |of| &mut of.panicked);
+    these_are(few(), "neighbour unwinds", |of| &mut of.cancelled);
+    these_are(few(), "unwinds", |of| &mut of.panicked);
 }
 
 #[test]
@@ -142,8 +161,8 @@ fn tasks_of_a_runtime_that_ends_are_cancelled() {
 #[test]
 fn scopes_and_threads_are_completed_or_panicked() {
     let [scope, unwound, entered, thread] = ["scope", "unwound", "entered", "thread"].map(Group::new);
-    for _ in 0..each() {
-        scope.scope(|| ());
+    (0..each()).for_each(|_| scope.scope(|| ()));
+    for _ in 0..few() {
         catch_unwind(|| unwound.scope(panics)).unwrap_err();
         catch_unwind(|| {
             let _entered = entered.enter();
@@ -154,7 +173,7 @@ fn scopes_and_threads_are_completed_or_panicked() {
     }
     all_are("scope", |of| &mut of.completed);
     for name in ["unwound", "entered", "thread"] {
-        all_are(name, |of| &mut of.panicked);
+        these_are(few(), name, |of| &mut of.panicked);
     }
 }
 
@@ -316,9 +335,10 @@ pub(crate) fn route(request: &Request) -> Cow<'_, str> {
 #[test]
 fn a_head_request_is_completed_without_its_body() {
     let app = Router::new().route("/head", get(async || "tea")).layer(GroupLayer::new(route));
+    let runtime = runtime();
     for _ in 0..each() {
         let request = Request::head("/head").body(Body::empty()).unwrap();
-        let response = runtime().block_on(app.clone().oneshot(request)).unwrap();
+        let response = runtime.block_on(app.clone().oneshot(request)).unwrap();
         assert_eq!(response.headers()[CONTENT_LENGTH], "3");
         drop(response);
     }
@@ -339,20 +359,20 @@ fn a_caught_panic_is_one_on_either_side() {
         let inside = Router::new().route("/inside", get(async || panics())).layer(catch.clone());
         let outside = Router::new().route("/outside", get(async || panics()));
         let app = inside.merge(outside).layer(GroupLayer::new(route)).layer(catch);
-        let waiting = Waiting::start().unwrap();
-        for _ in 0..each() {
+        let (waiting, runtime) = (Waiting::start().unwrap(), runtime());
+        for _ in 0..few() {
             for uri in ["/inside", "/outside"] {
                 let request = Request::get(uri).body(Body::empty()).unwrap();
-                let response = runtime().block_on(app.clone().oneshot(request)).unwrap();
+                let response = runtime.block_on(app.clone().oneshot(request)).unwrap();
                 assert_eq!(response.status(), 500);
             }
         }
         drop(waiting);
-        all_are("GET /inside", |of| &mut of.panicked);
-        all_are("GET /outside", |of| &mut of.panicked);
+        these_are(few(), "GET /inside", |of| &mut of.panicked);
+        these_are(few(), "GET /outside", |of| &mut of.panicked);
         let times = ["GET /inside", "GET /outside"].map(|name| Group::new(name).read_waits());
         let latencies = times.each_ref().map(|of| (of.requests.count(), of.unanswered.requests));
-        assert_eq!(latencies, [(each(), 0), (0, each())], "one was answered");
+        assert_eq!(latencies, [(few(), 0), (0, few())], "one was answered");
     });
 }
 
@@ -362,15 +382,15 @@ fn latencies_are_of_answered_requests() {
     let waiting = Waiting::start().unwrap();
     let group = Group::new("impatient");
     runtime().block_on(async {
-        for _ in 0..each() {
+        for _ in 0..few() {
             group.instrument(async {}).await;
             tokio::time::timeout(PATIENCE, group.instrument(pending::<()>())).await.unwrap_err();
         }
     });
     drop(waiting);
     let times = group.read_waits();
-    assert_eq!((times.requests.count(), times.unanswered.requests), (each(), each()));
-    assert!(times.unanswered.age_ns >= each() * PATIENCE.as_nanos() as u64, "{:?}", times.unanswered);
+    assert_eq!((times.requests.count(), times.unanswered.requests), (few(), few()));
+    assert!(times.unanswered.age_ns >= few() * PATIENCE.as_nanos() as u64, "{:?}", times.unanswered);
     assert!(u128::from(times.requests.max_ns) < PATIENCE.as_nanos(), "{:?}", times.requests.max_ns);
     assert!(group.read_exemplars().iter().all(|it| u128::from(it.duration_ns) < PATIENCE.as_nanos()));
 }

@@ -34,7 +34,7 @@ use tower::service_fn;
 type Codec = ProstCodec<u32, u32>;
 
 fn each() -> usize {
-    short_or_long(10, 200)
+    short_or_long(50, 500)
 }
 
 fn layer() -> GroupLayer<fn(&Request) -> std::borrow::Cow<'_, str>> {
