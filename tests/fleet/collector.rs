@@ -110,6 +110,9 @@ fn the_collector_gets_the_agents_numbers() {
         compare(&resource, &own, &format!("GET {path}"));
         exemplars_are_of(&resource, &format!("GET {path}"), times);
     }
+    compare_outcomes(&resource, &own);
+    compare_calls(&resource, &own);
+    compare_runtimes(&resource, &own);
     // The next server's points go on with these: their start is the process's.
     let start = starts(&resource);
     assert_eq!(start.len(), 1, "{resource}");
@@ -246,6 +249,60 @@ fn compare(resource: &Value, own: &Value, group: &str) {
         assert_same(point.get("zeroCount").map_or(0.0, number), number(&row["zero_count"]), name);
         assert_eq!(buckets(point), filled(row), "{name}: {point} and {row}");
     }
+}
+
+/// The point with these attributes.
+#[track_caller]
+fn with<'a>(resource: &'a Value, name: &str, wanted: &[(&str, &str)]) -> &'a Value {
+    let is_it = |it: &&Value| wanted.iter().all(|(key, value)| attribute(it, key).as_deref() == Some(*value));
+    let mut found = points(resource, name).into_iter().filter(is_it);
+    found.next().unwrap_or_else(|| panic!("no {name} with {wanted:?} in {resource}"))
+}
+
+#[track_caller]
+fn compare_outcomes(resource: &Value, own: &Value) {
+    for (path, times) in ROUTES {
+        let group = format!("GET {path}");
+        let row = own["groups"].as_array().and_then(|all| all.iter().find(|row| row["name"] == *group));
+        let row = row.unwrap_or_else(|| panic!("{own}"));
+        assert_same(number(&row["outcomes"]["completed"]), times.into(), "completed");
+        let completed = with(resource, "dormouse.requests", &[("group", &group), ("outcome", "completed")]);
+        assert_same(of_point(completed), times.into(), "completed");
+    }
+}
+
+#[track_caller]
+fn compare_calls(resource: &Value, own: &Value) {
+    let names = own["groups"].as_array().expect("groups");
+    let calls = own["calls"].as_array().expect("calls");
+    let asked = |row: &&Value| ROUTES.iter().any(|(path, _)| name_of(names, row) == format!("GET {path}"));
+    let calls: Vec<_> = calls.iter().filter(asked).collect();
+    assert!(!calls.is_empty(), "{own}");
+    for row in calls {
+        let (group, kind, peer) = (name_of(names, row), row["kind"].as_str(), row["peer"].as_str());
+        let labels = [("group", &*group), ("kind", kind.expect("a kind")), ("peer", peer.expect("a peer"))];
+        let times = with(resource, "dormouse.call.duration", &labels);
+        assert_same(number(&times["sum"]), number(&row["times"]["sum_ns"]) / 1e9, peer.expect("a peer"));
+        let failed = with(resource, "dormouse.calls.failed", &labels);
+        assert_same(of_point(failed), number(&row["errors"]), "errors");
+    }
+}
+
+/// The name of the group of a row.
+fn name_of(groups: &[Value], row: &Value) -> String {
+    let group = groups.iter().find(|group| group["id"] == row["group"]);
+    group.and_then(|group| group["name"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[track_caller]
+fn compare_runtimes(resource: &Value, own: &Value) {
+    let [runtime] = own["runtimes"].as_array().map_or(&[][..], Vec::as_slice) else { panic!("{own}") };
+    let name = runtime["name"].as_str().expect("a name");
+    let workers = with(resource, "dormouse.runtime.workers", &[("runtime", name)]);
+    assert_same(of_point(workers), number(&runtime["workers"]), "workers");
+    // It goes on: a later reading has no less.
+    let busy = of_point(with(resource, "dormouse.runtime.busy.time", &[("runtime", name)]));
+    assert!(busy > 0.0 && busy <= number(&runtime["busy_ns"]) / 1e9 * 1.000_001, "{busy}: {runtime}");
 }
 
 #[track_caller]

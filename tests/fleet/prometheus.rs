@@ -144,6 +144,27 @@ fn prometheus_has_burn_rates_of_objectives() {
 }
 
 #[test]
+fn prometheus_has_outcomes_calls_and_runtimes() {
+    let service = Service::visited();
+    let serving = Serving::of(&service);
+    let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
+    let completed = format!(r#"dormouse_requests_total{{group="{HOT}",outcome="completed"}}"#);
+    prometheus.value(&completed, |requests| requests > 0.0);
+    let of = |metric: &str| format!(r#"sum({metric}{{group=~"GET .*",kind="sql",peer=~"SELECT .*"}})"#);
+    let calls = of("dormouse_call_duration_seconds_count");
+    prometheus.value(&calls, |calls| calls > 0.0);
+    // Those of the last bucket are all.
+    let bucket = r#"sum(dormouse_call_duration_seconds_bucket{group=~"GET .*",kind="sql",peer=~"SELECT .*",le="+Inf"})"#;
+    assert_near(prometheus.value(&format!("{bucket} - {calls}"), |_| true), 0.0, 0.0);
+    for other in ["dormouse_calls_failed_total", "dormouse_calls_cancelled_total"] {
+        assert_near(prometheus.value(&of(other), |_| true), 0.0, 0.0);
+    }
+    assert!(prometheus.value(r#"dormouse_runtime_workers{runtime="tea"}"#, |_| true) >= 1.0);
+    prometheus
+        .value(r#"rate(dormouse_runtime_busy_time_seconds_total{runtime="tea"}[30s])"#, |busy| busy > 0.0);
+}
+
+#[test]
 fn a_query_gives_cpu_per_request() {
     let service = Service::visited();
     let serving = Serving::of(&service);

@@ -81,7 +81,7 @@ impl Serving {
             .unwrap();
         let mut wire = Wire::open(&service.socket());
         wire.ask(r#"{"v":1,"id":1,"op":"hello","client":"fleet"}"#);
-        wire.ask(r#"{"v":1,"id":2,"op":"waits","exemplars":true}"#);
+        wire.ask(r#"{"v":1,"id":2,"op":"waits","exemplars":true,"calls":true}"#);
         wire.ask(r#"{"v":1,"id":3,"op":"stat"}"#)["ok"].take()
     }
 }
