@@ -171,6 +171,7 @@ def main():
     client.ask("cancelled")
     client.ask("locks")
     assert client.ask("lock-report")["waiters"] == []
+    client.ask("spawn-sites")
     try:
         number = client.ask("profile", hz=99)["number"]
         list(client.parts("profile-report", number=number))

@@ -15,6 +15,7 @@ mod half_dead;
 mod interrupted;
 mod keys;
 mod killing_filter;
+mod leaks;
 mod locks;
 mod long_polls;
 mod maps;

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::future::{Future, pending, poll_fn};
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -37,16 +37,20 @@ pub(crate) struct TaskService {
 impl TaskService {
     /// With so many tasks that are parked. `from_start`: it takes times from the start on.
     pub(crate) fn start(parked: usize, from_start: bool) -> TaskService {
+        let parked = parked.to_string();
+        let waits: &[(&str, &str)] = if from_start { &[("DORMOUSE_WAITS", "1")] } else { &[] };
+        TaskService::start_test("tasks::service", &[&[("TEST_PARKED", &*parked)], waits].concat())
+    }
+
+    /// The service that the test of this name is.
+    pub(crate) fn start_test(test: &str, variables: &[(&str, &str)]) -> TaskService {
         let runtime = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["tasks::service", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
         for variable in RUNTIME_VARIABLES {
             command.env_remove(variable);
         }
-        command.env("DORMOUSE_RUNTIME_DIR", runtime.path()).env("TEST_PARKED", parked.to_string());
-        if from_start {
-            command.env("DORMOUSE_WAITS", "1");
-        }
+        command.env("DORMOUSE_RUNTIME_DIR", runtime.path()).envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a service");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let is_ready = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready"));
@@ -64,11 +68,15 @@ impl TaskService {
         self.runtime.path().join(format!("dormouse/{}.sock", self.child.id()))
     }
 
-    fn tasks(&self, args: &[&str]) -> Run {
+    pub(crate) fn runtime(&self) -> &Path {
+        self.runtime.path()
+    }
+
+    pub(crate) fn tasks(&self, args: &[&str]) -> Run {
         run(["tasks", &self.target()].iter().chain(args))
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let run = self.tasks(&[args, &["--json"]].concat());
         assert_eq!(run.code, Some(0), "{run:?}");
         run.json()

@@ -8,6 +8,6 @@ mod go_pprof;
 mod prometheus;
 mod promtool;
 mod restarts;
-mod serving;
+pub(crate) mod serving;
 mod sink;
 mod victoria;

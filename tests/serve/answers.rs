@@ -25,6 +25,7 @@ const DOCUMENTS: [(&str, &str); 18] = [
     ("doctor", "checks,pid,schema,subject"),
     ("triggers", "budget_bytes,directory,pid,schema,triggers,used_bytes"),
     ("tasks?for=10ms", TASKS),
+    ("tasks?leaks=1&for=10ms", "judged_ns,pid,places,proven,schema,suspected,taken_ns,watched_ns"),
     ("tasks?for=10ms&state=awaiting,polled&sort=age&limit=2", TASKS),
     ("tasks?for=10ms&tree=1", "known,noted_ns,pid,schema,taken_ns,took_ns,tree,unlisted,unplaced"),
     ("locks?for=10ms&all=1", LOCKS),
@@ -40,7 +41,7 @@ const DOCUMENTS: [(&str, &str); 18] = [
 ];
 
 /// Requests that are refused, and a part of what is said.
-const REFUSED: [(&str, u16, &str); 28] = [
+const REFUSED: [(&str, u16, &str); 29] = [
     ("keys?glob=no.such", 404, "no key matches `no.such`"),
     ("keys?glob=%7B", 400, "malformed glob `{`"),
     ("keys?x=1", 400, "\"x\" means nothing to keys: glob do"),
@@ -56,6 +57,7 @@ const REFUSED: [(&str, u16, &str); 28] = [
     ("top?interval=1ms", 400, "it must be at least 50ms"),
     ("top?event=,", 400, "a name is missing; write names with single commas"),
     ("tasks?tree=1&limit=2", 400, "cannot be used with"),
+    ("tasks?leaks=1&tree=1", 400, "leaks cannot be used with tree"),
     ("tasks?state=gone", 400, "awaiting"),
     ("tasks?sort=cpu", 400, "CPU time is sorted by where it is taken: add cpu"),
     ("tasks?group=a%7B", 400, "group: malformed glob `a{`"),

@@ -32,6 +32,7 @@
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
 //! | [`PartWaits`] | a part of a task that a collection polls |
+//! | [`Site`] | places in the source that spawn, and how many of their tasks live |
 //! | [`living`], [`polled`] | the tasks that are, and those that threads poll |
 //! | [`read`], [`times_by_place`] | the times of groups, also by place |
 //!
@@ -70,6 +71,7 @@ mod returned;
 mod rows;
 mod seat;
 mod share;
+mod sites;
 mod slab;
 mod slot;
 mod slow;
@@ -101,6 +103,7 @@ pub use places::{Placing, forget_old_cancelled, read_cancelled};
 pub use read::{GroupWaits, Histograms, read, read_each, read_group};
 pub use response::{Frames, Head, StreamFrames};
 pub use rows::{capability, groups};
+pub use sites::{Site, SpawnSite, growth, spawn_sites};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
 pub use stretch::{Around, Stretch, around, charge_group, set_aside};

@@ -9,6 +9,7 @@ use crate::cpu;
 use crate::known::Known;
 use crate::places;
 use crate::rows::{self, Going};
+use crate::sites::{self, Site};
 use crate::slab;
 use crate::slot::Slot;
 use crate::stretch::DEPTH;
@@ -73,6 +74,12 @@ pub struct LivingTask {
     pub has_waker: bool,
     /// The trace to which the task belongs, if that is known.
     pub trace: Option<TraceContext>,
+    /// Where the task was spawned; [`Site::NONE`] if it was not spawned as a whole, or before times
+    /// were taken.
+    pub site: Site,
+    /// Whether nothing can wake the task any more. This is proved: every waker that it has ever
+    /// been given was counted, and is gone. It can still be aborted, and ends with its runtime.
+    pub is_unwakeable: bool,
 }
 
 /// All tasks that have been polled, or have begun, while times were taken.
@@ -191,6 +198,12 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
 }
 
 impl Stamps {
+    /// Whether the task is in the same wait as in the other look, and not woken.
+    fn is_same_wait(&self, other: &Self) -> bool {
+        let of = |at: &Self| (at.task, at.begun, at.since, at.polling, at.woken, at.polls);
+        of(self) == of(other)
+    }
+
     /// The task's state, since when, and the ticks in polls, runnable, and awaiting, until now.
     pub(crate) fn until(&self, now: u64) -> (TaskState, u64, [u64; 3]) {
         let mut ticks = self.ticks;
@@ -257,6 +270,26 @@ fn is_unplaced(places: &[u32]) -> bool {
     places.iter().all(|place| *place == places::UNLEARNED_PLACE)
 }
 
+/// Whether nothing can wake the task of the slot any more, which `before` has found awaiting. Read
+/// in this order:
+///
+/// 1. `before`: the task is in no poll, and was not woken since its last one.
+/// 2. No waker counts, and no thread polls. Only a poll makes a first waker. A wake by the last
+///    waker stamps the task before it takes its count away.
+/// 3. The stamps have not changed: no poll has begun, and no wake has come before 2.
+///
+/// So the next poll needs a waker, and the next waker needs a poll. (Between a poll's first two
+/// stores a task looks as in 1; then 2 finds its poller, or 3 its next stamp.)
+fn is_unwakeable(slot: &'static Slot, before: &Stamps, run: u64) -> bool {
+    before.is_whole
+        && before.begun != 0
+        && before.until(before.since).0 == TaskState::Awaiting
+        && sites::sees_all_wakers(slot)
+        && waker::is_left_alone(slot)
+        && stamps(slot, run).is_some_and(|(after, _)| after.is_whole && after.is_same_wait(before))
+        && sites::sees_all_wakers(slot)
+}
+
 /// A whole look at a slot.
 pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
     let (stamps, now) = stamps(slot, run)?;
@@ -282,6 +315,8 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         has_more_places: stamps.known.has_more,
         has_waker: waker::is_awaited(slot),
         trace: stamps.trace,
+        site: sites::of(slot),
+        is_unwakeable: is_unwakeable(slot, &stamps, run),
     })
 }
 

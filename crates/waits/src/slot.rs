@@ -53,6 +53,8 @@ pub(crate) struct Slot {
     pub(crate) of: AtomicPtr<Slot>,
     /// It is the cell of a part ([`crate::PartWaits`]).
     pub(crate) is_part: AtomicBool,
+    /// Where the task was spawned, and what is known of its wakers: see [`crate::sites`].
+    pub(crate) spawned: AtomicU32,
 
     pub(crate) sequence: Sequence,
     /// When the last poll ended, or the task began.

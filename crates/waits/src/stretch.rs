@@ -48,7 +48,8 @@ impl Stretch {
         let woken = slot.woken.load(Ordering::Relaxed);
         let wait = Wait::new(slot.since.load(Ordering::Relaxed), woken, now);
         let (awaited, runnable) = (wait.awaited(), wait.runnable());
-        slot.woken.store(0, Ordering::Relaxed);
+        // Release: a reader that finds no wake finds the poller (`living`).
+        slot.woken.store(0, Ordering::Release);
         let polls = slot.polls.load(Ordering::Relaxed);
         slot.sequence.write(|| {
             slot.polling.store(wait.ends, Ordering::Relaxed);

@@ -28,6 +28,7 @@ use crate::places;
 use crate::response::{Frames, Head};
 use crate::rows::{self, Account, Going, Shelf};
 use crate::seat::Seat;
+use crate::sites::{self, Site};
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
 use crate::stretch::{Around, Stretch, leave};
@@ -136,6 +137,16 @@ impl TaskWaits {
         waits
     }
 
+    /// The task is what a runtime was given to spawn at `site`, as a whole: it is polled when it is
+    /// woken, and by no other future.
+    #[inline]
+    pub fn spawned(&mut self, site: Site) {
+        if let Some(slot) = self.0 {
+            // SAFETY: a slot stays.
+            sites::spawned(unsafe { slot.as_ref() }, site);
+        }
+    }
+
     /// Polls something; while times are taken, with a waker that sees wakes.
     ///
     /// On a thread without a block, and for a task for which there is no memory, no times are
@@ -165,6 +176,9 @@ impl TaskWaits {
         let _entered = enter();
         if is_on {
             place.is_filled = self.begin_poll(who, cx.waker(), &mut place.polling).is_some();
+            if !place.is_filled {
+                self.polls_unseen();
+            }
         }
         let _ends = Ends(place.is_filled);
         let mut own;
@@ -303,6 +317,7 @@ impl TaskWaits {
         slot.share.hold();
         slot.task.store(who.task, Ordering::Relaxed);
         slot.group.store(who.group, Ordering::Relaxed);
+        slot.spawned.store(0, Ordering::Relaxed);
         restart(slot, shelf, account, run, now, begun);
         // Release: who finds it odd finds the rest.
         slot.life.fetch_add(1, Ordering::Release);
@@ -336,6 +351,15 @@ impl TaskWaits {
         let stretch = Stretch::begin(slot, shelf, account, run, shared_stamp(), true);
         into.write(Polling { lent, stretch });
         Some(())
+    }
+
+    /// A poll gets the runtime's own waker.
+    #[cold]
+    fn polls_unseen(&self) {
+        if let Some(slot) = self.0 {
+            // SAFETY: a slot stays.
+            sites::escapes(unsafe { slot.as_ref() });
+        }
     }
 
     /// Inlined: the stack that drops the task begins at the caller of [`TaskWaits::cancel`].

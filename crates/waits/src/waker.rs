@@ -49,6 +49,7 @@ use dormouse_sys::thread;
 
 use crate::seat::Seat;
 use crate::share::{CELL, Last, More, Raw, TASK};
+use crate::sites;
 use crate::slab;
 use crate::slot::{PLACES, Slot, WOKEN_BY, at};
 
@@ -71,7 +72,8 @@ pub(crate) struct Lent {
 impl Drop for Lent {
     #[inline]
     fn drop(&mut self) {
-        self.cell.poller.store(0, Ordering::Relaxed);
+        // Release: pairs with the load in `is_left_alone`.
+        self.cell.poller.store(0, Ordering::Release);
     }
 }
 
@@ -204,6 +206,13 @@ pub(crate) fn is_awaited(main: &'static Slot) -> bool {
     cell.share.has_wakers() || main.share.has_wakers() || others > 0
 }
 
+/// Whether no leaf has a waker of the task, and no thread polls it. A reader believes it if the
+/// task's stamps are the same before and after: see [`crate::living`].
+pub(crate) fn is_left_alone(main: &'static Slot) -> bool {
+    // Acquire: pairs with the stores in `lend` and in the drop of a `Lent`.
+    !is_awaited(main) && cell_of(main).poller.load(Ordering::Acquire) == 0
+}
+
 /// Wakes the task of a slot, or the one that has it by now, if a leaf has a waker: whether that is
 /// so. A spurious wake; at the poll that follows, while places are asked for, leaves find a waker
 /// that is not theirs, and take it.
@@ -281,6 +290,7 @@ unsafe fn clone(data: *const ()) -> RawWaker {
     match slot.share.more() {
         More::Counted => return placed(slot, data),
         More::Full => {
+            sites::escapes(slot.main());
             // SAFETY: the caller's waker is counted, or the count is at its limit and cannot reach
             // 0 meanwhile.
             let runtimes = unsafe { runtimes(slot) };
@@ -292,6 +302,7 @@ unsafe fn clone(data: *const ()) -> RawWaker {
     let own = unsafe { lent(slot) }.clone();
     if !is_polled_here(slot) {
         // Another thread clones the lent waker, within the poll: it gets the runtime's.
+        sites::escapes(slot.main());
         return to_raw(own);
     }
     if slot.share.fill(raw(&own)) {

@@ -14,18 +14,18 @@ pub(crate) fn begin(client: &mut Client, request: WaitsRequest) -> Outcome<Waits
     client.call(request)
 }
 
-/// Waits for `length`, or for a signal.
-pub(crate) fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outcome<()> {
+/// Waits for `length`, or for a signal: whether there was one.
+pub(crate) fn await_times(client: &mut Client, length: Duration, signals: &Signals) -> Outcome<bool> {
     let due = Instant::now() + length;
     while Instant::now() < due {
         let [is_over, has_come] = wait([signals.as_fd(), client.as_fd()], Some(due))?;
         if is_over {
-            return Ok(());
+            return Ok(true);
         }
         if has_come {
             // The end of the service, unless it is a notice.
             client.notices()?;
         }
     }
-    Ok(())
+    Ok(false)
 }

@@ -161,7 +161,12 @@ subcommands! {
     Record(record::Args) writes [record::RecorderDocument<'_>, record::SavedDocument<'_>],
     Profile(profile::Args) writes [profile::ProfileDocument<'_>, profile::DiffDocument],
     Tasks(Line<tasks::Request>)
-        writes [tasks::TasksDocument<'_>, tasks::TreeDocument<'_>, tasks::LongPollDocument<'_>],
+        writes [
+            tasks::TasksDocument<'_>,
+            tasks::TreeDocument<'_>,
+            tasks::LeaksDocument<'_>,
+            tasks::LongPollDocument<'_>
+        ],
     Locks(Line<locks::Request>) writes [locks::LocksDocument<'_>],
     Triggers(Line<triggers::Request>) writes [triggers::Document<'_>],
     Watch(Line<watch::Request>) writes [watch::Document<'_>],
@@ -183,7 +188,7 @@ subcommands! {
 /// The verbs of the server.
 #[cfg(feature = "serve")]
 fn verbs() -> Verbs {
-    Verbs { offers: offers(), profile: profile::encoded }
+    Verbs { offers: offers(), profile: profile::encoded, leaks: tasks::encoded_leaks }
 }
 
 /// The error message for an invalid command line.

@@ -100,11 +100,16 @@ pub(crate) struct Settings {
 pub(crate) type TakeProfile =
     fn(&Subject, (&ProfileRequest, Duration), fn(&Profile, &Symbols) -> Vec<u8>, &mut Context) -> Outcome;
 
+/// Watches a process for that time, or for as long as it takes, and writes the tasks that leak as a
+/// file for pprof.
+pub(crate) type TakeLeaks = fn(&Subject, Option<Duration>, &mut Context) -> Outcome;
+
 /// The verbs, which lie above this.
 #[derive(Debug)]
 pub(crate) struct Verbs {
     pub(crate) offers: Vec<Offer>,
     pub(crate) profile: TakeProfile,
+    pub(crate) leaks: TakeLeaks,
 }
 
 /// The document that `--json` begins with.

@@ -1,20 +1,23 @@
 //! Profiles at the addresses that Go's programs have, and for the page.
 //!
 //! The service samples itself; the names are found here, where nobody waits for it. The words of
-//! the query are those of [`ProfileQuery`].
+//! the query are those of [`ProfileQuery`]. `taskleak` lists tasks, and samples nothing.
 
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use dormouse_profile::encode;
+use dormouse_profile::{ProfileKind, encode};
 use dormouse_protocol::ProfileQuery;
 
-use super::TakeProfile;
 use super::answers::{bad, refusal, text};
 use super::hub::ServiceSession;
 use super::served::{RunSlots, Shape};
+use super::{TakeLeaks, TakeProfile};
 use crate::output::Context;
+
+/// The last part of the path for tasks that leak.
+const LEAKS: &str = "taskleak";
 
 /// The length of a profile for the page if the query has none.
 const PAGE_SECONDS: u64 = 5;
@@ -33,6 +36,16 @@ pub(super) enum Asked {
     /// Go's tool asks for names that it has not found; all that are known are in the profile.
     Symbol,
     Profile(Box<Taking>),
+    Leaks(LeakQuery),
+}
+
+/// Tasks that leak are asked for.
+#[derive(Debug)]
+pub(super) struct LeakQuery {
+    /// For how long to watch; `None`: as long as it takes.
+    length: Option<Duration>,
+    /// The service by its id or name, where the query has it.
+    pub(super) service: Option<String>,
 }
 
 /// Reads the last part of a path, and a query.
@@ -40,9 +53,23 @@ pub(super) fn asked(kind: &str, words: &[(String, String)]) -> Result<Asked, Res
     if kind == "symbol" {
         return Ok(Asked::Symbol);
     }
+    if kind == LEAKS {
+        return leaks(words).map(Asked::Leaks);
+    }
     let query = ProfileQuery::at(kind);
     let query = query.map_err(|message| refusal(StatusCode::NOT_FOUND, "not-found", &message))?;
     taking(query, words).map(|taking| Asked::Profile(Box::new(taking)))
+}
+
+fn leaks(words: &[(String, String)]) -> Result<LeakQuery, Response> {
+    let is_known = |(name, _): &(String, String)| ["seconds", "pid", "debug"].contains(&name.as_str());
+    if let Some((other, _)) = words.iter().find(|word| !is_known(word)) {
+        return Err(bad(&format!("`{other}` means nothing here: seconds, pid, debug do")));
+    }
+    // Checks what both have.
+    let taking = taking(ProfileQuery::of(ProfileKind::Wall, PAGE_SECONDS), words)?;
+    let has_length = words.iter().any(|(name, _)| name == "seconds");
+    Ok(LeakQuery { length: has_length.then_some(taking.query.length), service: taking.service })
 }
 
 /// Reads the query of a profile for the page.
@@ -71,6 +98,21 @@ pub(super) fn no_symbols() -> Response {
     text("num_symbols: 0\n")
 }
 
+impl LeakQuery {
+    /// Lists the tasks of a process that leak.
+    pub(super) async fn answer(
+        self,
+        run_slots: &RunSlots,
+        take: TakeLeaks,
+        session: &ServiceSession,
+    ) -> Response {
+        let subject = session.subject();
+        let longest = self.length.unwrap_or_default() + Duration::from_secs(60);
+        let work = move |context: &mut Context| take(&subject, self.length, context);
+        run_slots.answer(Shape::Bytes, longest, work).await
+    }
+}
+
 impl Taking {
     /// Takes the profile of a process, as a file for pprof or as the page's data.
     pub(super) async fn answer(
@@ -94,7 +136,6 @@ impl Taking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dormouse_profile::ProfileKind;
 
     fn pairs(query: &[(&str, &str)]) -> Vec<(String, String)> {
         query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -107,6 +148,14 @@ mod tests {
         assert_eq!((taking.query.length.as_secs(), taking.service.as_deref()), (2, Some("tea")));
         assert_eq!((taking.query.request.kind, taking.query.request.live), (ProfileKind::Alloc, true));
         assert!(matches!(asked("symbol", &[]), Ok(Asked::Symbol)));
+        let Ok(Asked::Leaks(leaks)) = asked("taskleak", &pairs(&[("pid", "tea")])) else {
+            panic!("they leak")
+        };
+        assert_eq!((leaks.length, leaks.service.as_deref()), (None, Some("tea")));
+        let Ok(Asked::Leaks(leaks)) = asked("taskleak", &pairs(&[("seconds", "3")])) else {
+            panic!("they leak")
+        };
+        assert_eq!(leaks.length, Some(Duration::from_secs(3)));
     }
 
     #[test]
@@ -116,6 +165,8 @@ mod tests {
             ("profile", "output", "/tmp/x", 400),
             ("profile", "symbols", "maybe", 400),
             ("goroutine", "seconds", "1", 404),
+            ("taskleak", "seconds", "0", 400),
+            ("taskleak", "hz", "1", 400),
         ] {
             let refused = asked(kind, &pairs(&[(name, value)])).unwrap_err();
             assert_eq!(refused.status().as_u16(), status, "{kind} {name}={value}");

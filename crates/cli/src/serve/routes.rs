@@ -191,18 +191,26 @@ async fn profile_of(
 }
 
 async fn take(app: &App, name: Option<String>, kind: &str, words: &[(String, String)]) -> Response {
-    let mut taking = match pprof::asked(kind, words) {
-        Ok(Asked::Symbol) => return pprof::no_symbols(),
-        Ok(Asked::Profile(taking)) => taking,
+    let mut asked = match pprof::asked(kind, words) {
+        Ok(asked) => asked,
         Err(refusal) => return refusal,
     };
-    let found = match name.or_else(|| taking.service.take()) {
+    let service = match &mut asked {
+        Asked::Symbol => return pprof::no_symbols(),
+        Asked::Profile(taking) => taking.service.take(),
+        Asked::Leaks(query) => query.service.take(),
+    };
+    let found = match name.or(service) {
         Some(name) => app.hub.find(&name).await,
         None => app.hub.only().await,
     };
-    match found {
-        Ok(session) => taking.answer(&app.run_slots, app.verbs.profile, &session, Shape::Bytes).await,
-        Err(failure) => failed(&failure),
+    match (found, asked) {
+        (Ok(session), Asked::Profile(taking)) => {
+            taking.answer(&app.run_slots, app.verbs.profile, &session, Shape::Bytes).await
+        }
+        (Ok(session), Asked::Leaks(query)) => query.answer(&app.run_slots, app.verbs.leaks, &session).await,
+        (Ok(_), Asked::Symbol) => pprof::no_symbols(),
+        (Err(failure), _) => failed(&failure),
     }
 }
 

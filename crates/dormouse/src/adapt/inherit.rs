@@ -81,6 +81,16 @@ impl<F> Inherited<F> {
         Self { future: Some(future), task: Some(task) }
     }
 
+    /// The future, which the caller's caller spawns as a whole.
+    #[cfg(feature = "tokio")]
+    #[track_caller]
+    pub(super) fn spawned(mut self) -> Self {
+        if let Some(task) = &mut self.task {
+            task.spawns_at(Location::caller());
+        }
+        self
+    }
+
     /// The root future of a runtime. Most are in no group, and that is no fault to report.
     #[cfg(feature = "tokio")]
     pub(super) fn root(future: F) -> Self {

@@ -63,7 +63,7 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        let (future, _spawning) = ours(inherit(future));
+        let (future, _spawning) = ours(inherit(future).spawned());
         self.0.spawn(future)
     }
 
@@ -74,7 +74,7 @@ impl<T: 'static> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send,
     {
-        let (future, _spawning) = ours(inherit(future));
+        let (future, _spawning) = ours(inherit(future).spawned());
         self.0.spawn_on(future, runtime)
     }
 
@@ -84,7 +84,7 @@ impl<T: 'static> JoinSet<T> {
     where
         F: Future<Output = T> + 'static,
     {
-        self.0.spawn_local(inherit(future))
+        self.0.spawn_local(inherit(future).spawned())
     }
 
     /// Spawns a task on `set` in the current group.
@@ -93,7 +93,7 @@ impl<T: 'static> JoinSet<T> {
     where
         F: Future<Output = T> + 'static,
     {
-        self.0.spawn_local_on(inherit(future), set)
+        self.0.spawn_local_on(inherit(future).spawned(), set)
     }
 
     /// Runs a closure on the blocking pool in the current group.

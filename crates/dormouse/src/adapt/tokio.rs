@@ -116,7 +116,7 @@ pub use dormouse_events::{poll_begins, poll_ends};
 /// Panics as tokio's does, outside of a runtime.
 #[track_caller]
 pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> JoinHandle<F::Output> {
-    let (future, _spawning) = ours(inherit(future));
+    let (future, _spawning) = ours(inherit(future).spawned());
     ::tokio::task::spawn(future)
 }
 
@@ -152,7 +152,7 @@ pub(super) fn spawn_as<F: Future<Output: Send + 'static> + Send + 'static>(
     task: Task,
     future: F,
 ) -> JoinHandle<F::Output> {
-    let (future, _spawning) = ours(Inherited::of(task, future));
+    let (future, _spawning) = ours(Inherited::of(task, future).spawned());
     ::tokio::task::spawn(future)
 }
 
@@ -173,7 +173,7 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
     future: F,
     runtime: &Handle,
 ) -> JoinHandle<F::Output> {
-    let (future, _spawning) = ours(inherit(future));
+    let (future, _spawning) = ours(inherit(future).spawned());
     runtime.spawn(future)
 }
 
@@ -196,7 +196,7 @@ pub fn spawn_on<F: Future<Output: Send + 'static> + Send + 'static>(
 /// Panics as tokio's does, outside of a `LocalSet`.
 #[track_caller]
 pub fn spawn_local<F: Future<Output: 'static> + 'static>(future: F) -> JoinHandle<F::Output> {
-    ::tokio::task::spawn_local(inherit(future))
+    ::tokio::task::spawn_local(inherit(future).spawned())
 }
 
 /// `LocalSet::spawn_local` in the current group.
@@ -216,7 +216,7 @@ pub fn spawn_local_on<F: Future<Output: 'static> + 'static>(
     future: F,
     set: &LocalSet,
 ) -> JoinHandle<F::Output> {
-    set.spawn_local(inherit(future))
+    set.spawn_local(inherit(future).spawned())
 }
 
 /// `tokio::task::spawn_blocking` in the current group.

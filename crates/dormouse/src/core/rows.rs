@@ -77,6 +77,8 @@ pub(crate) fn task_row(of: LivingTask) -> TaskRow {
         polls_ago: of.polls_ago,
         more_places: of.has_more_places,
         trace_id: of.trace.map(TraceContext::trace_digits),
+        site: of.site.number(),
+        unwakeable: of.is_unwakeable,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
-use dormouse_waits::{Around, Arrival, Stretch, TaskEnd, TaskWaits, TraceContext, Who};
+use dormouse_waits::{Around, Arrival, Site, Stretch, TaskEnd, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
 use crate::core::arrival::arrival;
@@ -160,6 +161,7 @@ pub struct Task {
     pub(super) ending: Ending,
     /// Since when it lives for long.
     pub(super) long: Option<LongSince>,
+    site: Site,
 }
 
 impl Task {
@@ -185,7 +187,7 @@ impl Task {
         let inner = dormouse_events::Task::new(group.0.context, number);
         let is_long = Origin::of(number) == Origin::Connection;
         let long = is_long.then(|| group.0.tasks.lives_long());
-        Self { group, inner, waits, ending: Ending::Completed, long }
+        Self { group, inner, waits, ending: Ending::Completed, long, site: Site::NONE }
     }
 
     /// The task's number in records; never reused in a process.
@@ -272,6 +274,14 @@ impl Task {
     pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
         let _inside = self.enter(Kind::Drop);
         Unwound::unless(f);
+    }
+
+    /// The task is about to be spawned there, as a whole: by itself, not within another future.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "for runtimes"))]
+    pub(crate) fn spawns_at(&mut self, caller: &'static Location<'static>) {
+        self.site = Site::of(caller);
+        self.site.begins(self.id());
+        self.waits.spawned(self.site);
     }
 
     /// The task ends so, unless more is known then.
@@ -365,6 +375,7 @@ impl Drop for Task {
             true if outcome.is_unanswered() => TaskEnd::Unanswered,
             true => TaskEnd::Answered,
         });
+        self.site.ends(self.id());
         self.group.end_aged(self.id(), outcome, age_ns);
     }
 }

@@ -18,6 +18,7 @@ mod groups;
 mod happenings;
 mod idle;
 mod keys_agent;
+mod leaks;
 mod libraries;
 mod lifecycle;
 mod long_polls;

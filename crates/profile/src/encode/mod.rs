@@ -7,9 +7,12 @@
     feature = "files",
     doc = "| [`folded`], [`folded_diff`] | flamegraph.pl, inferno, speedscope |
 | [`firefox`] | the Firefox Profiler |
-| [`html()`] | people, in a browser |"
+| [`html()`] | people, in a browser |
+| [`pprof_counted`] | as `pprof`, for counts of stacks without addresses |"
 )]
 
+#[cfg(feature = "files")]
+mod counted;
 #[cfg(feature = "files")]
 mod firefox;
 #[cfg(feature = "files")]
@@ -18,6 +21,8 @@ mod folded;
 mod html;
 mod pprof;
 
+#[cfg(feature = "files")]
+pub use counted::{CountedStack, pprof_counted};
 #[cfg(feature = "files")]
 pub use firefox::{firefox, firefox_plain};
 #[cfg(feature = "files")]

@@ -13,6 +13,7 @@ mod places;
 mod profile;
 mod record;
 mod sleep;
+mod spawn_sites;
 mod stat;
 mod switch;
 mod tasks;
@@ -60,6 +61,7 @@ macro_rules! for_each_verb {
             Cancelled(cancelled::CancelledRequest),
             Locks(locks::LocksRequest),
             LockReport(locks::LockReportRequest),
+            SpawnSites(spawn_sites::SpawnSitesRequest),
             Sleep(sleep::SleepRequest),
             Wake(sleep::WakeRequest),
         }

@@ -107,6 +107,12 @@ pub struct TaskColumns {
     /// The trace to which each task belongs, as 32 digits; empty if no task's is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace_id: Vec<Option<String>>,
+    /// The numbers of the sites where the tasks were spawned; 0: not known. Empty if none is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub site: Vec<u32>,
+    /// Whether it is proved that nothing can wake each task any more; empty if it is for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unwakeable: Vec<bool>,
 }
 
 /// A state of a task; on the wire its first letter.
@@ -147,6 +153,8 @@ pub struct TaskRow {
     pub polls_ago: u32,
     pub more_places: bool,
     pub trace_id: Option<String>,
+    pub site: u32,
+    pub unwakeable: bool,
 }
 
 /// Drops a column of which no task has anything.
@@ -177,12 +185,16 @@ impl TaskColumns {
             all.polls_ago.push(task.polls_ago);
             all.more_places.push(task.more_places);
             all.trace_id.push(task.trace_id);
+            all.site.push(task.site);
+            all.unwakeable.push(task.unwakeable);
         }
         leave_out(&mut all.cpu_ns);
         leave_out(&mut all.places);
         leave_out(&mut all.polls_ago);
         leave_out(&mut all.more_places);
         leave_out(&mut all.trace_id);
+        leave_out(&mut all.site);
+        leave_out(&mut all.unwakeable);
         all
     }
 
@@ -204,6 +216,12 @@ impl TaskColumns {
         if self.trace_id.is_empty() {
             self.trace_id.resize(count, None);
         }
+        if self.site.is_empty() {
+            self.site.resize(count, 0);
+        }
+        if self.unwakeable.is_empty() {
+            self.unwakeable.resize(count, false);
+        }
         let lengths = [
             self.group.len(),
             self.age_ns.len(),
@@ -220,8 +238,10 @@ impl TaskColumns {
             self.polls_ago.len(),
             self.more_places.len(),
             self.trace_id.len(),
+            self.site.len(),
+            self.unwakeable.len(),
         ];
-        if lengths != [count; 15] {
+        if lengths != [count; 17] {
             return None;
         }
         let (mut places, mut traces) = (self.places.into_iter(), self.trace_id.into_iter());
@@ -242,6 +262,8 @@ impl TaskColumns {
             polls_ago: self.polls_ago[at],
             more_places: self.more_places[at],
             trace_id: traces.next().flatten(),
+            site: self.site[at],
+            unwakeable: self.unwakeable[at],
         }))
     }
 }
@@ -267,6 +289,8 @@ mod tests {
             cpu_ns: (task > 1).then_some(places.len() as u64).filter(|&ns| ns > 0),
             polls_ago: places.len() as u32,
             more_places: places.len() > 1,
+            site: places.len() as u32,
+            unwakeable: places.len() > 1,
             places,
         }
     }
@@ -285,6 +309,8 @@ mod tests {
             assert_eq!(text.contains("cpu_ns"), !places.is_empty(), "a column only where there is one");
             assert_eq!((rows[0].polls_ago, rows[0].more_places), (0, false));
             assert_eq!((rows[1].polls_ago as usize, rows[1].more_places), (places.len(), !places.is_empty()));
+            assert_eq!((rows[0].site, rows[0].unwakeable), (0, false));
+            assert_eq!((rows[1].site as usize, rows[1].unwakeable), (places.len(), !places.is_empty()));
             assert_eq!(rows[0].trace_id, None);
             assert_eq!(rows[1].trace_id, (!places.is_empty()).then(|| "07".repeat(16)));
             assert_eq!((rows[0].cpu_ns, rows[1].cpu_ns.is_some()), (None, !places.is_empty()));

@@ -28,7 +28,7 @@ pub(super) enum Sort {
 
 /// Refuses what has no meaning together.
 fn check(request: &Request) -> Outcome<()> {
-    let Request { state, older, waiting, sort, limit, wake, tree, .. } = request;
+    let Request { state, older, waiting, sort, limit, wake, cpu, tree, .. } = request;
     let of_lists = [("--sort", sort.is_some()), ("--limit", limit.is_some())];
     let of_tasks = [
         ("--state", !state.is_empty()),
@@ -37,15 +37,22 @@ fn check(request: &Request) -> Outcome<()> {
         ("--wake", *wake),
         ("--tree", *tree),
     ];
+    let with_long_polls = [("--leaks", request.leaks)];
+    let of_leaks = [("--wake", *wake), ("--cpu", *cpu), ("--tree", *tree)];
     let refused = match request {
         Request { long_poll: Some(_), .. } => {
-            of_lists.iter().chain(&of_tasks).find(|(_, is_given)| *is_given)
+            of_lists.iter().chain(&of_tasks).chain(&with_long_polls).find(|(_, is_given)| *is_given)
         }
+        Request { leaks: true, .. } => of_lists.iter().chain(&of_leaks).find(|(_, is_given)| *is_given),
         Request { tree: true, .. } => of_lists.iter().find(|(_, is_given)| *is_given),
         _ => None,
     };
     let Some((refused, _)) = refused else { return Ok(()) };
-    let one = if request.long_poll.is_some() { "--long-poll" } else { "--tree" };
+    let one = match request {
+        Request { long_poll: Some(_), .. } => "--long-poll",
+        Request { leaks: true, .. } => "--leaks",
+        _ => "--tree",
+    };
     Err(Failure::new(Exit::Usage, format!("{one} cannot be used with {refused}")))
 }
 
@@ -109,7 +116,7 @@ impl Choice {
     }
 
     /// Whether a task is wanted, but for its group.
-    fn has(&self, task: &TaskRow) -> bool {
+    pub(super) fn has(&self, task: &TaskRow) -> bool {
         (self.states.is_empty() || self.states.contains(&task.state))
             && task.age_ns.is_none_or(|age| age >= self.older_ns)
             && task.for_ns >= self.waiting_ns

@@ -6,11 +6,15 @@
 
 mod agent;
 mod choice;
+mod leaks;
 mod listing;
 mod long_polls;
 mod reports;
 mod waiting_places;
 
+pub(super) use leaks::document::LeaksDocument;
+#[cfg(feature = "serve")]
+pub(super) use leaks::encoded::encoded as encoded_leaks;
 pub(super) use listing::document::TasksDocument;
 pub(super) use listing::long_poll::LongPollDocument;
 pub(super) use listing::tree::TreeDocument;
@@ -103,6 +107,11 @@ pub(crate) struct Request {
     /// Show how many tasks wait at which place instead, by group
     #[arg(long)]
     tree: bool,
+    /// List tasks that leak instead: those that nothing can wake any more, which is proved; and,
+    /// suspected, the lines that spawn tasks whose number keeps growing. Takes 10s, unless times
+    /// have been taken for that long, or --for another time
+    #[arg(long)]
+    leaks: bool,
     /// Report polls that last this long or longer, in place of the list, with the stack of their
     /// thread, until Ctrl-C: one report when a poll has lasted this long, one each time that its
     /// length has doubled, and one when it has ended
@@ -159,6 +168,9 @@ impl Asked for Request {
             Some(Length(threshold)) => {
                 let length = self.length.map(|Pause(length)| length);
                 long_polls::run(&subject.target, (threshold, length), &choice, context)
+            }
+            None if self.leaks => {
+                leaks::run(self.length.map(|Pause(length)| length), &choice, &subject.target, context)
             }
             None => list(self, &choice, &subject.target, context),
         }
@@ -321,6 +333,9 @@ mod tests {
             "--long-poll 5ms --tree",
             "--long-poll 5ms --older 1s",
             "--long-poll 5ms --wake",
+            "--long-poll 5ms --leaks",
+            "--leaks --tree",
+            "--leaks --limit 3",
         ] {
             assert!(Choice::new(&request(&format!("tasks tea {wrong}")).unwrap()).is_err(), "{wrong}");
         }

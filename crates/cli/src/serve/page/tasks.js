@@ -223,13 +223,16 @@ class TasksView {
         },
       ],
     });
+    this.leaks = new LeaksPart(pid);
     this.cancelled.element.hidden = true;
     this.cancelled.element.classList.add('below');
     if (route.now.sort) this.grid.setSort(route.now.sort);
     panel.append(
-      make('div.bar', {}, this.filter, this.group, this.state, this.pause),
+      make('div.bar', {}, this.filter, this.group, this.state, this.pause, this.leaks.button),
       this.told,
       this.grid.element,
+      this.leaks.told,
+      this.leaks.grid.element,
       this.cancelled.element,
     );
     this.grid.answered = false;
@@ -332,5 +335,6 @@ class TasksView {
     this.poll.close();
     this.grid.close();
     this.cancelled.close();
+    this.leaks.close();
   }
 }

@@ -10,6 +10,8 @@
 //! - **A false clock** is detected between readings ([`clock_fault`]). From then on the CPU time of
 //!   groups is refused, because their totals contain the false times.
 //! - **Tasks that outlive their requests** are those that earlier looks have found without any.
+//! - **Spawn sites** whose number of tasks keeps growing are those that it has grown for in earlier
+//!   looks.
 //!
 //! # Locking
 //!
@@ -21,12 +23,13 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use dormouse_events::Event;
-use dormouse_protocol::{CountedCpu, GroupRow, LongLivedRow, Outliving, Stat};
+use dormouse_protocol::{CountedCpu, GroupRow, LongLivedRow, Outliving, SpawnSites, Stat};
 use dormouse_sys::process::cgroup::ControlGroup;
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
 use super::outliving::Looks;
+use super::spawn_looks::SpawnLooks;
 use crate::core::clock_fault::clock_fault;
 use crate::core::rows::group_rows;
 
@@ -52,6 +55,8 @@ struct History {
     refused: Option<&'static str>,
     /// Which tasks outlive their requests.
     looks: Looks,
+    /// The numbers of tasks of spawn sites.
+    spawn_looks: SpawnLooks,
     /// The control group in which the process was seen last.
     control_group: Option<ControlGroup>,
 }
@@ -88,6 +93,20 @@ pub(super) fn keep_control_group(group: ControlGroup) {
 pub(super) fn look() -> BTreeMap<u32, Outliving> {
     begin();
     HISTORY.lock().map(|mut history| history.looks.look()).unwrap_or_default()
+}
+
+/// Looks at the numbers of tasks of all spawn sites, if that is due.
+pub(super) fn look_at_spawns() {
+    begin();
+    if let Ok(mut history) = HISTORY.lock() {
+        history.spawn_looks.look();
+    }
+}
+
+/// The spawn sites, and which of them keep growing.
+pub(super) fn spawn_sites() -> SpawnSites {
+    look_at_spawns();
+    HISTORY.lock().map(|history| history.spawn_looks.sites()).unwrap_or_default()
 }
 
 /// Turns the figures of a reading into those of this process since it began, and refuses figures
@@ -143,6 +162,7 @@ impl History {
             earlier,
             refused: None,
             looks: Looks::new(),
+            spawn_looks: SpawnLooks::new(),
             control_group: None,
         }
     }

@@ -4,6 +4,7 @@ pub(crate) mod counting;
 mod history;
 mod limits;
 mod outliving;
+mod spawn_looks;
 mod verb;
 
 use std::ops::Range;
@@ -107,6 +108,7 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
 pub(crate) fn remember() {
     if memory::is_there_for_groups() {
         history::look();
+        history::look_at_spawns();
     }
 }
 

@@ -1,8 +1,9 @@
-//! `stat`, and what groups count for the client that asks: `events`, `count`.
+//! `stat`, what groups count for the client that asks (`events`, `count`), and `spawn-sites`.
 
 use dormouse_keys::Key;
 use dormouse_protocol::{
-    CountAnswer, CountRequest, Events, EventsRequest, Stat, StatPart, StatRequest, WireError,
+    CountAnswer, CountRequest, Events, EventsRequest, SpawnSites, SpawnSitesRequest, Stat, StatPart,
+    StatRequest, WireError,
 };
 
 use super::counting::{self, ClientEvents};
@@ -48,6 +49,12 @@ impl Answered for StatRequest {
             stat.shorten(part);
         }
         Ok(stat)
+    }
+}
+
+impl Answered for SpawnSitesRequest {
+    fn answer(self, _: &mut Asked<'_>) -> Result<SpawnSites, WireError> {
+        Ok(super::history::spawn_sites())
     }
 }
 

@@ -79,7 +79,7 @@ struct TaskDocument<'a> {
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct PlaceDocument<'a> {
+pub(crate) struct PlaceDocument<'a> {
     place: u32,
     frames: Vec<&'a CodeFrame>,
     /// Some functions had no room: those behind the first `inner`, or the outermost; absent: no.
@@ -132,7 +132,7 @@ impl<'a> TasksDocument<'a> {
 }
 
 impl<'a> PlaceDocument<'a> {
-    fn new(place: u32, frames: &'a [CodeFrame]) -> Self {
+    pub(crate) fn new(place: u32, frames: &'a [CodeFrame]) -> Self {
         let cut = frames.iter().position(|frame| frame.function == CUT);
         let lost = frames.last().is_some_and(|frame| frame.function == LOST);
         let inner = cut.filter(|inner| inner + 1 < frames.len());

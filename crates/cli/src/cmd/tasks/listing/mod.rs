@@ -175,6 +175,8 @@ pub(crate) mod tests {
             polls_ago: 0,
             more_places: false,
             trace_id: None,
+            site: 0,
+            unwakeable: false,
         }
     }
 

@@ -32,7 +32,7 @@ impl PlaceNames {
     }
 
     /// A place in words; `None` if it is not known.
-    pub(super) fn at(&self, place: u32) -> Option<String> {
+    pub(crate) fn at(&self, place: u32) -> Option<String> {
         let frames = self.frames(place);
         let set = if hides_parts(frames) { IN_A_SET } else { "" };
         Some(name(most(frames)?) + set)

@@ -74,7 +74,7 @@ fn place(listing: &Listing<'_>, task: &TaskRow) -> String {
 }
 
 /// A group's name as far as there is room for it.
-pub(super) fn short_name(group: &str) -> String {
+pub(crate) fn short_name(group: &str) -> String {
     let group = clean(group);
     if group.chars().count() <= MOST_NAME {
         return group;
@@ -83,7 +83,7 @@ pub(super) fn short_name(group: &str) -> String {
 }
 
 /// Plain lines in a style, cut off at the edge of a terminal of this width.
-pub(super) fn cut(text: &str, width: Option<usize>, style: Style) -> String {
+pub(crate) fn cut(text: &str, width: Option<usize>, style: Style) -> String {
     let mut all = String::with_capacity(text.len());
     for line in text.lines() {
         let end = width.and_then(|width| Some((width, line.char_indices().nth(width)?.0)));
