@@ -14,7 +14,7 @@ const LOCKS: &str =
 const PROFILE: &str = "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,unit,value";
 
 /// Verbs that read, and the fields of their documents.
-const DOCUMENTS: [(&str, &str); 18] = [
+const DOCUMENTS: [(&str, &str); 19] = [
     ("keys", "keys,schema"),
     ("keys?glob=menu.*", "keys,schema"),
     ("stat?for=20ms", STAT),

@@ -364,6 +364,7 @@ impl Drop for Task {
         if cfg!(dormouse_off) {
             return;
         }
+        self.site.ends(self.id());
         let outcome = outcome_of(self.id(), self.ending);
         if let Some(since) = self.long {
             let _no_age = self.waits.end(TaskEnd::NoRequest);
@@ -375,7 +376,6 @@ impl Drop for Task {
             true if outcome.is_unanswered() => TaskEnd::Unanswered,
             true => TaskEnd::Answered,
         });
-        self.site.ends(self.id());
         self.group.end_aged(self.id(), outcome, age_ns);
     }
 }

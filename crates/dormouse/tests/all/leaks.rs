@@ -1,7 +1,7 @@
 //! Tasks that leak: the patterns in which tasks of Go's services do (GoBench), as tokio has them,
 //! beside patterns that do not. A proof must be true, and each leak must be in one of the two
 //! lists.
-#![cfg(all(target_os = "linux", feature = "tokio"))]
+#![cfg(all(target_os = "linux", feature = "hyper"))]
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending, poll_fn};
@@ -186,6 +186,10 @@ const SOUND: &[Pattern] = &[
                 yield_now().await;
             }
         });
+    }),
+    ("connections that end", false, |_| {
+        use hyper::rt::Executor as _;
+        dormouse::hyper::Executor::group(Group::new("upstream")).execute(async {});
     }),
     ("a pool that is begun once", false, |kept| {
         static BEGUN: AtomicBool = AtomicBool::new(false);
