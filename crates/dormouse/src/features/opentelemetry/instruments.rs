@@ -116,7 +116,7 @@ fn whole(value: MetricValue) -> Option<u64> {
 struct Collection {
     begun: Instant,
     /// The instruments that have had it, by bits.
-    answered: u64,
+    answered: u128,
     figures: Rc<Exposition>,
 }
 
@@ -129,7 +129,7 @@ fn of_collection(metrics: &Metrics, at: usize) -> Rc<Exposition> {
     let read = || Rc::new(metrics.exposition());
     let of = |last: &RefCell<Option<Collection>>| {
         let mut last = last.try_borrow_mut().ok()?;
-        let own = 1 << (at % 64);
+        let own = 1 << (at % 128);
         let same = last.as_mut().filter(|it| it.answered & own == 0 && it.begun.elapsed() < COLLECTION);
         if let Some(same) = same {
             same.answered |= own;
