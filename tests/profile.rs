@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{DORMOUSE, Run, Running, Service, command, finish, run, skip};
+use crate::support::{DORMOUSE, Run, Running, Service, command, finish, run, skip, with_guest};
 use dormouse_testkit::c::have;
 use dormouse_testkit::{eventually, is_long};
 
@@ -187,7 +187,10 @@ fn wall_time_has_states_below_groups() {
     let service = Service::busy();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("wall.folded");
-    let run = profile(&["--kind", "wall", &service.target(), "--for", "500ms", "-o", path.to_str().unwrap()]);
+    // Some blend is always at work.
+    let run = with_guest(&service, "/blend?spoons=32", || {
+        profile(&["--kind", "wall", &service.target(), "--for", "500ms", "-o", path.to_str().unwrap()])
+    });
     assert_eq!(run.code, Some(0), "{run:?}");
     let folded = fs::read_to_string(&path).unwrap();
     for line in folded.lines() {

@@ -16,7 +16,7 @@ const SLOW_TARGETS: usize = 20;
 /// The beginning of the line of a test that cannot run on this machine (`dormouse_testkit::skip`).
 const SKIPPED: &str = "skipped: ";
 
-/// The end of the line of a module that ran in a process of its own (`dormouse_testkit::run_modules`).
+/// The end of the line of a module in a process of its own (`dormouse_testkit::run_modules`).
 const CPU_TIME: &str = " s of CPU time)";
 
 /// The results of all runs of tests.

@@ -1,7 +1,8 @@
 //! A storm of forks from threads in every state: each child uses everything, and none waits for
 //! ever. The host's own fork handlers, older and younger than ours, use dormouse, too. Signal
 //! handlers fork over a thread on the hot paths (over others a fork may wait for the allocator's
-//! lock, which is the C library's). No test harness: the process forks. SIGALRM ends it if it hangs.
+//! lock, which is the C library's). No test harness: the process forks. SIGALRM ends it if it
+//! hangs.
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Write as _};

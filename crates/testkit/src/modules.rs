@@ -106,8 +106,8 @@ fn run_children<'a>(children: impl Iterator<Item = (&'a str, Command)> + Send) -
     failed.into_inner().unwrap()
 }
 
-/// Runs a child, and returns whether it succeeded, its CPU time, and all that it has written. A file
-/// takes the text, because a process that a test forgot would keep a pipe open.
+/// Runs a child, and returns whether it succeeded, its CPU time, and all that it has written. A
+/// file takes the text, because a process that a test forgot would keep a pipe open.
 fn run_child(child: &mut Command) -> (bool, Duration, String) {
     let mut file = tempfile::tempfile().expect("a file");
     let [output, errors] = [file.try_clone(), file.try_clone()].map(|it| it.expect("the same file"));

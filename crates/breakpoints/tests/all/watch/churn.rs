@@ -66,8 +66,8 @@ fn every_write_of_every_thread_counts_once() {
                 thread::sleep(Duration::from_millis(5));
             }
             IS_ARMED.store(false, Ordering::SeqCst);
-            // A thread may stand between its look and its write. From the first moment at which there
-            // is none, all see that writes do not count.
+            // A thread may stand between its look and its write. From the first moment without one,
+            // all see that writes do not count.
             dormouse_testkit::eventually(|| WRITERS.load(Ordering::SeqCst) == 0);
             let report = watch.close();
             let written = WRITES.load(Ordering::SeqCst) - before;
