@@ -46,12 +46,20 @@ pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
-/// Notes an address for [`learn_missed`].
+/// The cells that an address may be in.
+const TRIED: usize = 8;
+
+/// Notes an address for [`learn_missed`], instead of another one if its cells are full: then the
+/// next walk there misses that one.
 pub(crate) fn miss(address: usize) {
     // The upper bits of a product with an odd number spread addresses that differ in low bits.
     let place = (address as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - MISSED.len().ilog2());
-    // Relaxed: an address says all.
-    MISSED[place as usize].store(address as u64, Ordering::Relaxed);
+    let cell = |tried: usize| &MISSED[(place as usize + tried) % MISSED.len()];
+    let address = address as u64;
+    // Relaxed: an address says all. Of two threads that find the same cell free, one is noted.
+    let is_free = |cell: &&AtomicU64| [0, address].contains(&cell.load(Ordering::Relaxed));
+    let free = (0..TRIED).map(cell).find(is_free).unwrap_or_else(|| cell(0));
+    free.store(address, Ordering::Relaxed);
 }
 
 /// A range of code, and the published table of its object, with the object's number and version.
@@ -187,5 +195,21 @@ pub(crate) fn search(
     match unsafe { table.as_ref() } {
         Some(table) => table.packed(address),
         None => PackedRule::new(FrameRule::LINK),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_stack_misses_is_learned_at_once() {
+        // As many as there are addresses of code in the part of a stack that is looked at.
+        let missed: Vec<u64> = (1..=150).map(|n| n * 0x1039).collect();
+        missed.iter().for_each(|&address| miss(address as usize));
+        let mut learned = Vec::new();
+        assert!(learn_missed(|address| learned.push(address)));
+        learned.sort_unstable();
+        assert_eq!(learned, missed);
     }
 }
