@@ -140,7 +140,8 @@ fn check(language: Language, link: Link) {
     let listed = ok(["--json", "keys", target]);
     let keys = listed["keys"].as_array().expect("a list");
     let key = |name: &str| keys.iter().find(|key| key["name"] == name).unwrap_or_else(|| panic!("{listed}"));
-    let own = ["experiment", "over_budget", "poll", "publish", "switch", "task", "trace_context", "waits"];
+    let own =
+        ["experiment", "locks", "over_budget", "poll", "publish", "switch", "task", "trace_context", "waits"];
     for own in own {
         key(&format!("dormouse.{own}"));
     }

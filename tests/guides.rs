@@ -194,8 +194,8 @@ fn every_metric_of_the_guide_is_exposed() {
     eventually(|| {
         let body = server.get("/metrics", accept);
         let is_there = |name: &str| body.windows(name.len()).any(|part| part == name.as_bytes());
-        // This service is built without `tokio_unstable`: without hooks around polls, and without these
-        // figures of its runtime.
+        // This service is built without `tokio_unstable`: without hooks around polls, and without
+        // these figures of its runtime.
         let unstable = [
             "process_polls",
             "poll_coverage",

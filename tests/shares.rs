@@ -1,7 +1,7 @@
 //! Callers of code without frame pointers have the share of a profile that they used: of functions
-//! of the C library, of signal handlers, of caught exceptions and on a fiber's stack, in a program as
-//! `g++ -O2` builds it; and of libraries that the interpreter of Python calls. The programs measure
-//! themselves by their own clocks.
+//! of the C library, of signal handlers, of caught exceptions and on a fiber's stack, in a program
+//! as `g++ -O2` builds it; and of libraries that the interpreter of Python calls. The programs
+//! measure themselves by their own clocks.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::support::{command, finish, skip};
 /// The function on the fiber's stack stands for the one that switches to it.
 const CALLERS: [&str; 6] = ["by_qsort", "by_memcpy", "by_send", "by_signal", "by_catch", "in_fiber"];
 
-/// Functions of zlib, libcrypto and SQLite.
+/// Functions of zlib, libcrypto and `SQLite`.
 const OF_LIBRARIES: [&str; 3] = ["deflate", "EVP_DigestUpdate", "sqlite3_step"];
 
 /// Samples, and how many standard errors a share may be off. With nine shares, three standard
@@ -63,7 +63,9 @@ fn assert_shares(callers: &[&str], words: &[&str], directory: &Path) {
         return skip("the kernel shows neither its own time nor the memory of others to this user");
     }
     let samples = document["coverage"]["samples"].as_f64().unwrap();
-    assert!(document["coverage"]["ended"].as_f64().unwrap() >= 0.99 * samples, "{document}");
+    let coverage = |of: &str| document["coverage"][of].as_f64().unwrap();
+    // The interpreter's stacks are longer than their copies while it imports modules.
+    assert!(coverage("ended") + coverage("cut") >= 0.99 * samples, "{}", document["coverage"]);
     let group = &document["groups"][0];
     let found = callers.iter().map(|caller| {
         let mut functions = group["functions"].as_array().unwrap().iter();

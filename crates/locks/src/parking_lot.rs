@@ -362,13 +362,13 @@ impl Condvar {
     /// Frees the mutex, waits for a notification, and takes the mutex again.
     #[track_caller]
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
-        self.wait_by(guard, Location::caller(), |inner| self.0.wait(inner));
+        Self::wait_by(guard, Location::caller(), |inner| self.0.wait(inner));
     }
 
     /// Waits for at most that time.
     #[track_caller]
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) -> WaitTimeoutResult {
-        self.wait_by(guard, Location::caller(), |inner| self.0.wait_for(inner, at_most))
+        Self::wait_by(guard, Location::caller(), |inner| self.0.wait_for(inner, at_most))
     }
 
     /// Waits as long as the condition is true.
@@ -384,7 +384,6 @@ impl Condvar {
     }
 
     fn wait_by<T: ?Sized, R>(
-        &self,
         guard: &mut MutexGuard<'_, T>,
         site: &'static Location<'static>,
         wait: impl FnOnce(&mut inner::MutexGuard<'_, ()>) -> R,

@@ -136,7 +136,7 @@ pub(crate) struct Row {
     longest: Sequence,
     longest_ns: AtomicU64,
     longest_by: AtomicU64,
-    longest_row: AtomicU64,
+    longest_held_at: AtomicU64,
     /// Blamed groups, with the time for which they are.
     blamed: [(AtomicU64, AtomicU64); BLAMED],
     /// That time of all further groups.
@@ -282,7 +282,7 @@ impl Row {
             self.longest.write(|| {
                 self.longest_ns.store(ns, Ordering::Relaxed);
                 self.longest_by.store(code, Ordering::Relaxed);
-                self.longest_row.store(by.row.map_or(0, |row| u64::from(row) + 1), Ordering::Relaxed);
+                self.longest_held_at.store(by.row.map_or(0, |row| u64::from(row) + 1), Ordering::Relaxed);
             });
         }
     }
@@ -303,7 +303,8 @@ impl Row {
     /// The longest wait, and the holder of the lock when it began.
     pub(crate) fn longest(&self) -> Option<(u64, Blame)> {
         let words = || {
-            [&self.longest_ns, &self.longest_by, &self.longest_row].map(|word| word.load(Ordering::Relaxed))
+            [&self.longest_ns, &self.longest_by, &self.longest_held_at]
+                .map(|word| word.load(Ordering::Relaxed))
         };
         let ([ns, by, row], is_whole) = self.longest.read(words);
         let by = LockHolder::of(by).filter(|_| is_whole)?;

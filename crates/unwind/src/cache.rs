@@ -26,7 +26,7 @@ pub struct ThreadCache {
     pub(crate) ranges: Cache<TableRef>,
     /// Zero where there is none.
     rules: [[Cell<u64>; WAYS]; SETS],
-    /// That of the tables by which the rules were found.
+    /// The generation of the tables by which the rules were found.
     generation: Cell<u64>,
     hits: Cell<u64>,
     misses: Cell<u64>,

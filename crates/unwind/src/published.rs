@@ -206,7 +206,9 @@ mod tests {
     fn what_one_stack_misses_is_learned_at_once() {
         // As many as there are addresses of code in the part of a stack that is looked at.
         let missed: Vec<u64> = (1..=150).map(|n| n * 0x1039).collect();
-        missed.iter().for_each(|&address| miss(address as usize));
+        for &address in &missed {
+            miss(address as usize);
+        }
         let mut learned = Vec::new();
         assert!(learn_missed(|address| learned.push(address)));
         learned.sort_unstable();

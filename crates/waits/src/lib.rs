@@ -107,7 +107,7 @@ pub use sites::{Site, SpawnSite, growth, spawn_sites};
 pub use slab::refused;
 pub use slow::{SlowRequest, note_slow, take_slow};
 pub use stretch::{Around, Stretch, around, charge_group, set_aside};
-pub use task::{TaskEnd, TaskWaits, Who};
+pub use task::{LastPoll, TaskEnd, TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;
 pub use traces::{Nesting, SpanSwitch, observe, set_trace_context};

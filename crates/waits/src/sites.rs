@@ -15,9 +15,10 @@
 //! | [`SITE`] | the number of the site; 0: none |
 //! | [`WHOLE`] | the runtime polls the task itself, not another future around it |
 //! | [`ESCAPED`] | a poll, or a leaf, got the runtime's own waker, whose clones are not counted |
+//! | [`ENDED`] | its future has returned its output: the task needs no waker, and is dropped next |
 //!
-//! With `WHOLE` and without `ESCAPED`, each waker by which the task can be woken is one that the
-//! slot counts, provided that the task has begun in the present run.
+//! With `WHOLE` and without the other two, each waker by which the task can be woken is one that
+//! the slot counts, provided that the task has begun in the present run.
 
 use std::panic::Location;
 use std::ptr;
@@ -32,6 +33,7 @@ use crate::waiting::WAITS;
 const SITE: u32 = 0xffff;
 const WHOLE: u32 = 1 << 16;
 const ESCAPED: u32 = 1 << 17;
+const ENDED: u32 = 1 << 18;
 
 /// How many sites there can be. Tasks of further ones have none.
 const SITES: usize = 1024;
@@ -163,10 +165,19 @@ pub(crate) fn of(slot: &Slot) -> Site {
     Site((slot.spawned.load(Ordering::Relaxed) & SITE) as u16)
 }
 
-/// Whether each waker by which the slot's task can be woken is counted, if it has begun in this
+/// The future of the slot's task has returned its output. Called within its poll, whose end
+/// publishes it.
+#[inline]
+pub(crate) fn ended(slot: &Slot) {
+    if slot.spawned.load(Ordering::Relaxed) & WHOLE != 0 {
+        slot.spawned.fetch_or(ENDED, Ordering::Relaxed);
+    }
+}
+
+/// Whether the slot's task needs a waker to go on, and each one is counted, if it has begun in this
 /// run.
 pub(crate) fn sees_all_wakers(slot: &Slot) -> bool {
-    slot.spawned.load(Ordering::Relaxed) & (WHOLE | ESCAPED) == WHOLE
+    slot.spawned.load(Ordering::Relaxed) & (WHOLE | ESCAPED | ENDED) == WHOLE
 }
 
 #[cfg(test)]

@@ -65,6 +65,21 @@ pub enum TaskEnd {
 #[derive(Debug, Default)]
 pub struct TaskWaits(Option<NonNull<Slot>>);
 
+/// A poll of a task, which may be its last one.
+#[derive(Debug, Clone, Copy)]
+pub struct LastPoll(Option<NonNull<Slot>>);
+
+impl LastPoll {
+    /// The future has returned its output. To be called within the poll.
+    #[inline]
+    pub fn has_ended(self) {
+        if let Some(slot) = self.0 {
+            // SAFETY: a slot stays.
+            sites::ended(unsafe { slot.as_ref() });
+        }
+    }
+}
+
 impl UnwindSafe for TaskWaits {}
 impl RefUnwindSafe for TaskWaits {}
 
@@ -145,6 +160,12 @@ impl TaskWaits {
             // SAFETY: a slot stays.
             sites::spawned(unsafe { slot.as_ref() }, site);
         }
+    }
+
+    /// For the next poll, which may turn out to be the last one.
+    #[inline]
+    pub fn last_poll(&self) -> LastPoll {
+        LastPoll(self.0)
     }
 
     /// Polls something; while times are taken, with a waker that sees wakes.

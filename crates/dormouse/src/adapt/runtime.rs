@@ -3,7 +3,7 @@
 //! tokio does not tell anybody outside that a runtime has ended. But it drops its tasks then. So a
 //! task of ours, which is polled once, holds what is shown, and goes with the runtime.
 
-use std::future::{Future, pending};
+use std::future::pending;
 
 use ::tokio::runtime::{Handle, RuntimeMetrics};
 use dormouse_protocol::RuntimeRow;
@@ -40,11 +40,8 @@ pub fn runtime(name: &str, handle: &Handle) -> Result<(), RuntimeError> {
 }
 
 /// Holds what is shown for ever.
-fn until_its_end(shown: ShownRuntime) -> impl Future<Output = ()> + Send {
-    async move {
-        let _shown = shown;
-        pending().await
-    }
+async fn until_its_end(_shown: ShownRuntime) {
+    pending::<()>().await;
 }
 
 /// The figures of a runtime, without the task that is ours.

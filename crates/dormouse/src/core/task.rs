@@ -325,7 +325,14 @@ impl Task {
         future: Pin<&mut Option<F>>,
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        self.poll_with(cx, |cx| poll_to_its_end(future, cx))
+        let last = self.waits.last_poll();
+        self.poll_with(cx, |cx| {
+            let polled = poll_to_its_end(future, cx);
+            if polled.is_ready() {
+                last.has_ended();
+            }
+            polled
+        })
     }
 
     /// Charges a poll of anything.

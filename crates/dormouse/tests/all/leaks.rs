@@ -1,4 +1,4 @@
-//! Tasks that leak: the patterns in which tasks of Go's services do (GoBench), as tokio has them,
+//! Tasks that leak: the patterns in which tasks of Go's services do (`GoBench`), as tokio has them,
 //! beside patterns that do not. A proof must be true, and each leak must be in one of the two
 //! lists.
 #![cfg(all(target_os = "linux", feature = "hyper"))]
@@ -118,7 +118,7 @@ const LEAKS: &[Pattern] = &[
         hand.send(spawn(async { one.await.unwrap() })).unwrap();
     }),
     ("a barrier that is short of one", false, |_| {
-        spawn(async { drop(Barrier::new(2).wait().await) });
+        spawn(async { _ = Barrier::new(2).wait().await });
     }),
     ("a watcher that is its own sender", false, |_| {
         spawn(async {
@@ -412,7 +412,11 @@ fn a_task_is_lost_with_its_last_waker() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let unwakeable = || living().filter(|task| task.is_unwakeable).count();
         let group = Group::new("lost");
-        let before = group.scope(|| runtime.block_on(group.instrument(async { spawn(pending::<()>()) })));
+        let begun = async {
+            let task = spawn(pending::<()>());
+            task.abort_handle()
+        };
+        let before = group.scope(|| runtime.block_on(group.instrument(begun)));
         let _waiting = Waiting::start().unwrap();
         let held = Arc::new(Lock::new(Vec::new()));
         let own = Arc::clone(&held);

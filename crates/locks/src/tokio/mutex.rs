@@ -73,8 +73,8 @@ impl<T> Mutex<T> {
         async move {
             let (lock, mutex) = (self.lock_of(), self.inner());
             let attempt = || mutex.clone().try_lock_owned().ok();
-            let (inner, _held) = take(lock, site, attempt, || mutex.clone().lock_owned()).await;
-            OwnedMutexGuard { _held, inner }
+            let (inner, held) = take(lock, site, attempt, || mutex.clone().lock_owned()).await;
+            OwnedMutexGuard { _held: held, inner }
         }
     }
 
@@ -88,7 +88,7 @@ impl<T> Mutex<T> {
         let (lock, mutex, mut why) = (self.lock_of(), self.inner(), None);
         let attempt = || mutex.try_lock_owned().map_err(|refusal| why = Some(refusal)).ok();
         match (take_free(lock, Location::caller(), attempt), why) {
-            (Some((inner, _held)), _) => Ok(OwnedMutexGuard { _held, inner }),
+            (Some((inner, held)), _) => Ok(OwnedMutexGuard { _held: held, inner }),
             (None, Some(why)) => Err(why),
             (None, None) => unreachable!("an attempt that fails has a reason"),
         }
@@ -107,8 +107,8 @@ impl<T: ?Sized> Mutex<T> {
         let site = Location::caller();
         async move {
             let attempt = || self.inner.try_lock().ok();
-            let (inner, _held) = take(self.lock_of(), site, attempt, || self.inner.lock()).await;
-            MutexGuard { _held, inner }
+            let (inner, held) = take(self.lock_of(), site, attempt, || self.inner.lock()).await;
+            MutexGuard { _held: held, inner }
         }
     }
 
@@ -125,7 +125,7 @@ impl<T: ?Sized> Mutex<T> {
         let attempt = || self.inner.try_lock().ok();
         let wait = || Some(self.inner.blocking_lock());
         match take_blocking(self.lock_of(), Location::caller(), attempt, wait, false) {
-            Some((inner, _held)) => MutexGuard { _held, inner },
+            Some((inner, held)) => MutexGuard { _held: held, inner },
             None => unreachable!("a wait without an end by time was given up"),
         }
     }
@@ -140,7 +140,7 @@ impl<T: ?Sized> Mutex<T> {
         let mut why = None;
         let attempt = || self.inner.try_lock().map_err(|refusal| why = Some(refusal)).ok();
         match (take_free(self.lock_of(), Location::caller(), attempt), why) {
-            (Some((inner, _held)), _) => Ok(MutexGuard { _held, inner }),
+            (Some((inner, held)), _) => Ok(MutexGuard { _held: held, inner }),
             (None, Some(why)) => Err(why),
             (None, None) => unreachable!("an attempt that fails has a reason"),
         }

@@ -66,8 +66,8 @@ impl<T: ?Sized> RwLock<T> {
         let site = Location::caller();
         async move {
             let (lock, attempt) = (self.lock_of(LockKind::AsyncRead), || self.inner.try_read().ok());
-            let (inner, _held) = take(lock, site, attempt, || self.inner.read()).await;
-            RwLockReadGuard { _held, inner }
+            let (inner, held) = take(lock, site, attempt, || self.inner.read()).await;
+            RwLockReadGuard { _held: held, inner }
         }
     }
 
@@ -77,8 +77,8 @@ impl<T: ?Sized> RwLock<T> {
         let site = Location::caller();
         async move {
             let (lock, attempt) = (self.lock_of(LockKind::AsyncWrite), || self.inner.try_write().ok());
-            let (inner, _held) = take(lock, site, attempt, || self.inner.write()).await;
-            RwLockWriteGuard { _held, inner }
+            let (inner, held) = take(lock, site, attempt, || self.inner.write()).await;
+            RwLockWriteGuard { _held: held, inner }
         }
     }
 
@@ -92,7 +92,7 @@ impl<T: ?Sized> RwLock<T> {
         let mut why = None;
         let attempt = || self.inner.try_read().map_err(|refusal| why = Some(refusal)).ok();
         match (take_free(self.lock_of(LockKind::AsyncRead), Location::caller(), attempt), why) {
-            (Some((inner, _held)), _) => Ok(RwLockReadGuard { _held, inner }),
+            (Some((inner, held)), _) => Ok(RwLockReadGuard { _held: held, inner }),
             (None, Some(why)) => Err(why),
             (None, None) => unreachable!("an attempt that fails has a reason"),
         }
@@ -108,7 +108,7 @@ impl<T: ?Sized> RwLock<T> {
         let mut why = None;
         let attempt = || self.inner.try_write().map_err(|refusal| why = Some(refusal)).ok();
         match (take_free(self.lock_of(LockKind::AsyncWrite), Location::caller(), attempt), why) {
-            (Some((inner, _held)), _) => Ok(RwLockWriteGuard { _held, inner }),
+            (Some((inner, held)), _) => Ok(RwLockWriteGuard { _held: held, inner }),
             (None, Some(why)) => Err(why),
             (None, None) => unreachable!("an attempt that fails has a reason"),
         }

@@ -132,7 +132,7 @@ impl Semaphore {
         let mut why = None;
         let attempt = || self.inner.try_acquire().map_err(|refusal| why = Some(refusal)).ok();
         match (take_free(self.lock_of(), Location::caller(), attempt), why) {
-            (Some((inner, _held)), _) => Ok(SemaphorePermit { _held, inner }),
+            (Some((inner, held)), _) => Ok(SemaphorePermit { _held: held, inner }),
             (None, Some(why)) => Err(why),
             (None, None) => unreachable!("an attempt that fails has a reason"),
         }
@@ -148,7 +148,7 @@ impl Semaphore {
         let (lock, semaphore, mut why) = (self.lock_of(), self.inner(), None);
         let attempt = || semaphore.try_acquire_owned().map_err(|refusal| why = Some(refusal)).ok();
         match (take_free(lock, Location::caller(), attempt), why) {
-            (Some((inner, _held)), _) => Ok(OwnedSemaphorePermit { _held, inner }),
+            (Some((inner, held)), _) => Ok(OwnedSemaphorePermit { _held: held, inner }),
             (None, Some(why)) => Err(why),
             (None, None) => unreachable!("an attempt that fails has a reason"),
         }

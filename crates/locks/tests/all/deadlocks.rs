@@ -43,11 +43,11 @@ fn a_deadlock_of_two_has_its_lines() {
 
 #[test]
 fn tasks_that_await_one_another_are_a_deadlock() {
+    static LOCKS: [dormouse_locks::tokio::Mutex<u8>; 2] =
+        [const { dormouse_locks::tokio::Mutex::const_new(0) }; 2];
     in_child(|| {
         let _times = LockTimes::start(Holds::Sampled).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        static LOCKS: [dormouse_locks::tokio::Mutex<u8>; 2] =
-            [const { dormouse_locks::tokio::Mutex::const_new(0) }; 2];
         runtime.block_on(async {
             for own in 0..2 {
                 tokio::spawn(as_task(own as u64 + 1, async move {

@@ -83,9 +83,9 @@ fn a_wait_for_a_condition_is_no_hold() {
 
 #[test]
 fn work_is_done_once_and_awaited() {
-    let _times = LockTimes::start(Holds::All).unwrap();
     static ONCE: Once = Once::new();
     static DONE: AtomicU32 = AtomicU32::new(0);
+    let _times = LockTimes::start(Holds::All).unwrap();
     thread::scope(|scope| {
         be(21, 21);
         ONCE.call_once(|| {

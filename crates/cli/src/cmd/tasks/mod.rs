@@ -68,6 +68,7 @@ const BEFORE_WAKE: &str =
 /// of its place show that. Below the tasks stand the requests that were cancelled lately: where
 /// they waited, and what dropped them. Exits with code 1 if no task is listed.
 #[derive(Debug, Default, clap::Args, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 #[serde(default)]
 pub(crate) struct Request {
     /// Wait for this long before the list [default: until times and places were taken for 1s];

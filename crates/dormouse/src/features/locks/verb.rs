@@ -61,7 +61,7 @@ pub(crate) fn report() -> LockReport {
     waiters.sort_by_key(|user| std::cmp::Reverse(user.for_ns));
     let is_waited_for = |user: &LockUser| waiters.iter().any(|waiter| waiter.address == user.address);
     holders.sort_by_cached_key(|user| std::cmp::Reverse((is_waited_for(user), user.for_ns)));
-    let users = |users: Vec<LockUser>| users.into_iter().take(USERS).map(user_row).collect();
+    let users = |users: Vec<LockUser>| users.iter().take(USERS).map(user_row).collect();
     let [lost_holders, lost_lines] = lost();
     LockReport {
         lines: all.iter().map(line_row).collect(),
@@ -154,7 +154,7 @@ fn line_row(of: &LockRow) -> LockLineRow {
     }
 }
 
-fn user_row(of: LockUser) -> LockUserRow {
+fn user_row(of: &LockUser) -> LockUserRow {
     LockUserRow {
         number: of.number,
         address: of.address as u64,
@@ -168,6 +168,6 @@ fn user_row(of: LockUser) -> LockUserRow {
 }
 
 fn cycle_row(of: Vec<Blocked>) -> LockCycleRow {
-    let blocked = |it: Blocked| LockBlockedRow { waiter: user_row(it.waiter), holder: user_row(it.holder) };
+    let blocked = |it: Blocked| LockBlockedRow { waiter: user_row(&it.waiter), holder: user_row(&it.holder) };
     LockCycleRow { blocked: of.into_iter().map(blocked).collect() }
 }

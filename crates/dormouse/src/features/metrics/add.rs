@@ -290,6 +290,9 @@ fn add_calls(part: &mut ProcessPart<'_>, groups: &[GroupRow], labels: &[LabelSet
     }
 }
 
+/// The value of a line and a group that have taken locks.
+type OfLock = fn(&LockStatRow) -> MetricValue;
+
 /// Adds the points of lines that take locks, family by family.
 fn add_locks(
     part: &mut ProcessPart<'_>,
@@ -313,7 +316,7 @@ fn add_locks(
             [own, part.labels(&[("line", cut(&row.line)), ("kind", cut(&row.kind))])]
         })
         .collect();
-    let values: [(&MetricFamily, fn(&LockStatRow) -> MetricValue); 3] = [
+    let values: [(&MetricFamily, OfLock); 3] = [
         (&LOCK_ACQUISITIONS, |row| MetricValue::Count(row.acquisitions)),
         (&LOCK_WAITS, |row| MetricValue::Count(row.waits)),
         (&LOCK_WAIT_TIME, |row| MetricValue::Nanoseconds(row.wait_ns)),

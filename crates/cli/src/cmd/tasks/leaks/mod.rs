@@ -39,7 +39,7 @@ const STEP: Duration = Duration::from_secs(1);
 
 /// A line that spawns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Line {
+pub(super) struct SpawnLine {
     pub(super) file: String,
     pub(super) line: u32,
     pub(super) column: u32,
@@ -49,7 +49,7 @@ pub(super) struct Line {
 #[derive(Debug)]
 pub(super) struct Leak<'a> {
     /// `None` if there was no room for the site.
-    pub(super) line: Option<Line>,
+    pub(super) line: Option<SpawnLine>,
     /// The tasks, the oldest first.
     pub(super) tasks: Vec<&'a TaskRow>,
     /// How their number grows, unless they are proved to be lost.
@@ -70,7 +70,7 @@ pub(super) struct Leaks<'a> {
     pub(super) places: PlaceNames,
 }
 
-impl Line {
+impl SpawnLine {
     fn of(row: &SpawnSiteRow) -> Self {
         Self { file: row.file.clone(), line: row.line, column: row.column }
     }
@@ -82,7 +82,7 @@ impl Line {
 }
 
 impl<'a> Leak<'a> {
-    fn new(line: Option<Line>, mut tasks: Vec<&'a TaskRow>, growth: Option<SiteGrowth>) -> Self {
+    fn new(line: Option<SpawnLine>, mut tasks: Vec<&'a TaskRow>, growth: Option<SiteGrowth>) -> Self {
         tasks.sort_by_key(|task| (Reverse(task.age_ns.unwrap_or(u64::MAX)), task.task));
         Self { line, tasks, growth }
     }
@@ -131,9 +131,10 @@ impl<'a> Leaks<'a> {
         let is_wanted = |task: &&TaskRow| {
             choice.has(task) && choice.has_group(groups.get(&task.group).copied().unwrap_or_default())
         };
-        let lines: HashMap<u32, Line> = sites.sites.iter().map(|row| (row.site, Line::of(row))).collect();
+        let lines: HashMap<u32, SpawnLine> =
+            sites.sites.iter().map(|row| (row.site, SpawnLine::of(row))).collect();
         let by_line = |is_meant: fn(&TaskRow) -> bool| {
-            let mut tasks: BTreeMap<Option<Line>, Vec<&TaskRow>> = BTreeMap::new();
+            let mut tasks: BTreeMap<Option<SpawnLine>, Vec<&TaskRow>> = BTreeMap::new();
             for task in list.tasks.iter().filter(|task| is_meant(task)).filter(is_wanted) {
                 tasks.entry(lines.get(&task.site).cloned()).or_default().push(task);
             }
@@ -143,13 +144,13 @@ impl<'a> Leaks<'a> {
         // Those that are proved are not suspected, too.
         let mut rest = by_line(|task| !task.unwakeable);
         // A line of a generic function may be several sites.
-        let mut grown: BTreeMap<Line, SiteGrowth> = BTreeMap::new();
-        for (line, growth) in sites.sites.iter().filter_map(|row| Some((Line::of(row), row.growth?))) {
+        let mut grown: BTreeMap<SpawnLine, SiteGrowth> = BTreeMap::new();
+        for (line, growth) in sites.sites.iter().filter_map(|row| Some((SpawnLine::of(row), row.growth?))) {
             let known = grown.entry(line).or_insert(SiteGrowth { tasks: 0, ns: growth.ns });
             known.tasks = known.tasks.saturating_add(growth.tasks);
             known.ns = known.ns.max(growth.ns);
         }
-        let suspect = |(line, growth): (Line, SiteGrowth)| {
+        let suspect = |(line, growth): (SpawnLine, SiteGrowth)| {
             let line = Some(line);
             let tasks = rest.remove(&line)?;
             are_left(&tasks, growth).then(|| Leak::new(line, tasks, Some(growth)))

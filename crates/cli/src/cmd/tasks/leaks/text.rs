@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::builder::styling::Style;
 
-use super::{Leak, Leaks, Line};
+use super::{Leak, Leaks, SpawnLine};
 use crate::cmd::tasks::listing::text::{cut, short_name};
 use crate::duration::short;
 use crate::output::HEAD;
@@ -79,7 +79,7 @@ fn oldest(leak: &Leak<'_>) -> String {
 }
 
 fn line(leak: &Leak<'_>) -> String {
-    leak.line.as_ref().map_or_else(|| NO_SITE.to_owned(), Line::short)
+    leak.line.as_ref().map_or_else(|| NO_SITE.to_owned(), SpawnLine::short)
 }
 
 fn group(leaks: &Leaks<'_>, leak: &Leak<'_>) -> String {
