@@ -111,7 +111,7 @@ async fn events(Path(count): Path<u32>) -> Sse<impl Stream<Item = Result<Event, 
 
 async fn forward(State(app): State<App>, mut request: Request) -> Result<Response, StatusCode> {
     let path = request.uri().path().to_owned();
-    known::burn(&path, Duration::from_millis(60));
+    known::burn(&path, Duration::from_millis(150));
     let uri = Uri::try_from(format!("http://{}{path}", app.upstream));
     *request.uri_mut() = uri.map_err(|_| StatusCode::BAD_REQUEST)?;
     let answer = app.client.request(request).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
