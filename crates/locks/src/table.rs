@@ -250,6 +250,7 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
 
     /// The token of the caller's entry of a lock, which it holds alone, or which `is_own` tells
     /// from those of others.
+    #[cfg(any(feature = "parking-lot", test))]
     #[inline]
     pub(crate) fn token_of(
         &self,

@@ -22,6 +22,7 @@ pub(crate) mod registry;
 mod response;
 pub(crate) mod results;
 pub(crate) mod rows;
+#[cfg_attr(not(feature = "tokio"), expect(dead_code, unreachable_pub, reason = "for runtimes of tokio"))]
 pub(crate) mod runtimes;
 pub(crate) mod task;
 pub(crate) mod tasks;

@@ -13,6 +13,7 @@ pub(crate) struct PoolQueue {
 
 impl PoolQueue {
     /// Work begins after that time.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "for runtimes of tokio"))]
     pub(crate) fn count(&self, queued_ns: u64) {
         self.queued_ns.fetch_add(queued_ns, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
