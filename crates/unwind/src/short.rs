@@ -32,8 +32,7 @@ pub(crate) fn number(rule: FrameRule) -> Option<u16> {
     if !is_plain || !(0..DISTANCES).contains(&words) {
         return None;
     }
-    let saved = (rule.returns_to, rule.frame);
-    let shape = (0..SHAPES).find(|&shape| arch::shape(shape, rule.distance) == saved)?;
+    let shape = arch::shape_of(rule.returns_to, rule.frame, rule.distance)?;
     Some(CALLER | by_frame | (words as u16) << 4 | shape)
 }
 

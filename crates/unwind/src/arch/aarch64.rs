@@ -61,3 +61,19 @@ pub(crate) fn shape(shape: u16, distance: i32) -> (SavedAt, Option<SavedAt>) {
         pairs => pair(-16 * (pairs - 3)),
     }
 }
+
+/// The number of a shape, if it has one.
+#[inline(always)]
+pub(crate) fn shape_of(returns_to: SavedAt, frame: Option<SavedAt>, distance: i32) -> Option<u16> {
+    match (returns_to, frame) {
+        (SavedAt::Link, None) => Some(0),
+        (SavedAt::Caller(above), Some(SavedAt::Caller(at))) if above == at + 8 => match at {
+            _ if at == -distance => Some(1),
+            _ if at % 16 == 0 && (-192..0).contains(&at) => Some((-at / 16 + 3) as u16),
+            _ => None,
+        },
+        (SavedAt::Caller(-8), None) => Some(2),
+        (SavedAt::Caller(-16), None) => Some(3),
+        _ => None,
+    }
+}

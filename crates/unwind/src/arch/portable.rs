@@ -42,3 +42,8 @@ pub fn return_place(_: CallFrame, caller: CallFrame) -> usize {
 pub(crate) fn shape(_: u16, _: i32) -> (SavedAt, Option<SavedAt>) {
     (SavedAt::Link, None)
 }
+
+/// No shape has a number.
+pub(crate) fn shape_of(_: SavedAt, _: Option<SavedAt>, _: i32) -> Option<u16> {
+    None
+}

@@ -47,3 +47,15 @@ pub(crate) fn shape(shape: u16, _: i32) -> (SavedAt, Option<SavedAt>) {
     let words = i32::from(shape);
     (SavedAt::Caller(-8), (words != 0).then_some(SavedAt::Caller(-8 - 8 * words)))
 }
+
+/// The number of a shape, if it has one.
+#[inline(always)]
+pub(crate) fn shape_of(returns_to: SavedAt, frame: Option<SavedAt>, _: i32) -> Option<u16> {
+    match (returns_to, frame) {
+        (SavedAt::Caller(-8), None) => Some(0),
+        (SavedAt::Caller(-8), Some(SavedAt::Caller(at))) if at % 8 == 0 && (-128..-8).contains(&at) => {
+            Some((-at / 8 - 1) as u16)
+        }
+        _ => None,
+    }
+}
