@@ -48,8 +48,9 @@ fn true_shares(path: &Path) -> Vec<f64> {
     fs::read_to_string(path).unwrap().lines().map(|share| share.parse().unwrap()).collect()
 }
 
-/// Has a program run, which writes its shares to the path after these words, and compares.
-fn assert_shares(callers: &[&str], words: &[&str], directory: &Path) {
+/// Has a program run, which writes its shares to the path after these words, and compares. Its
+/// stacks end at a first function, but for `cut`, the share of those that are longer than a copy.
+fn assert_shares(callers: &[&str], words: &[&str], cut: f64, directory: &Path) {
     let truth = directory.join("truth");
     let (path, seconds) = (truth.display().to_string(), seconds());
     let profile = ["profile", "--json", "--hz", "1000", "--"].into_iter().chain(words.iter().copied());
@@ -64,8 +65,8 @@ fn assert_shares(callers: &[&str], words: &[&str], directory: &Path) {
     }
     let samples = document["coverage"]["samples"].as_f64().unwrap();
     let coverage = |of: &str| document["coverage"][of].as_f64().unwrap();
-    // The interpreter's stacks are longer than their copies while it imports modules.
-    assert!(coverage("ended") + coverage("cut") >= 0.99 * samples, "{}", document["coverage"]);
+    let known_cut = coverage("cut").min(cut * samples);
+    assert!(coverage("ended") + known_cut >= 0.99 * samples, "{}", document["coverage"]);
     let group = &document["groups"][0];
     let found = callers.iter().map(|caller| {
         let mut functions = group["functions"].as_array().unwrap().iter();
@@ -85,7 +86,7 @@ fn callers_have_the_share_that_they_used() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/shares.cc");
     let built = Command::new("g++").args(["-O2", "-o", &program, source]).status();
     assert!(built.is_ok_and(|built| built.success()));
-    assert_shares(&CALLERS, &[&program], directory.path());
+    assert_shares(&CALLERS, &[&program], 0.0, directory.path());
     if is_long() {
         second_opinion(directory.path(), &program);
     }
@@ -100,7 +101,8 @@ fn libraries_below_python_have_their_share() {
     let python = String::from_utf8_lossy(&found.stdout).trim().to_owned();
     let directory = tempfile::tempdir().unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/shares.py");
-    assert_shares(&OF_LIBRARIES, &[&python, script], directory.path());
+    // The interpreter calls itself deeply while it imports modules.
+    assert_shares(&OF_LIBRARIES, &[&python, script], 0.05, directory.path());
 }
 
 /// The same by `perf record --call-graph dwarf`.
