@@ -1,15 +1,17 @@
 //! The steps of a run in their order, and the report of a run.
 
+use std::fs::File;
+use std::process::Child;
 use std::time::Instant;
 
-use crate::process::{Result, output, program, target};
+use crate::process::{Result, output, program, read, target};
 use crate::suite::Suite;
 use crate::{arm64, checks, install, nightly, release, supply};
 
 type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
-/// first; those that check without generating code stand together, before those that build.
+/// first.
 const STEPS: [(&str, bool, Step); 20] = [
     ("install", false, |_| install::all()),
     ("fleet", true, |_| crate::fleet::build()),
@@ -33,6 +35,10 @@ const STEPS: [(&str, bool, Step); 20] = [
     ("promises", true, release::promises),
 ];
 
+/// Steps that check without generating code. In a short run of all steps they run beside the tests,
+/// which wait a third of their time, and at a lower priority than these.
+const BESIDE: [&str; 3] = ["lints", "documentation", "arm64"];
+
 pub(crate) fn names() -> Vec<&'static str> {
     STEPS.iter().map(|(name, ..)| *name).collect()
 }
@@ -49,11 +55,22 @@ pub(crate) fn run(is_long: bool, wanted: &[String]) -> Result {
         [] => is_long || !is_for_long,
         names => names.iter().any(|it| it == name),
     };
+    let has_beside = !is_long && wanted.is_empty();
+    let is_beside = |name: &str| has_beside && BESIDE.contains(&name);
+    let mut beside = None;
     let mut done = Ok(());
-    for (name, _, step) in STEPS.iter().filter(|(name, is_long, _)| is_wanted(name, *is_long)) {
+    for (name, _, step) in
+        STEPS.iter().filter(|(name, is_long, _)| is_wanted(name, *is_long) && !is_beside(name))
+    {
         println!("\n== {name}: {}", room()?);
+        if has_beside && *name == "tests" {
+            beside = Some(Beside::begin()?);
+        }
         let (began, used) = (Instant::now(), cpu_seconds()?);
         done = step(&mut suite).map_err(|why| format!("the step `{name}` failed: {why}"));
+        if let Some(beside) = beside.take() {
+            done = done.and(beside.end());
+        }
         let (seconds, used) = (began.elapsed().as_secs(), cpu_seconds()? - used);
         println!("-- {name}: {seconds} s, {used} s of CPU time");
         laps.push((seconds, used, name));
@@ -68,6 +85,37 @@ pub(crate) fn run(is_long: bool, wanted: &[String]) -> Result {
     }
     print!("{suite}");
     done
+}
+
+/// A run of the steps in [`BESIDE`].
+struct Beside {
+    run: Child,
+}
+
+impl Beside {
+    fn begin() -> Result<Self> {
+        let this = std::env::current_exe().map_err(|why| why.to_string())?;
+        // Cargo locks a target directory while it builds.
+        let folder = target().join("beside");
+        std::fs::create_dir_all(&folder).map_err(|why| why.to_string())?;
+        let log = File::create(Self::log()).map_err(|why| why.to_string())?;
+        let errors = log.try_clone().map_err(|why| why.to_string())?;
+        let mut command = program("nice -n 19");
+        command.arg(this).arg("ci").args(BESIDE).env("CARGO_TARGET_DIR", folder);
+        let run = command.stdout(log).stderr(errors).spawn().map_err(|why| format!("nice: {why}"))?;
+        Ok(Self { run })
+    }
+
+    fn log() -> std::path::PathBuf {
+        target().join("beside.log")
+    }
+
+    /// Waits for the end, and prints what was printed.
+    fn end(mut self) -> Result {
+        let status = self.run.wait().map_err(|why| why.to_string())?;
+        println!("\n== beside the tests:\n{}", read(&Self::log())?);
+        if status.success() { Ok(()) } else { Err(format!("{}: {status}", BESIDE.join(" "))) }
+    }
 }
 
 /// The CPU time of all programs that have run, and of those that they ran and waited for (proc(5),

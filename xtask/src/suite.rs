@@ -1,7 +1,7 @@
 //! Runs of `cargo test`: failed and skipped tests, and the time of each program.
 //!
-//! A test that failed runs once more, with its module. If it passes then, the run goes on, and the
-//! report names it: such a test has to be rewritten.
+//! A test that failed runs once more, with its module; a program without names of tests, as a whole.
+//! If it passes then, the run goes on, and the report names it: such a test has to be rewritten.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +27,8 @@ pub(crate) struct Suite {
     skipped: BTreeMap<String, usize>,
     /// Filters that choose what failed in the present run.
     failed: Vec<String>,
-    /// Whether a program of the present run failed without naming a test.
-    is_unnamed: bool,
+    /// Arguments that choose programs of the present run that failed without naming a test.
+    unnamed: Vec<String>,
     /// The tests that ran twice.
     again: Vec<String>,
     targets: Vec<(f64, String)>,
@@ -57,19 +57,28 @@ impl Suite {
         if self.follow(&mut command)? {
             return Ok(());
         }
-        if self.failed.is_empty() || self.is_unnamed {
+        let (filters, programs) = (std::mem::take(&mut self.failed), std::mem::take(&mut self.unnamed));
+        if filters.is_empty() && programs.is_empty() {
             return Err(format!("{} failed, and not by a test", shown(&command)));
         }
-        let filters = std::mem::take(&mut self.failed);
-        println!("once more: {}", filters.join(", "));
         let chosen = arguments.split(" -- ").next().unwrap_or_default();
-        let mut command = cargo(chosen);
-        command.arg("--").args(&filters).envs(settings.iter().copied());
-        self.again.extend(filters);
-        if self.follow(&mut command)? {
-            return Ok(());
+        let mut runs = Vec::new();
+        if !filters.is_empty() {
+            let mut command = cargo(chosen);
+            command.arg("--").args(&filters);
+            runs.push(command);
         }
-        Err(format!("failed twice: {}", std::mem::take(&mut self.failed).join(", ")))
+        // `--test` and its kind choose among the packages that were chosen already.
+        runs.extend(programs.iter().map(|program| cargo(&format!("{chosen} {program}"))));
+        self.again.extend(filters.into_iter().chain(programs));
+        for command in &mut runs {
+            println!("once more: {}", shown(command));
+            if !self.follow(command.envs(settings.iter().copied()))? {
+                let failed = [std::mem::take(&mut self.failed), std::mem::take(&mut self.unnamed)].concat();
+                return Err(format!("failed twice: {}", failed.join(", ")));
+            }
+        }
+        Ok(())
     }
 
     /// Runs the command, prints and reads its output, and returns whether it succeeded.
@@ -122,7 +131,12 @@ impl Suite {
             }
             self.is_named = true;
         } else if line.starts_with("error: test failed") || line.starts_with("error: doctest failed") {
-            self.is_unnamed |= !std::mem::take(&mut self.is_named);
+            // ``error: test failed, to rerun pass `-p dormouse-profile --test storm` ``
+            if !std::mem::take(&mut self.is_named) {
+                let choice = line.split('`').nth(1).unwrap_or_default();
+                let words = choice.split(' ').skip_while(|word| !word.starts_with("--"));
+                self.unnamed.push(words.collect::<Vec<_>>().join(" "));
+            }
         } else if let Some((_, seconds)) = line.split_once("; finished in ") {
             let seconds = seconds.trim_end_matches('s').parse().unwrap_or_default();
             self.targets.push((seconds, self.target.clone()));
@@ -167,7 +181,7 @@ mod tests {
              test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n";
         text.lines().for_each(|line| suite.line(line));
         assert_eq!(suite.failed, ["traps::"]);
-        assert!(!suite.is_unnamed);
+        assert!(suite.unnamed.is_empty());
         let targets = [
             (12.5, "traps (3.21 s of CPU time)".to_owned()),
             (0.01, "dormouse_keys (in its files)".to_owned()),
@@ -177,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_without_names_are_no_tests() {
+    fn programs_without_names_of_tests_are_chosen_as_a_whole() {
         let mut suite = Suite::default();
         let text = "     Running unittests src/lib.rs (target/debug/deps/dormouse_keys-0123456789abcdef)\n\
              test one ... FAILED\n\
@@ -186,6 +200,6 @@ mod tests {
              error: test failed, to rerun pass `-p dormouse-maps --lib`\n";
         text.lines().for_each(|line| suite.line(line));
         assert_eq!(suite.failed, ["one"]);
-        assert!(suite.is_unnamed);
+        assert_eq!(suite.unnamed, ["--lib"]);
     }
 }

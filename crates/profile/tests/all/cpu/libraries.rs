@@ -82,12 +82,12 @@ fn weights(profile: &Profile) -> (u64, u64) {
 }
 
 /// Has a thread call a function for a while; `stack`: as `library_outer` takes it.
-fn call_on(name: &str, function: *const (), arguments: [usize; 4], stack: usize) {
+fn profile_of(function: *const (), arguments: [usize; 4], stack: usize, work: Duration) -> Profile {
     let function = function as usize;
     let calls = move || {
         // It is sampled at once.
         dormouse_sys::thread::current();
-        let end = thread_cpu() + WORK;
+        let end = thread_cpu() + work;
         while thread_cpu() < end {
             // SAFETY: the callers below pass what their functions take.
             unsafe { library_outer(std::ptr::with_exposed_provenance(function), &arguments, stack) };
@@ -95,7 +95,18 @@ fn call_on(name: &str, function: *const (), arguments: [usize; 4], stack: usize)
     };
     let profiling = Profiling::start(&options(1000)).unwrap();
     thread::Builder::new().name("calls".into()).spawn(calls).unwrap().join().unwrap();
-    let profile = profiling.read();
+    profiling.read()
+}
+
+/// Asserts that samples of the function have their callers, as soon as its rules are learned: how
+/// long that takes depends on what else runs.
+fn call_on(name: &str, function: *const (), arguments: [usize; 4], stack: usize) {
+    let is_learned = || {
+        let (all, right) = weights(&profile_of(function, arguments, stack, WORK / 4));
+        right * 2 > all
+    };
+    assert!((0..100).any(|_| is_learned()), "{name}: callers were never found");
+    let profile = profile_of(function, arguments, stack, WORK);
     let ((all, right), coverage) = (weights(&profile), &profile.coverage);
     assert!(all > WORK.as_nanos() as u64 / 2, "{name}: {all} {coverage:?}");
     assert!(right * 100 > all * 95, "{name}: {right} of {all} have their callers: {coverage:?}");
