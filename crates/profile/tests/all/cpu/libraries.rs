@@ -1,11 +1,11 @@
 //! Callers of functions of the C library, which keep no frame pointers.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
 
 use dormouse_profile::{Profile, Profiling};
-use dormouse_testkit::{in_child, skip, thread_cpu};
+use dormouse_testkit::{StopOnDrop, eventually, in_child, skip};
 
 use super::hogs::{Function, options};
 
@@ -60,11 +60,12 @@ unsafe extern "C" {
     fn library_caller_end();
 }
 
-const WORK: Duration = Duration::from_millis(400);
+/// Of one thread: few are of its first and last steps, even if one stands for much time.
+const SAMPLES: u64 = 200;
 
-/// The weight of the thread that calls the function: all of it, and that of the stacks with both
-/// callers, one right after the other.
-fn weights(profile: &Profile) -> (u64, u64) {
+/// The samples of the thread that calls the function: all, and those with both callers, one right
+/// after the other.
+fn samples(profile: &Profile) -> (u64, u64) {
     let outer = library_outer as *const () as u64..library_outer_end as *const () as u64;
     let caller: Function = outer.end..library_caller_end as *const () as u64;
     let has =
@@ -73,45 +74,41 @@ fn weights(profile: &Profile) -> (u64, u64) {
     for row in &profile.samples {
         if profile.threads[row.thread as usize].name == "calls" {
             let stack: Vec<_> = profile.stack(row.stack).collect();
-            all += row.values[1];
+            all += row.values[0];
             let has_both = (0..stack.len()).any(|at| has(&stack, &caller, at) && has(&stack, &outer, at + 1));
-            right += row.values[1] * u64::from(has_both);
+            right += row.values[0] * u64::from(has_both);
         }
     }
     (all, right)
 }
 
-/// Has a thread call a function for a while; `stack`: as `library_outer` takes it.
-fn profile_of(function: *const (), arguments: [usize; 4], stack: usize, work: Duration) -> Profile {
+/// Has a thread call a function until enough is sampled; `stack`: as `library_outer` takes it.
+fn call_on(name: &str, function: *const (), arguments: [usize; 4], stack: usize) {
     let function = function as usize;
-    let calls = move || {
+    let is_over = AtomicBool::new(false);
+    let calls = || {
         // It is sampled at once.
         dormouse_sys::thread::current();
-        let end = thread_cpu() + work;
-        while thread_cpu() < end {
+        while !is_over.load(Relaxed) {
             // SAFETY: the callers below pass what their functions take.
             unsafe { library_outer(std::ptr::with_exposed_provenance(function), &arguments, stack) };
         }
     };
-    let profiling = Profiling::start(&options(1000)).unwrap();
-    thread::Builder::new().name("calls".into()).spawn(calls).unwrap().join().unwrap();
-    profiling.read()
-}
-
-/// Asserts that samples of the function have their callers, as soon as its rules are learned: how
-/// long that takes depends on what else runs.
-fn call_on(name: &str, function: *const (), arguments: [usize; 4], stack: usize) {
-    let is_learned = || {
-        let (all, right) = weights(&profile_of(function, arguments, stack, WORK / 4));
-        right * 2 > all
-    };
-    assert!((0..100).any(|_| is_learned()), "{name}: callers were never found");
-    let profile = profile_of(function, arguments, stack, WORK);
-    let ((all, right), coverage) = (weights(&profile), &profile.coverage);
-    assert!(all > WORK.as_nanos() as u64 / 2, "{name}: {all} {coverage:?}");
-    assert!(right * 100 > all * 95, "{name}: {right} of {all} have their callers: {coverage:?}");
-    assert!(coverage.in_library * 20 <= coverage.samples, "{name}: {coverage:?}");
-    assert!(stack != 0 || coverage.ended * 10 >= coverage.samples * 9, "{name}: {coverage:?}");
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&is_over);
+        thread::Builder::new().name("calls".into()).spawn_scoped(scope, calls).unwrap();
+        // How long the function's rules take to be learned depends on what else runs.
+        let learning = Profiling::start(&options(1000)).unwrap();
+        eventually(|| samples(&learning.read()).1 > 0);
+        drop(learning);
+        let profiling = Profiling::start(&options(1000)).unwrap();
+        eventually(|| samples(&profiling.read()).0 >= SAMPLES);
+        let profile = profiling.read();
+        let ((all, right), coverage) = (samples(&profile), &profile.coverage);
+        assert!(right * 100 > all * 95, "{name}: {right} of {all} have their callers: {coverage:?}");
+        assert!(coverage.in_library * 20 <= coverage.samples, "{name}: {coverage:?}");
+        assert!(stack != 0 || coverage.ended * 10 >= coverage.samples * 9, "{name}: {coverage:?}");
+    });
 }
 
 /// Whether the C library is an object of its own.
