@@ -135,6 +135,16 @@ pub(crate) fn fuzz(suite: &mut Suite) -> Result {
     discard_tests()
 }
 
+/// Models of what threads do to one another, in every order.
+pub(crate) fn models(suite: &mut Suite) -> Result {
+    let folder = target().join("models");
+    let crates = ["events", "keys", "locks", "maps", "sys", "waits"];
+    let packages: String = crates.iter().map(|name| format!("--package dormouse-{name} ")).collect();
+    let chosen = format!("--release {packages}--target-dir {}", folder.display());
+    suite.run(&chosen, "--lib -- interleavings", &[("RUSTFLAGS", "--cfg loom")])?;
+    discard(&[folder])
+}
+
 pub(crate) fn tests(suite: &mut Suite) -> Result {
     let settings: &[_] = if suite.is_long { &[("DORMOUSE_CI", "long")] } else { &[] };
     suite.run("--workspace", "", settings)?;

@@ -9,9 +9,10 @@ use crate::suite::Suite;
 
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Crates whose unit tests Miri runs, as far as it can.
-const MIRI: [&str; 9] = ["statistics", "encode", "unwind", "maps", "clock", "sys", "events", "waits", "keys"];
+const MIRI: [&str; 10] =
+    ["statistics", "encode", "unwind", "maps", "clock", "sys", "events", "waits", "locks", "keys"];
 /// Crates whose unit tests run under the sanitizers.
-const SANITIZED: [&str; 5] = ["sys", "waits", "events", "keys", "profile"];
+const SANITIZED: [&str; 6] = ["sys", "waits", "locks", "events", "keys", "profile"];
 /// The longest time for one test under Miri.
 const MIRI_SECONDS: u32 = 300;
 

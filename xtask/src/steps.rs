@@ -12,7 +12,7 @@ type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
 /// first.
-const STEPS: [(&str, bool, Step); 20] = [
+const STEPS: [(&str, bool, Step); 21] = [
     ("install", false, |_| install::all()),
     ("fleet", true, |_| crate::fleet::build()),
     ("format", false, |_| checks::format()),
@@ -29,6 +29,7 @@ const STEPS: [(&str, bool, Step); 20] = [
     ("flags", false, checks::flags),
     ("fuzz", false, checks::fuzz),
     ("tests", false, checks::tests),
+    ("models", true, checks::models),
     ("miri", true, nightly::miri),
     ("sanitizers", true, nightly::sanitizers),
     ("packages", true, |_| release::packages()),
