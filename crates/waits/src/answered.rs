@@ -18,12 +18,16 @@
 
 use std::sync::atomic::Ordering;
 
+use dormouse_clock::stamp;
+use dormouse_keys::unlikely;
+
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
 use crate::response::{ANSWERED, Frames, Head, OPEN, STREAM, UNSURE};
-use crate::rows::{Account, Shelf, row_of};
+use crate::rows::{self, Account, Shelf, row_of};
 use crate::slot::Slot;
 use crate::slow;
+use crate::waiting::{WAITS, run_begun};
 
 /// The last poll of the slot's task has made the head of its response.
 pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
@@ -59,6 +63,31 @@ pub(crate) fn frames(slot: &Slot, shelf: &Shelf, account: Account, of: Frames) {
             account.counts.count(Time::Gap, now.saturating_sub(before), slot.task.load(Ordering::Relaxed));
         }
         shelf.streams[row_of(slot.group.load(Ordering::Relaxed))].count(of);
+    }
+}
+
+/// Counts frames of a stream of `group` that `task` makes now, in the midst of a poll. `last` is
+/// when those before were made, as a stamp, or 0; it becomes now. Without effect while times are
+/// not taken.
+#[inline]
+pub fn count_frames(task: u64, group: u32, of: Frames, last: &mut u64) {
+    if unlikely!(WAITS) {
+        count_frames_now(task, group, of, last);
+    }
+}
+
+#[inline(never)]
+fn count_frames_now(task: u64, group: u32, of: Frames, last: &mut u64) {
+    if let Some(shelf) = rows::own()
+        && let Some(account) = shelf.account(group)
+    {
+        let now = stamp();
+        let before = std::mem::replace(last, now);
+        // Else frames may have been made in between while times were not taken.
+        if before >= run_begun() {
+            account.counts.count(Time::Gap, now.saturating_sub(before), task);
+        }
+        shelf.streams[row_of(group)].count(of);
     }
 }
 

@@ -28,7 +28,7 @@
 //! | [`places`] | the stacks at which leaves take wakers |
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
-//! | `answered` | the times of a response: of its head, its frames, its end |
+//! | [`count_frames`] | the times of a response: of its head, its frames, its end |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
 //! | [`PartWaits`] | a part of a task that a collection polls |
@@ -86,6 +86,7 @@ mod wait;
 mod waiting;
 mod waker;
 
+pub use answered::count_frames;
 pub use arrival::{Arrival, QueueTimes};
 pub use cancelled::{Cancellation, CancelledFor, Waited};
 pub use cpu::CpuTaking;

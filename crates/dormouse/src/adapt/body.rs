@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use dormouse_waits::Head;
 use pin_project_lite::pin_project;
 
+use super::first_message::{FirstMessage, PREFIX, SentFrames};
 use super::responded::responded;
 use crate::core::ends::Ending;
 use crate::core::task::Task;
@@ -119,32 +120,6 @@ fn head_of_type(content_type: &[u8]) -> Head {
     if is_grpc { Head::Unsure } else { Head::Answer }
 }
 
-/// The first message of a response of gRPC. A second one makes the response a stream.
-#[derive(Debug, Default)]
-struct FirstMessage {
-    frames: u64,
-    sent: u64,
-    /// Where the first message ends. 0: it has not begun.
-    ends: u64,
-}
-
-/// Bytes before a message of gRPC: whether it is compressed, and its length.
-pub(super) const PREFIX: usize = 5;
-
-impl FirstMessage {
-    /// Takes the next frame of the body. Whether a second message has begun.
-    fn is_over(&mut self, bytes: u64, prefix: Option<[u8; PREFIX]>) -> bool {
-        if self.sent == 0 && bytes > 0 {
-            // A frame that begins with less is none that servers send.
-            self.ends = prefix
-                .map_or(u64::MAX, |[_, length @ ..]| PREFIX as u64 + u64::from(u32::from_be_bytes(length)));
-        }
-        self.frames += 1;
-        self.sent += bytes;
-        self.sent > self.ends
-    }
-}
-
 /// The meaning of a frame of a body for the request.
 pub(super) enum Sent {
     /// The number of bytes, and the first five of them.
@@ -197,6 +172,9 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             let Some(task) = this.task else { return };
+            if let Some(sent) = this.unsure.as_mut().and_then(FirstMessage::end) {
+                task.was_stream(sent.frames, sent.bytes);
+            }
             // Some servers ask no further for a body whose length they have sent.
             if *this.left != NO_BODY && *this.is_taken.get_mut() {
                 task.drop_future(this.body);
@@ -266,18 +244,18 @@ impl<B> GroupBody<B> {
         match &frame {
             Poll::Ready(Some(Ok(frame))) => match sent(frame) {
                 Sent::Bytes(n, prefix) => {
-                    let (mut frames, mut bytes) = (1, n as u64);
+                    let mut sent = SentFrames { frames: 1, bytes: n as u64 };
                     if *this.left != UNKNOWN_LENGTH {
-                        *this.left = this.left.saturating_sub(bytes);
+                        *this.left = this.left.saturating_sub(sent.bytes);
                     }
                     if let Some(first) = this.unsure
-                        && first.is_over(bytes, prefix)
+                        && let Some(all) = first.next(sent.bytes, prefix)
                     {
-                        (frames, bytes) = (first.frames, first.sent);
+                        sent = all;
                         *this.unsure = None;
                         task.lives_long();
                     }
-                    task.frames(frames, bytes);
+                    task.frames(sent.frames, sent.bytes);
                 }
                 Sent::Trailers(ending) => {
                     *this.left = NO_BODY;
@@ -287,12 +265,20 @@ impl<B> GroupBody<B> {
                 }
             },
             Poll::Ready(Some(Err(_))) => task.ends(Ending::Error),
-            Poll::Ready(None) | Poll::Pending => {}
+            Poll::Ready(None) => {}
+            Poll::Pending => {
+                if let Some(first) = this.unsure {
+                    first.is_silent();
+                }
+            }
         }
         if this.body.is_none() {
             // The body has ended before its length: the server cuts the connection.
             if *this.left != NO_BODY && *this.left != UNKNOWN_LENGTH {
                 task.ends(Ending::Error);
+            }
+            if let Some(sent) = this.unsure.as_mut().and_then(FirstMessage::end) {
+                task.was_stream(sent.frames, sent.bytes);
             }
             *this.task = None;
         }

@@ -35,6 +35,7 @@ use dormouse_sys::receive::{Received, receive, want_times};
 use dormouse_waits::{Around, Arrival, are_times_taken, around};
 
 use super::responded::Unwritten;
+use super::web_socket::SentMessages;
 use crate::core::arrival::note;
 use crate::core::group::Group;
 use crate::core::task::Task;
@@ -64,6 +65,7 @@ pub struct ServedStream<I> {
     task: Option<Task>,
     receipt: Receipt,
     unwritten: Unwritten,
+    messages: SentMessages,
 }
 
 /// A stream whose reads, writes and close are a task of `group`: for servers that spawn the tasks
@@ -178,7 +180,13 @@ fn clocks() -> (u64, u64) {
 
 impl<I> ServedStream<I> {
     fn new(io: I, task: Option<Task>) -> Self {
-        Self { io: Some(io), task, receipt: Receipt::default(), unwritten: Unwritten::Nothing }
+        Self {
+            io: Some(io),
+            task,
+            receipt: Receipt::default(),
+            unwritten: Unwritten::Nothing,
+            messages: SentMessages::Unknown,
+        }
     }
 
     /// The stream itself.
@@ -198,6 +206,7 @@ impl<I: Unpin> ServedStream<I> {
             note(self.receipt.arrival);
         }
         self.unwritten.follow();
+        self.messages.follow();
         let Self { io, task, unwritten, .. } = self;
         // The stream's own task is polled in either case: its waker is the one that the socket has.
         charged(io.as_mut(), task.as_mut(), cx, |io, cx| unwritten.charge(|| f(Pin::new(io), cx)))
@@ -249,7 +258,11 @@ impl<I: AsyncRead + Unpin + 'static> AsyncRead for ServedStream<I> {
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for ServedStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.written(cx, |io, cx| io.poll_write(cx, bytes))
+        let written = self.written(cx, |io, cx| io.poll_write(cx, bytes));
+        if let Poll::Ready(Ok(n)) = written {
+            self.messages.written(&[IoSlice::new(bytes)], n);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -269,7 +282,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for ServedStream<I> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.written(cx, |io, cx| io.poll_write_vectored(cx, slices))
+        let written = self.written(cx, |io, cx| io.poll_write_vectored(cx, slices));
+        if let Poll::Ready(Ok(n)) = written {
+            self.messages.written(slices, n);
+        }
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

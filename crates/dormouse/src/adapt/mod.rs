@@ -19,6 +19,8 @@ mod body;
 mod cloned;
 #[cfg(feature = "tokio")]
 mod connection;
+#[cfg(any(feature = "actix", feature = "tower"))]
+mod first_message;
 #[cfg(feature = "tokio")]
 pub mod fs;
 #[cfg(any(feature = "actix", feature = "tower"))]
@@ -60,3 +62,5 @@ pub mod tokio;
 mod tonic;
 #[cfg(feature = "tower")]
 pub mod tower;
+#[cfg(feature = "tokio")]
+mod web_socket;

@@ -28,12 +28,18 @@ impl LongSince {
         Self::at(clock::monotonic_ns() / 1_000_000_000)
     }
 
-    fn at(seconds: u64) -> Self {
+    pub(crate) fn at(seconds: u64) -> Self {
         Self(NonZeroU32::MIN.saturating_add(u32::try_from(seconds).unwrap_or(u32::MAX)))
     }
 
     fn seconds(self) -> u64 {
         self.0.get().into()
+    }
+
+    /// Whether the clock has shown `seconds` more by `now`: they have passed, except for up to one.
+    #[cfg(any(feature = "actix", feature = "tower"))]
+    pub(crate) fn is_seconds_before(self, seconds: u64, now: Self) -> bool {
+        now.seconds() >= self.seconds() + seconds
     }
 
     /// The word of one such task.

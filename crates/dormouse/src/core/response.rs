@@ -1,7 +1,7 @@
 //! The head and the frames of a response, as an adapter sees them: a request is answered with its
 //! head, or turns out to live for long.
 
-use dormouse_waits::{Frames, Head};
+use dormouse_waits::{Frames, Head, count_frames};
 
 use crate::core::ends::{Ending, outcome_of};
 use crate::core::long_lived::Said;
@@ -44,6 +44,17 @@ impl Task {
     pub(crate) fn frames(&mut self, frames: u64, bytes: u64) {
         if Origin::of(self.id()) != Origin::Part {
             self.waits.frames(Frames { frames, bytes, is_stream: self.long.is_some() });
+        }
+    }
+
+    /// The request was none: its response, of which `frames` were sent, turns out to be a stream
+    /// where it ends.
+    #[cold]
+    pub(crate) fn was_stream(&mut self, frames: u64, bytes: u64) {
+        self.lives_long();
+        if self.long.is_some() && frames > 0 {
+            let of = Frames { frames, bytes, is_stream: true };
+            count_frames(self.id(), self.group.id(), of, &mut 0);
         }
     }
 }

@@ -7,7 +7,9 @@ use std::future::ready;
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
@@ -282,6 +284,67 @@ fn a_second_message_makes_a_stream() {
         assert_eq!((read.finished, read.alive), (1, 0), "{name}");
         assert_eq!(waits.streams.frames, if is_stream { sent } else { 0 }, "{name}");
     }
+}
+
+/// A body of one message, which has nothing to send behind it until `goes_on` is set.
+struct Paused {
+    goes_on: Arc<AtomicBool>,
+    sent: usize,
+}
+
+impl HttpBody for Paused {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.sent += 1;
+        match self.sent {
+            1 => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x02hi"))))),
+            _ if self.goes_on.load(Ordering::Relaxed) => Poll::Ready(None),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+#[test]
+fn a_silent_body_makes_a_stream() {
+    let _waiting = Waiting::start().unwrap();
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let begin = |group: &'static str| {
+        let paused = Paused { goes_on: goes_on.clone(), sent: 0 };
+        let mut response = Response::new(Body::new(paused));
+        response.headers_mut().insert(CONTENT_TYPE, "application/grpc".parse().unwrap());
+        let layer = GroupLayer::new(move |_: &Request| group.into());
+        let mut response = Some(response);
+        let answer = move |_: Request| ready(Ok::<_, Infallible>(response.take().expect("one request")));
+        let service = layer.layer(service_fn(answer));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let response = runtime.block_on(service.oneshot(Request::new(Body::empty()))).unwrap();
+        let mut body = Box::pin(response.into_body());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(body.as_mut().poll_frame(&mut context).is_ready());
+        assert!(body.as_mut().poll_frame(&mut context).is_pending());
+        body
+    };
+    drop(begin("a client that goes"));
+    let (left, mut ended) = (begin("a silent stream that is left"), begin("a silent stream that ends"));
+    // The silence itself is what is tested.
+    std::thread::sleep(Duration::from_secs(2));
+    drop(left);
+    goes_on.store(true, Ordering::Relaxed);
+    let end = ended.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(end, Poll::Ready(None)));
+    for name in ["a silent stream that is left", "a silent stream that ends"] {
+        let (read, waits) = (Group::new(name).read(), Group::new(name).read_waits());
+        assert_eq!((read.requests, read.finished, read.long_lived), (0, 1, 0), "{name}");
+        assert_eq!((counts(&waits), waits.streams.frames, waits.streams.bytes), ([0; 3], 1, 7), "{name}");
+    }
+    let group = Group::new("a client that goes");
+    let (read, waits) = (group.read(), group.read_waits());
+    assert_eq!((read.outcomes.cancelled, counts(&waits), waits.streams.frames), (1, [1, 0, 0], 0));
 }
 
 #[test]

@@ -4,14 +4,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Buf;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 
 use super::super::body::{
     GroupBody, NO_BODY, Sending, Sent, ServerResponse, UNKNOWN_LENGTH, ending_of, has_no_body, head_of,
 };
 use crate::core::ends::Ending;
+use crate::core::group::Group;
 use crate::core::task::Task;
 
 /// The header, or the trailer, with gRPC's status.
@@ -31,6 +32,9 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
                 let left = if sending == Sending::Nothing { NO_BODY } else { length(&response) };
                 if let Some(task) = &mut task {
                     task.ends(ending(&response, left));
+                    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                        upgrade(task.group(), response.headers());
+                    }
                 }
                 let content_type = || response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
                 let head = head_of(response.status().as_u16(), left, content_type);
@@ -44,6 +48,17 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
             }
         }
     }
+}
+
+/// The response of `group` makes another protocol of the connection.
+#[cold]
+fn upgrade(group: Group, headers: &HeaderMap) {
+    #[cfg(feature = "tokio")]
+    if headers.get(UPGRADE).is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+        super::super::web_socket::upgrades(group);
+    }
+    #[cfg(not(feature = "tokio"))]
+    let _ = (group, headers, UPGRADE);
 }
 
 /// How the server sends the body of the response to this request.

@@ -86,7 +86,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             name: "dormouse.stream.frames",
             unit: Things("{frame}"),
             kind: Counter,
-            help: "Frames of streams: of server-sent events, and of gRPC.",
+            help: "Frames of streams: of server-sent events, of gRPC, and messages that WebSockets sent.",
         })),
         ..time("stream_frames", |waits| streams(waits, |of| of.frames))
     },
