@@ -15,7 +15,7 @@ mod supply;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::process::{Result, cargo, run, target};
+use crate::process::{Result, cargo, program, run, target};
 
 const HELP: &str = "\
 cargo xtask ci [STEP…]        all checks, or these steps alone: half an hour on two cores
@@ -51,13 +51,11 @@ fn command(arguments: &[String]) -> Result {
     match name {
         "ci" | "long" => steps::run(name == "long", rest),
         "schema" => {
-            for test in [
-                "test --package dormouse-protocol --tests the_schema_is_the_committed_one",
-                "test --package dormouse-cli --bin dormouse the_schema_of_documents_is_the_committed_one",
-            ] {
-                run(cargo(test).env("DORMOUSE_BLESS", "1"))?;
-            }
-            Ok(())
+            // As `cargo test --workspace` builds them, with the same features and settings, so that
+            // nothing is built twice.
+            let tests = "cargo test --workspace --test schema --bin dormouse -- \
+                         the_schema_is_the_committed_one the_schema_of_documents_is_the_committed_one";
+            run(program(tests).env("DORMOUSE_BLESS", "1"))
         }
         "bench" => {
             run(&mut cargo("build --release --locked"))?;
