@@ -8,7 +8,8 @@ use std::panic::Location;
 use std::sync::{self, LockResult, PoisonError, WaitTimeoutResult};
 use std::time::Duration;
 
-use crate::mutex::{MutexGuard, map};
+use crate::face::map;
+use crate::mutex::MutexGuard;
 
 /// `std::sync::Condvar` for a [`Mutex`](crate::Mutex) of this crate.
 #[derive(Debug, Default)]
@@ -30,9 +31,9 @@ impl Condvar {
     /// If a thread panicked with the lock. The guard is in the error.
     #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
-        let (mutex, inner) = guard.leave();
+        let (inner, mutex) = guard.leave();
         let site = Location::caller();
-        map(self.0.wait(inner), |inner| MutexGuard::again(mutex, inner, site))
+        map(self.0.wait(inner), |inner| mutex.again(inner, site))
     }
 
     /// Waits as long as the condition is true.
@@ -63,9 +64,9 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         at_most: Duration,
     ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
-        let (mutex, inner) = guard.leave();
+        let (inner, mutex) = guard.leave();
         let site = Location::caller();
-        let again = |(inner, over)| (MutexGuard::again(mutex, inner, site), over);
+        let again = |(inner, over)| (mutex.again(inner, site), over);
         match self.0.wait_timeout(inner, at_most) {
             Ok(woken) => Ok(again(woken)),
             Err(poisoned) => Err(PoisonError::new(again(poisoned.into_inner()))),

@@ -25,6 +25,31 @@ pub enum LockKind {
     AsyncPermit = 8,
 }
 
+/// The type of a lock, with its value's.
+#[derive(Debug)]
+pub(crate) struct LockType {
+    pub(crate) kind: LockKind,
+    /// The name of the value's type; empty if it is not known.
+    pub(crate) name: fn() -> &'static str,
+}
+
+impl LockType {
+    /// The type of locks whose values are not known.
+    #[inline]
+    pub(crate) fn unnamed(kind: LockKind) -> &'static Self {
+        static UNNAMED: [LockType; LockKind::ALL.len()] = {
+            let mut all = [const { LockType { kind: LockKind::Mutex, name: || "" } }; LockKind::ALL.len()];
+            let mut at = 0;
+            while at < all.len() {
+                all[at].kind = LockKind::ALL[at];
+                at += 1;
+            }
+            all
+        };
+        &UNNAMED[kind as usize]
+    }
+}
+
 impl LockKind {
     const ALL: [Self; 9] = [
         Self::Mutex,
@@ -52,6 +77,12 @@ impl LockKind {
     #[inline]
     pub(crate) fn is_of_one(self) -> bool {
         matches!(self, Self::Mutex | Self::Once | Self::AsyncMutex)
+    }
+
+    /// Whether its guard stays on the thread that took it.
+    #[inline]
+    pub(crate) fn is_of_thread(self) -> bool {
+        !self.is_awaited() && !self.is_permit()
     }
 
     /// Whether tasks await it; else threads are blocked.

@@ -13,12 +13,15 @@
 //! |---|---|
 //! | `primitive` | atomics, or loom's |
 //! | [`LockKind`] | a mutex, a reader, a writer, a permit, a once |
+//! | `cell` | a place for a holder, or for a wait |
 //! | `table` | holders and those who wait, by address |
+//! | `hand` | the locks that each thread holds itself |
 //! | `row`, `rows` | what each thread has added up, by line and group |
 //! | `run` | the key, and the runs in which locks are noted |
 //! | `note` | the notes of a thread |
 //! | [`LockTimes`] | locks are noted as long as one lives |
 //! | [`read_locks`], [`lock_holders`], [`lock_waiters`], [`lock_cycles`] | what readers find |
+//! | [`LockGuard`] | what the faces like std's and tokio's share |
 //! | [`Mutex`], [`RwLock`], [`Condvar`], [`Once`], [`Semaphore`] | faces like std's |
 //! | [`parking_lot`], [`tokio`] | faces like theirs |
 //!
@@ -31,7 +34,10 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
 
+mod cell;
 mod condvar;
+mod face;
+mod hand;
 mod kind;
 mod mutex;
 mod note;
@@ -51,6 +57,7 @@ mod times;
 pub mod tokio;
 
 pub use condvar::Condvar;
+pub use face::LockGuard;
 pub use kind::LockKind;
 pub use mutex::{Mutex, MutexGuard};
 pub use once::Once;

@@ -2,13 +2,13 @@
 
 use std::any::type_name;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::ptr;
-use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
+use std::sync::{self, LockResult, TryLockResult};
 
-use crate::kind::LockKind;
-use crate::note::{Held, Lock, Taker, take, take_free};
+use crate::face::{LockGuard, noted, tried, unnoted};
+use crate::kind::{LockKind, LockType};
+use crate::note::{Held, Lock, Taker};
 use crate::run::are_noted;
 
 /// `std::sync::Mutex` that shows its holder.
@@ -29,39 +29,7 @@ pub struct Mutex<T: ?Sized> {
 const _: () = assert!(size_of::<Mutex<u64>>() == size_of::<sync::Mutex<u64>>());
 
 /// The lock is free again when it is dropped.
-#[must_use = "the mutex is free again when the guard is dropped"]
-pub struct MutexGuard<'a, T: ?Sized> {
-    // In this order: the holder is removed before the lock is free.
-    held: Held,
-    inner: sync::MutexGuard<'a, T>,
-    pub(crate) mutex: &'a Mutex<T>,
-}
-
-/// The result of a lock, with another guard.
-pub(crate) fn map<G, H>(result: LockResult<G>, guard: impl FnOnce(G) -> H) -> LockResult<H> {
-    match result {
-        Ok(inner) => Ok(guard(inner)),
-        Err(poisoned) => Err(PoisonError::new(guard(poisoned.into_inner()))),
-    }
-}
-
-/// The result of an attempt; `None`: the lock is not free.
-pub(crate) fn attempted<G>(result: TryLockResult<G>) -> Option<LockResult<G>> {
-    match result {
-        Ok(inner) => Some(Ok(inner)),
-        Err(TryLockError::Poisoned(poisoned)) => Some(Err(poisoned)),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-/// The other way round.
-pub(crate) fn attempt_result<G>(result: Option<LockResult<G>>) -> TryLockResult<G> {
-    match result {
-        Some(Ok(guard)) => Ok(guard),
-        Some(Err(poisoned)) => Err(TryLockError::Poisoned(poisoned)),
-        None => Err(TryLockError::WouldBlock),
-    }
-}
+pub type MutexGuard<'a, T> = LockGuard<sync::MutexGuard<'a, T>, &'a Mutex<T>>;
 
 impl<T> Mutex<T> {
     /// A free mutex.
@@ -82,12 +50,8 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn lock_of(&self) -> Lock {
-        Lock { address: ptr::from_ref(self).addr(), kind: LockKind::Mutex, name: type_name::<T>() }
-    }
-
-    #[inline]
-    fn guard<'a>(&'a self, inner: sync::MutexGuard<'a, T>, held: Held) -> MutexGuard<'a, T> {
-        MutexGuard { held, inner, mutex: self }
+        let of = const { &LockType { kind: LockKind::Mutex, name: type_name::<T> } };
+        Lock { address: ptr::from_ref(self).addr(), of }
     }
 
     /// Takes the lock, and waits for it if it is not free.
@@ -101,17 +65,12 @@ impl<T: ?Sized> Mutex<T> {
         if are_noted() {
             return self.lock_noted(Location::caller());
         }
-        map(self.inner.lock(), |inner| self.guard(inner, Held::NONE))
+        unnoted(self.inner.lock(), self)
     }
 
     #[cold]
     fn lock_noted(&self, site: &'static Location<'static>) -> LockResult<MutexGuard<'_, T>> {
-        let attempt = || attempted(self.inner.try_lock());
-        match take(self.lock_of(), site, attempt, || Some(self.inner.lock()), false) {
-            Some((result, held)) => map(result, |inner| self.guard(inner, held)),
-            // It waits until it has the lock.
-            None => unreachable!("a wait without an end by time was given up"),
-        }
+        noted(self.lock_of(), site, || self.inner.try_lock(), || self.inner.lock(), self)
     }
 
     /// Takes the lock if it is free.
@@ -122,8 +81,7 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        let taken = take_free(self.lock_of(), Location::caller(), || attempted(self.inner.try_lock()));
-        attempt_result(taken.map(|(result, held)| map(result, |inner| self.guard(inner, held))))
+        tried(self.lock_of(), Location::caller(), || self.inner.try_lock(), self)
     }
 
     /// Whether a thread has panicked with the lock.
@@ -144,24 +102,16 @@ impl<T: ?Sized> Mutex<T> {
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.inner.get_mut()
     }
-}
 
-impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// Leaves the table, and returns std's guard: for a wait that frees the lock, and takes it
-    /// again.
-    pub(crate) fn leave(self) -> (&'a Mutex<T>, sync::MutexGuard<'a, T>) {
-        drop(self.held);
-        (self.mutex, self.inner)
-    }
-
-    /// The thread has the lock again.
-    pub(crate) fn again(
-        mutex: &'a Mutex<T>,
+    /// The thread has the lock again, after a wait that freed it.
+    pub(crate) fn again<'a>(
+        &'a self,
         inner: sync::MutexGuard<'a, T>,
         site: &'static Location<'static>,
-    ) -> Self {
-        let taker = if are_noted() { Taker::begin(mutex.lock_of(), site) } else { None };
-        mutex.guard(inner, taker.map_or(Held::NONE, Taker::taken))
+    ) -> MutexGuard<'a, T> {
+        let lock = self.lock_of();
+        let taker = if are_noted() { Taker::begin(lock, site) } else { None };
+        LockGuard::new(inner, taker.map_or(Held::NONE, |taker| taker.taken(lock)), self)
     }
 }
 
@@ -174,33 +124,5 @@ impl<T> From<T> for Mutex<T> {
 impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
-    }
-}
-
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Display> fmt::Display for MutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
     }
 }

@@ -1,15 +1,16 @@
 //! The notes of a thread that takes, waits for, and leaves a lock.
 //!
-//! 1. It *begins*: it finds its row, and marks on its shelf which lock it touches.
+//! 1. It *begins*: it finds its row, and marks in its hand which lock it touches.
 //! 2. It tries the lock. If that is free, the thread is its holder (4).
 //! 3. Otherwise it looks up the holder, notes that it waits, and waits.
 //! 4. It notes itself as the holder, and counts the acquisition. A wait ends after that.
-//! 5. It *leaves*: it marks the lock again, removes itself, and then frees the lock.
+//! 5. It *leaves*: it removes itself, so that only the mark stays, and then frees the lock.
 //!
-//! So the holder of a lock is in the table, or was never noted, or is at this moment between lock
-//! and table. The third is short, and a thread that waits looks a few times. It says that a lock
-//! was held *before* anybody looked only where that is certain: no other thread has touched the
-//! lock last of all, none waits for it, and there was room for every holder.
+//! A holder is noted in the hand of its thread if its guard stays there and the hand has room, else
+//! in the table of holders. So the holder of a lock is there, or was never noted, or is at this
+//! moment between the lock and its note. The third is short, and a thread that waits looks a few
+//! times. It says that a lock was held *before* anybody looked only where that is certain: no other
+//! thread has touched the lock last of all, none waits for it, and there was room for every holder.
 
 use std::hint::spin_loop;
 use std::panic::Location;
@@ -17,11 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_clock::stamp;
 
+use crate::cell::{Cell, Entry, Token};
+use crate::hand::{self, mark};
+#[cfg(feature = "parking-lot")]
 use crate::kind::LockKind;
+use crate::kind::LockType;
 use crate::row::{Blame, LockHolder, Row};
-use crate::rows::{self, Here, have_others_touched, row};
-use crate::run::{Run, are_noted, run};
-use crate::table::{Entry, Token};
+use crate::rows::{self, Here, row};
+use crate::run::{are_all_timed, are_noted, run};
 
 pub(crate) use tables::{HOLDERS, WAITERS};
 
@@ -30,7 +34,7 @@ pub(crate) use tables::{HOLDERS, WAITERS};
 mod tables {
     use crate::table::Table;
 
-    /// Room for 8,192 locks that are held.
+    /// Room for 8,192 locks that are held and are in no hand.
     pub(crate) static HOLDERS: Table<1024> = Table::new();
     /// Room for 2,048 threads and tasks that wait.
     pub(crate) static WAITERS: Table<256> = Table::new();
@@ -53,6 +57,10 @@ const SAMPLED: u64 = 16;
 const LOOKS: usize = 32;
 /// In `Entry::flags`: a wait that ends by time.
 const TIMED: u32 = 1 << 8;
+/// In `Token::place`, of a holder: it is in the table, else in a hand.
+const IN_TABLE: u32 = 1 << 31;
+
+const _: () = assert!(hand::PLACES < IN_TABLE);
 
 static LOST_HOLDERS: AtomicU64 = AtomicU64::new(0);
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
@@ -63,9 +71,7 @@ static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lock {
     pub(crate) address: usize,
-    pub(crate) kind: LockKind,
-    /// The type of its value; empty if it is not known.
-    pub(crate) name: &'static str,
+    pub(crate) of: &'static LockType,
 }
 
 /// How often there was no room for a holder, and for a row.
@@ -80,11 +86,18 @@ pub(crate) fn begin_run() {
 
 /// In a forked child.
 pub(crate) fn forget() {
+    hand::forget();
     HOLDERS.clear();
     WAITERS.clear();
     rows::forget();
     LOST_HOLDERS.store(0, Ordering::Relaxed);
     LOST_ROWS.store(0, Ordering::Relaxed);
+}
+
+/// The present holders of a lock, with their numbers. `is_of_one`: it never has several.
+pub(crate) fn present(address: usize, is_of_one: bool, run: u32) -> impl Iterator<Item = (u64, Entry)> {
+    let in_table = HOLDERS.find(address, is_of_one).filter(move |(_, entry)| entry.run == run);
+    hand::find(address, run).chain(in_table)
 }
 
 impl Entry {
@@ -94,90 +107,114 @@ impl Entry {
     }
 }
 
-/// The place in which a thread's last lock is remembered, for this run.
-#[inline]
-fn mark(address: usize, run: u32) -> usize {
-    address ^ (run as usize).rotate_right(16)
-}
-
-/// A thread that is about to take a lock.
+/// A thread that is about to take a lock: two words, which are passed in registers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taker {
-    here: Here,
-    lock: Lock,
     row: &'static Row,
-    task: u64,
-    run: Run,
+    /// The place of its cell in the hand, if it has one, and the run.
+    place_run: u64,
 }
+
+const _: () = assert!(size_of::<Option<Taker>>() == 16);
 
 impl Taker {
     /// Begins; `None`: locks are not noted, or not this one.
-    #[inline]
+    // A function without calls saves no registers: all that is rare is a jump to another one.
+    #[inline(never)]
     pub(crate) fn begin(lock: Lock, site: &'static Location<'static>) -> Option<Self> {
         let run = run()?;
-        let found = Here::current().and_then(|here| {
-            let task = here.task();
-            let row = here.shelf.row(site, task.group, lock.kind, lock.name)?;
-            Some(Self { here, lock, row, task: task.task, run })
-        });
-        if found.is_none() {
-            LOST_ROWS.fetch_add(1, Ordering::Relaxed);
+        let Some(here) = Here::known() else { return Self::begin_first(lock, site, run) };
+        let task = here.task();
+        match here.shelf.row(site, task.group) {
+            Some(row) => Some(Self::begin_with(here, lock, row, task.task, run)),
+            None => Self::begin_first(lock, site, run),
         }
-        let taker = found?;
-        taker.here.shelf.touch(mark(lock.address, run.number));
-        Some(taker)
     }
 
-    fn entry(&self, since: u64, flags: u32) -> Entry {
-        Entry {
-            address: self.lock.address,
-            row: self.row.number(),
-            tid: self.here.shelf.tid(),
-            since,
-            task: self.task,
-            run: self.run.number,
-            flags,
+    /// The thread's first lock of this line and group.
+    #[cold]
+    #[inline(never)]
+    fn begin_first(lock: Lock, site: &'static Location<'static>, run: u32) -> Option<Self> {
+        let begun = Here::current().and_then(|here| {
+            let task = here.task();
+            let row = here.shelf.new_row(site, task.group, lock.of)?;
+            Some(Self::begin_with(here, lock, row, task.task, run))
+        });
+        if begun.is_none() {
+            LOST_ROWS.fetch_add(1, Ordering::Relaxed);
         }
+        begun
+    }
+
+    #[inline]
+    fn begin_with(here: Here, lock: Lock, row: &'static Row, task: u64, run: u32) -> Self {
+        let (mark, mut nth) = (mark(lock.address, run), 0);
+        if lock.of.kind.is_of_thread() {
+            nth = here.hand.begin(mark, &entry(here, lock, row, task, run));
+        } else {
+            here.hand.touch(nth, mark);
+        }
+        let place = hand::place(here.shelf.index(), nth);
+        Self { row, place_run: u64::from(place) << 32 | u64::from(run) }
+    }
+
+    #[inline]
+    fn place(self) -> u32 {
+        (self.place_run >> 32) as u32
+    }
+
+    #[inline]
+    fn run(self) -> u32 {
+        self.place_run as u32
     }
 
     /// The thread has the lock, without a wait.
     #[inline]
-    pub(crate) fn taken(self) -> Held {
+    pub(crate) fn taken(self, lock: Lock) -> Held {
         let before = self.row.acquired();
-        let is_timed = self.run.times_all || before.is_multiple_of(SAMPLED);
-        self.hold(if is_timed { stamp() } else { 0 })
-    }
-
-    /// The thread has a lock whose guard has no room for a [`Held`]: it leaves by its address.
-    #[cfg(feature = "parking-lot")]
-    pub(crate) fn taken_by_address(self) {
-        forget_held(self.taken());
+        let is_timed = before.is_multiple_of(SAMPLED) || are_all_timed();
+        self.hold(lock, if is_timed { stamp() } else { 0 })
     }
 
     /// The thread has the lock after a wait.
-    pub(crate) fn taken_after_wait(self) -> Held {
+    pub(crate) fn taken_after_wait(self, lock: Lock) -> Held {
         self.row.acquired();
-        self.hold(stamp())
+        self.hold(lock, stamp())
     }
 
     #[inline]
-    fn hold(self, since: u64) -> Held {
-        let entry = self.entry(since, 0);
-        let token = if self.lock.kind.is_alone() {
-            HOLDERS.put_alone(&entry)
-        } else {
-            HOLDERS.put_beside(&entry, self.here.shelf.index())
-        };
+    fn hold(self, lock: Lock, since: u64) -> Held {
+        match hand::cell(self.place()) {
+            Some(cell) => Held(Some(Token::new(self.place(), cell.show(since)))),
+            None => self.hold_in_table(lock, since),
+        }
+    }
+
+    #[cold]
+    fn hold_in_table(self, lock: Lock, since: u64) -> Held {
+        let token = Here::current().and_then(|here| {
+            let entry = Entry { since, ..entry(here, lock, self.row, here.task().task, self.run()) };
+            if lock.of.kind.is_alone() {
+                HOLDERS.put_alone(&entry)
+            } else {
+                HOLDERS.put_beside(&entry, here.shelf.index())
+            }
+        });
         if token.is_none() {
             LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
         }
-        Held(token)
+        Held(token.map(|token| token.moved(IN_TABLE)))
     }
 
     /// The thread, or the task, waits from now on, unless it gets the lock by another attempt.
     #[cold]
-    pub(crate) fn wait<G>(self, is_timed: bool, attempt: &mut dyn FnMut() -> Option<G>) -> Result<G, Wait> {
-        let mut by = self.holder();
+    pub(crate) fn wait<G>(
+        self,
+        lock: Lock,
+        is_timed: bool,
+        attempt: &mut dyn FnMut() -> Option<G>,
+    ) -> Result<G, Wait> {
+        let mut by = self.holder(lock);
         for _ in 0..LOOKS {
             if by.is_some() {
                 break;
@@ -186,48 +223,58 @@ impl Taker {
                 return Ok(guard);
             }
             spin_loop();
-            by = self.holder();
+            by = self.holder(lock);
         }
-        let by = by.unwrap_or_else(|| self.unseen());
-        Err(self.wait_for(by, is_timed))
+        let by = by.unwrap_or_else(|| self.unseen(lock));
+        Err(self.wait_for(lock, by, is_timed))
     }
 
     /// Waits if there is a holder: for a lock that cannot be tried.
-    pub(crate) fn wait_for_holder(self) -> Option<Wait> {
-        self.holder().map(|by| self.wait_for(by, false))
+    pub(crate) fn wait_for_holder(self, lock: Lock) -> Option<Wait> {
+        self.holder(lock).map(|by| self.wait_for(lock, by, false))
     }
 
-    fn wait_for(self, by: Blame, is_timed: bool) -> Wait {
-        let (began, flags) = (stamp(), if is_timed { TIMED } else { 0 });
+    fn wait_for(self, lock: Lock, by: Blame, is_timed: bool) -> Wait {
+        let (since, flags) = (stamp(), if is_timed { TIMED } else { 0 });
+        let token = Here::current().and_then(|here| {
+            let waits = entry(here, lock, self.row, here.task().task, self.run());
+            WAITERS.put_beside(&Entry { since, flags, ..waits }, here.shelf.index())
+        });
         // A wait that has no room is counted when it is over, and not shown before.
-        let token = WAITERS.put_beside(&self.entry(began, flags), self.here.shelf.index());
         if token.is_none() {
             LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
         }
-        Wait { row: self.row, token, began, by, is_over: false }
+        Wait { row: self.row, token, began: since, by, is_over: false }
     }
 
-    /// The holder that is in the table: of several the one that has held the lock for longest.
-    fn holder(&self) -> Option<Blame> {
-        let held = HOLDERS.find(self.lock.address, self.lock.kind.is_of_one());
-        let held = held.map(|(_, entry)| entry).filter(|entry| entry.run == self.run.number);
-        let oldest = held.min_by_key(|entry| if entry.since == 0 { u64::MAX } else { entry.since });
-        let blame = |entry: Entry| {
-            let by = LockHolder::Group(row(entry.row)?.group());
-            Some(Blame { by, row: Some(entry.row) })
+    /// The holder that is noted: of several the one that has held the lock for longest.
+    fn holder(self, lock: Lock) -> Option<Blame> {
+        let is_of_one = lock.of.kind.is_of_one();
+        let held = present(lock.address, is_of_one, self.run()).map(|(_, entry)| entry);
+        let found = if is_of_one {
+            // If it has changed hands meanwhile, the later one.
+            held.last()
+        } else {
+            held.min_by_key(|entry| if entry.since == 0 { u64::MAX } else { entry.since })
         };
-        oldest.and_then(blame)
+        let found = found?;
+        Some(Blame { by: LockHolder::Group(row(found.row)?.group()), row: Some(found.row) })
     }
 
-    /// No holder is in the table. (See the module.)
-    fn unseen(&self) -> Blame {
-        let address = self.lock.address;
+    /// No holder is noted. (See the module.)
+    fn unseen(self, lock: Lock) -> Blame {
         let is_whole = lost().iter().sum::<u64>() == LOST_BEFORE.load(Ordering::Relaxed);
         let is_before = is_whole
-            && WAITERS.find(address, false).next().is_none()
-            && !have_others_touched(self.here.shelf, mark(address, self.run.number));
+            && WAITERS.find(lock.address, false).next().is_none()
+            && !hand::have_others_touched(self.place(), mark(lock.address, self.run()));
         Blame { by: if is_before { LockHolder::Before } else { LockHolder::Unknown }, row: None }
     }
+}
+
+#[inline]
+fn entry(here: Here, lock: Lock, row: &Row, task: u64, run: u32) -> Entry {
+    let (address, row, tid) = (lock.address, row.number(), here.shelf.tid());
+    Entry { address, row, tid, since: 0, task, run, flags: 0 }
 }
 
 /// A wait. If it is dropped before its end, it was given up.
@@ -284,8 +331,39 @@ impl Drop for Held {
     }
 }
 
-#[cold]
+// Without calls, as `Taker::begin`.
+#[inline(never)]
 fn leave(token: Token) {
+    match hand::cell(token.place()) {
+        // Otherwise it is no more: a forked child has none of its parent's.
+        Some(cell) if cell.has(token) => leave_hand(cell),
+        Some(_) => {}
+        None => leave_table(token.moved(IN_TABLE)),
+    }
+}
+
+#[inline]
+fn leave_hand(cell: &Cell) {
+    if cell.since() != 0 {
+        return end_hold(cell);
+    }
+    cell.free();
+}
+
+/// Leaves a hold that is timed.
+#[inline(never)]
+fn end_hold(cell: &Cell) {
+    let ticks = stamp().saturating_sub(cell.since());
+    // The row is of the same thread as the hand.
+    if let Some(row) = row(cell.row()) {
+        row.held(ticks);
+    }
+    cell.free();
+}
+
+#[cold]
+#[inline(never)]
+fn leave_table(token: Token) {
     let Some(entry) = HOLDERS.own(token) else { return };
     if entry.since != 0 {
         let ticks = stamp().saturating_sub(entry.since);
@@ -294,12 +372,12 @@ fn leave(token: Token) {
         }
     }
     if let Some(here) = Here::current() {
-        here.shelf.touch(mark(entry.address, entry.run));
+        here.hand.touch(0, mark(entry.address, entry.run));
     }
     HOLDERS.remove(token);
 }
 
-/// The holder stays in the table until it leaves by its address.
+/// The holder stays noted until it leaves by its address.
 #[cfg(feature = "parking-lot")]
 pub(crate) fn forget_held(held: Held) {
     std::mem::forget(held);
@@ -307,12 +385,16 @@ pub(crate) fn forget_held(held: Held) {
 
 /// Notes that the thread leaves a lock whose guard has no room for a [`Held`].
 #[cfg(feature = "parking-lot")]
-#[cold]
+#[inline(never)]
 pub(crate) fn leave_address(address: usize, kind: LockKind) {
-    let own = Here::current().map(|here| here.shelf.tid());
-    let is_own = |entry: &Entry| entry.address == address && (kind.is_alone() || Some(entry.tid) == own);
+    let (Some(here), Some(run)) = (Here::current(), run()) else { return };
+    if let Some(cell) = here.hand.held(mark(address, run)) {
+        return leave_hand(cell);
+    }
+    let own = here.shelf.tid();
+    let is_own = |entry: &Entry| entry.address == address && (kind.is_alone() || entry.tid == own);
     if let Some(token) = HOLDERS.token_of(address, kind.is_alone(), is_own) {
-        leave(token);
+        leave_table(token);
     }
 }
 
@@ -329,14 +411,26 @@ pub(crate) fn take<G>(
     let Some(taker) = Taker::begin(lock, site) else {
         return wait().map(|guard| (guard, Held::NONE));
     };
-    if let Some(guard) = attempt() {
-        return Some((guard, taker.taken()));
+    match attempt() {
+        Some(guard) => Some((guard, taker.taken(lock))),
+        None => take_later(taker, lock, attempt, wait, is_timed),
     }
-    match taker.wait(is_timed, &mut attempt) {
-        Ok(guard) => Some((guard, taker.taken())),
+}
+
+/// Takes a lock that is not free.
+#[cold]
+pub(crate) fn take_later<G>(
+    taker: Taker,
+    lock: Lock,
+    mut attempt: impl FnMut() -> Option<G>,
+    wait: impl FnOnce() -> Option<G>,
+    is_timed: bool,
+) -> Option<(G, Held)> {
+    match taker.wait(lock, is_timed, &mut attempt) {
+        Ok(guard) => Some((guard, taker.taken(lock))),
         Err(waiting) => {
             let guard = wait()?;
-            let held = taker.taken_after_wait();
+            let held = taker.taken_after_wait(lock);
             waiting.end();
             Some((guard, held))
         }
@@ -345,12 +439,19 @@ pub(crate) fn take<G>(
 
 /// Takes a lock if it is free.
 #[inline]
-pub(crate) fn take_free<G>(
+pub(crate) fn take_free<G, E>(
     lock: Lock,
     site: &'static Location<'static>,
-    attempt: impl FnOnce() -> Option<G>,
-) -> Option<(G, Held)> {
+    attempt: impl FnOnce() -> Result<G, E>,
+) -> Result<(G, Held), E> {
     let taker = if are_noted() { Taker::begin(lock, site) } else { None };
-    let guard = attempt()?;
-    Some((guard, taker.map_or(Held::NONE, Taker::taken)))
+    match attempt() {
+        Ok(guard) => Ok((guard, taker.map_or(Held::NONE, |taker| taker.taken(lock)))),
+        Err(refusal) => {
+            if let Some(taker) = taker {
+                hand::give_up(taker.place());
+            }
+            Err(refusal)
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::ptr;
 use std::sync;
 
-use crate::kind::LockKind;
+use crate::kind::{LockKind, LockType};
 use crate::note::{Lock, Taker};
 use crate::run::are_noted;
 
@@ -37,13 +37,13 @@ impl Once {
 
     #[cold]
     fn call(&self, site: &'static Location<'static>, work: impl FnOnce()) {
-        let lock = Lock { address: ptr::from_ref(self).addr(), kind: LockKind::Once, name: "" };
+        let lock = Lock { address: ptr::from_ref(self).addr(), of: LockType::unnamed(LockKind::Once) };
         let taker = if are_noted() { Taker::begin(lock, site) } else { None };
-        let mut waiting = taker.and_then(Taker::wait_for_holder);
+        let mut waiting = taker.and_then(|taker| taker.wait_for_holder(lock));
         self.0.call_once(|| {
             // The thread before it has panicked.
             drop(waiting.take());
-            let _held = taker.map(Taker::taken);
+            let _held = taker.map(|taker| taker.taken(lock));
             work();
         });
         if let Some(waiting) = waiting {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ::parking_lot as inner;
 use lock_api::{RawMutex as _, RawRwLock as _};
 
-use crate::kind::LockKind;
+use crate::kind::{LockKind, LockType};
 use crate::note::{Lock, Taker, forget_held, leave_address, take, take_free};
 use crate::run::are_noted;
 
@@ -52,6 +52,13 @@ pub type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
 const _: () = assert!(size_of::<Mutex<u8>>() == size_of::<inner::Mutex<u8>>());
 const _: () = assert!(size_of::<RwLock<u8>>() == size_of::<inner::RwLock<u8>>());
 
+/// The thread has the lock, which it did not have to try.
+fn take_again(lock: Lock, site: &'static Location<'static>) {
+    if let Some(taker) = Taker::begin(lock, site) {
+        forget_held(taker.taken(lock));
+    }
+}
+
 /// The mutex under [`Mutex`]. It contains a whole one of `parking_lot`'s, which its condition
 /// variable needs.
 #[derive(Debug)]
@@ -65,7 +72,7 @@ impl RawMutex {
     }
 
     fn lock_of(&self) -> Lock {
-        Lock { address: ptr::from_ref(self).addr(), kind: LockKind::Mutex, name: "" }
+        Lock { address: ptr::from_ref(self).addr(), of: LockType::unnamed(LockKind::Mutex) }
     }
 
     #[cold]
@@ -109,8 +116,8 @@ unsafe impl lock_api::RawMutex for RawMutex {
     #[inline]
     #[track_caller]
     fn try_lock(&self) -> bool {
-        let attempt = || self.raw().try_lock().then_some(());
-        take_free(self.lock_of(), Location::caller(), attempt).map(|((), held)| forget_held(held)).is_some()
+        let attempt = || self.raw().try_lock().then_some(()).ok_or(());
+        take_free(self.lock_of(), Location::caller(), attempt).map(|((), held)| forget_held(held)).is_ok()
     }
 
     #[inline]
@@ -172,7 +179,7 @@ impl fmt::Debug for RawRwLock {
 
 impl RawRwLock {
     fn lock_of(&self, kind: LockKind) -> Lock {
-        Lock { address: ptr::from_ref(self).addr(), kind, name: "" }
+        Lock { address: ptr::from_ref(self).addr(), of: LockType::unnamed(kind) }
     }
 
     #[cold]
@@ -198,8 +205,8 @@ impl RawRwLock {
 
     #[inline]
     fn take_free(&self, kind: LockKind, site: &'static Location<'static>) -> bool {
-        let attempt = || self.attempt(kind).then_some(());
-        take_free(self.lock_of(kind), site, attempt).map(|((), held)| forget_held(held)).is_some()
+        let attempt = || self.attempt(kind).then_some(()).ok_or(());
+        take_free(self.lock_of(kind), site, attempt).map(|((), held)| forget_held(held)).is_ok()
     }
 
     fn leave(&self, kind: LockKind) {
@@ -339,10 +346,7 @@ unsafe impl lock_api::RawRwLockDowngrade for RawRwLock {
         // SAFETY: the caller is the writer.
         unsafe { self.0.downgrade() };
         if is_noted {
-            let taker = Taker::begin(self.lock_of(LockKind::Read), Location::caller());
-            if let Some(taker) = taker {
-                taker.taken_by_address();
-            }
+            take_again(self.lock_of(LockKind::Read), Location::caller());
         }
     }
 }
@@ -395,9 +399,8 @@ impl Condvar {
         // which does not unlock, stands for it meanwhile.
         let mut inner = ManuallyDrop::new(unsafe { raw.0.make_guard_unchecked() });
         let result = wait(&mut inner);
-        let taker = if are_noted() { Taker::begin(raw.lock_of(), site) } else { None };
-        if let Some(taker) = taker {
-            taker.taken_by_address();
+        if are_noted() {
+            take_again(raw.lock_of(), site);
         }
         result
     }

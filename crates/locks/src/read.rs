@@ -1,15 +1,16 @@
 //! The readers of all this: lines that take locks, present holders and waits, and cycles.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dormouse_clock::{stamp, ticks_to_ns};
 
+use crate::cell::Entry;
+use crate::hand;
 use crate::kind::LockKind;
-use crate::note::{HOLDERS, WAITERS};
+use crate::note::{HOLDERS, WAITERS, present};
 use crate::row::{Blame, LockDurations, LockHolder, Row};
 use crate::rows::{row, rows};
 use crate::run::run;
-use crate::table::Entry;
 
 /// A line that takes locks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -149,18 +150,25 @@ fn user((number, entry): (u64, Entry), now: u64) -> Option<LockUser> {
 
 /// The present holders. Holds that began before locks were noted are not among them.
 pub fn lock_holders() -> Vec<LockUser> {
-    of_this_run(HOLDERS.all())
+    let run = run();
+    let present = hand::all().chain(HOLDERS.all()).filter(|(_, entry)| Some(entry.run) == run);
+    users(present)
 }
 
 /// The present holders of the lock at that address.
 pub fn lock_holders_at(address: usize) -> Vec<LockUser> {
-    of_this_run(HOLDERS.find(address, false))
+    users(run().into_iter().flat_map(|run| present(address, false, run)))
 }
 
-fn of_this_run(all: impl Iterator<Item = (u64, Entry)>) -> Vec<LockUser> {
-    let (now, run) = (stamp(), run());
-    let present = all.filter(|(_, entry)| run.is_some_and(|run| run.number == entry.run));
-    present.filter_map(|entry| user(entry, now)).collect()
+fn users(all: impl Iterator<Item = (u64, Entry)>) -> Vec<LockUser> {
+    let now = stamp();
+    let mut users: Vec<_> = all.filter_map(|entry| user(entry, now)).collect();
+    // If a lock has changed hands meanwhile, the later holder.
+    let mut seen = HashSet::new();
+    users.reverse();
+    users.retain(|user| !user.place.kind.is_of_one() || seen.insert(user.address));
+    users.reverse();
+    users
 }
 
 /// The present waits.

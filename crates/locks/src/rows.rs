@@ -33,7 +33,8 @@ use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, Current, MAX_THREADS, ThreadBlock};
 use dormouse_sys::zeroed::{self, Zeroed};
 
-use crate::kind::LockKind;
+use crate::hand::{Hand, hand};
+use crate::kind::{LockKind, LockType};
 use crate::row::Row;
 
 /// The rows of a process: some 24 MB.
@@ -54,8 +55,6 @@ unsafe impl Zeroed for Row {}
 pub(crate) struct Shelf {
     index: AtomicUsize,
     tid: AtomicUsize,
-    /// The lock that the thread has begun to take, or has left, last; mixed with the run.
-    last: AtomicUsize,
     rows: [AtomicPtr<Row>; OWN],
 }
 
@@ -68,14 +67,23 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 /// The kernel has refused memory once: threads do not ask it again and again.
 static HAS_NO_MEMORY: AtomicBool = AtomicBool::new(false);
 
+/// Each in a cell of its own: a value of three words would be copied by way of memory.
+struct HereCells {
+    shelf: Cell<Option<&'static Shelf>>,
+    hand: Cell<Option<&'static Hand>>,
+    block: Cell<Option<&'static ThreadBlock>>,
+}
+
 thread_local! {
-    static HERE: Cell<Option<(&'static Shelf, &'static ThreadBlock)>> = const { Cell::new(None) };
+    static HERE: HereCells =
+        const { HereCells { shelf: Cell::new(None), hand: Cell::new(None), block: Cell::new(None) } };
 }
 
 /// The calling thread, as far as locks are concerned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Here {
     pub(crate) shelf: &'static Shelf,
+    pub(crate) hand: &'static Hand,
     block: &'static ThreadBlock,
 }
 
@@ -83,10 +91,16 @@ impl Here {
     /// `None` where there is no memory, or no block for the thread.
     #[inline]
     pub(crate) fn current() -> Option<Self> {
-        match HERE.get() {
-            Some((shelf, block)) => Some(Self { shelf, block }),
-            None => arrive(),
-        }
+        Self::known().or_else(arrive)
+    }
+
+    /// `None` before the thread's first lock, too.
+    #[inline]
+    pub(crate) fn known() -> Option<Self> {
+        HERE.with(|here| {
+            let (shelf, hand, block) = (here.shelf.get()?, here.hand.get()?, here.block.get()?);
+            Some(Self { shelf, hand, block })
+        })
     }
 
     /// The task that the thread is in, and its group.
@@ -94,6 +108,14 @@ impl Here {
     pub(crate) fn task(self) -> Current {
         self.block.own_current()
     }
+}
+
+fn remember(here: Option<Here>) {
+    HERE.with(|cells| {
+        cells.shelf.set(here.map(|here| here.shelf));
+        cells.hand.set(here.map(|here| here.hand));
+        cells.block.set(here.map(|here| here.block));
+    });
 }
 
 #[cold]
@@ -106,18 +128,20 @@ fn arrive() -> Option<Here> {
     let shelf = at(place)?;
     shelf.index.store(block.index(), Ordering::Relaxed);
     shelf.tid.store(identity::tid() as usize, Ordering::Relaxed);
-    shelf.last.store(0, Ordering::Relaxed);
-    HERE.set(Some((shelf, block)));
-    Some(Here { shelf, block })
+    let hand = hand(block.index());
+    hand.clear();
+    let here = Here { shelf, hand, block };
+    remember(Some(here));
+    Some(here)
 }
 
 fn depart() {
-    HERE.set(None);
+    remember(None);
 }
 
 /// In a forked child: no thread has a shelf.
 pub(crate) fn forget() {
-    HERE.set(None);
+    remember(None);
     // Looked at first: what is written to is copied.
     for place in SHELVES.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()) {
         place.store(ptr::null_mut(), Ordering::Relaxed);
@@ -163,12 +187,6 @@ pub(crate) fn made() -> usize {
     MADE.load(Ordering::Relaxed).min(MOST)
 }
 
-/// Whether another thread than this one has begun to take the lock, or left it, last of all.
-pub(crate) fn have_others_touched(own: &Shelf, mark: usize) -> bool {
-    let shelves = SHELVES.iter().filter_map(at).filter(|shelf| !ptr::eq(*shelf, own));
-    shelves.into_iter().any(|shelf| shelf.last.load(Ordering::Relaxed) == mark)
-}
-
 #[inline]
 fn key_of(line: u32, group: u32) -> u64 {
     u64::from(line) << 32 | u64::from(group)
@@ -185,25 +203,21 @@ impl Shelf {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Marks the lock that the thread takes or leaves now.
+    /// The thread's row of a line and a group; `None`: it has none yet.
     #[inline]
-    pub(crate) fn touch(&self, mark: usize) {
-        // Release: before the entry of the lock goes, or the lock itself is taken.
-        self.last.store(mark, Ordering::Release);
+    pub(crate) fn row(&self, site: &'static Location<'static>, group: u32) -> Option<&'static Row> {
+        self.find(ptr::from_ref(site).addr(), key_of(site.line(), group))
     }
 
-    /// The thread's row of a line and a group, which is made if there is none; `None`: there is no
-    /// room for it.
-    #[inline]
-    pub(crate) fn row(
+    /// The thread's row of a line and a group, made if there is none; `None`: there is no room for it.
+    pub(crate) fn new_row(
         &self,
         site: &'static Location<'static>,
         group: u32,
-        kind: LockKind,
-        name: &'static str,
+        of: &LockType,
     ) -> Option<&'static Row> {
-        let (site, key) = (Site::Here(site), key_of(site.line(), group));
-        self.find(site.address(), key).or_else(|| self.make(site, key, kind, name))
+        let made = || self.make(Site::Here(site), key_of(site.line(), group), of.kind, (of.name)());
+        self.row(site, group).or_else(made)
     }
 
     /// The thread's row of the same line and group as another one, which may be another thread's.

@@ -78,17 +78,15 @@ pub(crate) fn are_noted() -> bool {
     unlikely!(LOCKS)
 }
 
-/// A run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) number: u32,
-    pub(crate) times_all: bool,
+/// The number of the present run.
+#[inline]
+pub(crate) fn run() -> Option<u32> {
+    let state = STATE.load(Ordering::Relaxed);
+    (live(state) != 0).then_some((state >> 32) as u32)
 }
 
-/// The present run.
+/// Whether somebody wants the time of each hold.
 #[inline]
-pub(crate) fn run() -> Option<Run> {
-    let state = STATE.load(Ordering::Relaxed);
-    let run = Run { number: (state >> 32) as u32, times_all: state % RUN >= ONE_ALL };
-    (live(state) != 0).then_some(run)
+pub(crate) fn are_all_timed() -> bool {
+    STATE.load(Ordering::Relaxed) % RUN >= ONE_ALL
 }

@@ -2,14 +2,13 @@
 
 use std::any::type_name;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::ptr;
 use std::sync::{self, LockResult, TryLockResult};
 
-use crate::kind::LockKind;
-use crate::mutex::{attempt_result, attempted, map};
-use crate::note::{Held, Lock, take, take_free};
+use crate::face::{LockGuard, noted, tried, unnoted};
+use crate::kind::{LockKind, LockType};
+use crate::note::Lock;
 use crate::run::are_noted;
 
 /// `std::sync::RwLock` that shows its holders, readers among them.
@@ -30,19 +29,9 @@ pub struct RwLock<T: ?Sized> {
 const _: () = assert!(size_of::<RwLock<u64>>() == size_of::<sync::RwLock<u64>>());
 
 /// A reader; it leaves when it is dropped.
-#[must_use = "the reader leaves when the guard is dropped"]
-pub struct RwLockReadGuard<'a, T: ?Sized> {
-    // In this order: the holder is removed before the lock is free. It is here for its drop.
-    _held: Held,
-    inner: sync::RwLockReadGuard<'a, T>,
-}
-
+pub type RwLockReadGuard<'a, T> = LockGuard<sync::RwLockReadGuard<'a, T>>;
 /// The writer; the lock is free again when it is dropped.
-#[must_use = "the lock is free again when the guard is dropped"]
-pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    _held: Held,
-    inner: sync::RwLockWriteGuard<'a, T>,
-}
+pub type RwLockWriteGuard<'a, T> = LockGuard<sync::RwLockWriteGuard<'a, T>>;
 
 impl<T> RwLock<T> {
     /// A free lock.
@@ -61,9 +50,12 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
+    const READ: &'static LockType = &LockType { kind: LockKind::Read, name: type_name::<T> };
+    const WRITE: &'static LockType = &LockType { kind: LockKind::Write, name: type_name::<T> };
+
     #[inline]
-    fn lock_of(&self, kind: LockKind) -> Lock {
-        Lock { address: ptr::from_ref(self).addr(), kind, name: type_name::<T>() }
+    fn lock_of(&self, of: &'static LockType) -> Lock {
+        Lock { address: ptr::from_ref(self).cast::<()>().addr(), of }
     }
 
     /// Takes the lock to read, and waits if there is a writer.
@@ -77,16 +69,12 @@ impl<T: ?Sized> RwLock<T> {
         if are_noted() {
             return self.read_noted(Location::caller());
         }
-        map(self.inner.read(), |inner| RwLockReadGuard { _held: Held::NONE, inner })
+        unnoted(self.inner.read(), ())
     }
 
     #[cold]
     fn read_noted(&self, site: &'static Location<'static>) -> LockResult<RwLockReadGuard<'_, T>> {
-        let attempt = || attempted(self.inner.try_read());
-        match take(self.lock_of(LockKind::Read), site, attempt, || Some(self.inner.read()), false) {
-            Some((result, held)) => map(result, |inner| RwLockReadGuard { _held: held, inner }),
-            None => unreachable!("a wait without an end by time was given up"),
-        }
+        noted(self.lock_of(Self::READ), site, || self.inner.try_read(), || self.inner.read(), ())
     }
 
     /// Takes the lock to read if there is no writer.
@@ -97,11 +85,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
-        let attempt = || attempted(self.inner.try_read());
-        let taken = take_free(self.lock_of(LockKind::Read), Location::caller(), attempt);
-        attempt_result(
-            taken.map(|(result, held)| map(result, |inner| RwLockReadGuard { _held: held, inner })),
-        )
+        tried(self.lock_of(Self::READ), Location::caller(), || self.inner.try_read(), ())
     }
 
     /// Takes the lock to write, and waits until nobody else has it.
@@ -115,16 +99,12 @@ impl<T: ?Sized> RwLock<T> {
         if are_noted() {
             return self.write_noted(Location::caller());
         }
-        map(self.inner.write(), |inner| RwLockWriteGuard { _held: Held::NONE, inner })
+        unnoted(self.inner.write(), ())
     }
 
     #[cold]
     fn write_noted(&self, site: &'static Location<'static>) -> LockResult<RwLockWriteGuard<'_, T>> {
-        let attempt = || attempted(self.inner.try_write());
-        match take(self.lock_of(LockKind::Write), site, attempt, || Some(self.inner.write()), false) {
-            Some((result, held)) => map(result, |inner| RwLockWriteGuard { _held: held, inner }),
-            None => unreachable!("a wait without an end by time was given up"),
-        }
+        noted(self.lock_of(Self::WRITE), site, || self.inner.try_write(), || self.inner.write(), ())
     }
 
     /// Takes the lock to write if nobody has it.
@@ -135,11 +115,7 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
-        let attempt = || attempted(self.inner.try_write());
-        let taken = take_free(self.lock_of(LockKind::Write), Location::caller(), attempt);
-        attempt_result(
-            taken.map(|(result, held)| map(result, |inner| RwLockWriteGuard { _held: held, inner })),
-        )
+        tried(self.lock_of(Self::WRITE), Location::caller(), || self.inner.try_write(), ())
     }
 
     /// Whether a writer has panicked.
@@ -171,42 +147,5 @@ impl<T> From<T> for RwLock<T> {
 impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
     }
 }

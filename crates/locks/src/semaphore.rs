@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::kind::LockKind;
+use crate::kind::{LockKind, LockType};
 use crate::note::{Held, Lock, take, take_free};
 use crate::run::are_noted;
 
@@ -54,7 +54,7 @@ impl Semaphore {
     }
 
     fn lock_of(&self) -> Lock {
-        Lock { address: ptr::from_ref(self).addr(), kind: LockKind::Permit, name: "" }
+        Lock { address: ptr::from_ref(self).addr(), of: LockType::unnamed(LockKind::Permit) }
     }
 
     fn permits(&self) -> MutexGuard<'_, usize> {
@@ -114,7 +114,8 @@ impl Semaphore {
     /// Takes a permit if there is one.
     #[track_caller]
     pub fn try_acquire(&self) -> Option<SemaphorePermit<'_>> {
-        let (permit, held) = take_free(self.lock_of(), Location::caller(), || self.attempt())?;
+        let attempt = || self.attempt().ok_or(());
+        let (permit, held) = take_free(self.lock_of(), Location::caller(), attempt).ok()?;
         Some(SemaphorePermit { _held: held, _permit: permit })
     }
 

@@ -25,52 +25,18 @@
 //!    that holds the lock alone.
 //! 2. A version is even only while the cell is whole, and a cell contains its address. So what
 //!    [`Table::find`] returns was written by one holder of that lock.
-//! 3. A version never returns, but after 2^31 holders of one cell.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
-use crate::primitive::{AtomicU32, AtomicU64, AtomicUsize, fence};
+use crate::cell::{Cell, Entry, Token};
+use crate::primitive::AtomicUsize;
 
 /// The addresses of a bucket.
 const CELLS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The buckets in which entries of one address may be.
 const REACH: usize = if cfg!(loom) { 1 } else { 8 };
-
-/// How often a reader looks at a cell that is being written.
-const PATIENCE: usize = if cfg!(loom) { 1 } else { 8 };
-
-/// The version that follows the last one.
-const FIRST: NonZeroU32 = NonZeroU32::new(2).unwrap();
-
-/// A holder of a lock, or a wait for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Entry {
-    pub(crate) address: usize,
-    /// The row of the line and the group.
-    pub(crate) row: u32,
-    pub(crate) tid: u32,
-    /// When it began, as a stamp; 0: that was not noted.
-    pub(crate) since: u64,
-    pub(crate) task: u64,
-    /// The run in which it began.
-    pub(crate) run: u32,
-    pub(crate) flags: u32,
-}
-
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Cell {
-    version: AtomicU32,
-    row: AtomicU32,
-    address: AtomicUsize,
-    since: AtomicU64,
-    task: AtomicU64,
-    tid: AtomicU32,
-    run: AtomicU32,
-    flags: AtomicU32,
-}
 
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -82,82 +48,6 @@ struct Bucket {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Table<const BUCKETS: usize>([Bucket; BUCKETS]);
-
-/// An entry of the caller's: its place and version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token {
-    place: u32,
-    version: NonZeroU32,
-}
-
-impl Cell {
-    dormouse_sys::const_unless_loom! {
-        const fn new() -> Self {
-            Self {
-                version: AtomicU32::new(0),
-                row: AtomicU32::new(0),
-                address: AtomicUsize::new(0),
-                since: AtomicU64::new(0),
-                task: AtomicU64::new(0),
-                tid: AtomicU32::new(0),
-                run: AtomicU32::new(0),
-                flags: AtomicU32::new(0),
-            }
-        }
-    }
-
-    /// Writes the cell, and returns its version. By invariant 1 nobody else does.
-    #[inline]
-    fn write(&self, entry: &Entry) -> NonZeroU32 {
-        let odd = self.version.load(Ordering::Relaxed) | 1;
-        self.version.store(odd, Ordering::Relaxed);
-        // Pairs with the fence in `read`: who sees one of the words sees the odd version, too.
-        fence(Ordering::Release);
-        self.row.store(entry.row, Ordering::Relaxed);
-        self.address.store(entry.address, Ordering::Relaxed);
-        self.since.store(entry.since, Ordering::Relaxed);
-        self.task.store(entry.task, Ordering::Relaxed);
-        self.tid.store(entry.tid, Ordering::Relaxed);
-        self.run.store(entry.run, Ordering::Relaxed);
-        self.flags.store(entry.flags, Ordering::Relaxed);
-        // 0 would be a cell that was never written.
-        let even = NonZeroU32::new(odd.wrapping_add(1)).unwrap_or(FIRST);
-        // Pairs with the load in `read`: who sees the even version sees all words.
-        self.version.store(even.get(), Ordering::Release);
-        even
-    }
-
-    #[inline]
-    fn words(&self) -> Entry {
-        Entry {
-            address: self.address.load(Ordering::Relaxed),
-            row: self.row.load(Ordering::Relaxed),
-            tid: self.tid.load(Ordering::Relaxed),
-            since: self.since.load(Ordering::Relaxed),
-            task: self.task.load(Ordering::Relaxed),
-            run: self.run.load(Ordering::Relaxed),
-            flags: self.flags.load(Ordering::Relaxed),
-        }
-    }
-
-    /// The cell's entry, with its version; `None` if it is free, or being written.
-    fn read(&self) -> Option<(Entry, u32)> {
-        for _ in 0..PATIENCE {
-            // Acquire: pairs with the last store in `write`.
-            let before = self.version.load(Ordering::Acquire);
-            if before == 0 || !before.is_multiple_of(2) {
-                return None;
-            }
-            let seen = self.words();
-            // Acquire: pairs with the fence in `write`.
-            fence(Ordering::Acquire);
-            if self.version.load(Ordering::Relaxed) == before {
-                return Some((seen, before));
-            }
-        }
-        None
-    }
-}
 
 #[inline]
 fn mixed(address: usize) -> usize {
@@ -187,7 +77,7 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
 
     #[inline]
     fn token(bucket: usize, cell: usize, version: NonZeroU32) -> Token {
-        Token { place: (bucket * CELLS + cell) as u32, version }
+        Token::new((bucket * CELLS + cell) as u32, version)
     }
 
     /// The buckets of an address.
@@ -233,17 +123,17 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
     /// The caller's entry; `None` if it is no more: a forked child has none of its parent's.
     #[inline]
     pub(crate) fn own(&self, token: Token) -> Option<Entry> {
-        let place = token.place as usize;
+        let place = token.place() as usize;
         let cell = &self.0[place / CELLS].cells[place % CELLS];
-        (cell.version.load(Ordering::Relaxed) == token.version.get()).then(|| cell.words())
+        cell.has(token).then(|| cell.words())
     }
 
     /// Removes the caller's entry, which [`Table::own`] has just found.
     #[inline]
     pub(crate) fn remove(&self, token: Token) {
-        let place = token.place as usize;
+        let place = token.place() as usize;
         let bucket = &self.0[place / CELLS];
-        bucket.cells[place % CELLS].version.store(token.version.get() | 1, Ordering::Relaxed);
+        bucket.cells[place % CELLS].free();
         // Release: pairs with the exchange in `put_into`.
         bucket.addresses[place % CELLS].store(0, Ordering::Release);
     }
@@ -266,8 +156,7 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
                     && is_own(&bucket.cells[*cell].words())
             };
             let cell = (0..CELLS).find(is_its)?;
-            let version = NonZeroU32::new(bucket.cells[cell].version.load(Ordering::Relaxed))?;
-            Some(Self::token(at, cell, version))
+            Some(Self::token(at, cell, bucket.cells[cell].version()?))
         })
     }
 
@@ -302,7 +191,7 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
         for bucket in &self.0 {
             for (address, cell) in bucket.addresses.iter().zip(&bucket.cells) {
                 if address.load(Ordering::Relaxed) != 0 {
-                    cell.version.fetch_or(1, Ordering::Relaxed);
+                    cell.free();
                     address.store(0, Ordering::Relaxed);
                 }
             }

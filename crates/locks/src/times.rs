@@ -19,7 +19,7 @@ pub enum Holds {
     /// Holds that began after a wait, and one in 16 of the others.
     #[default]
     Sampled,
-    /// All. It costs some 20 ns more for each.
+    /// All. It costs some 30 ns more for each.
     All,
 }
 

@@ -18,7 +18,8 @@ use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::note::{Held, Lock, Taker};
+use crate::face::LockGuard;
+use crate::note::{Held, Lock, Taker, Wait, take_free};
 use crate::run::are_noted;
 
 pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};
@@ -34,37 +35,46 @@ async fn take<G, W: Future<Output = G>>(
     site: &'static Location<'static>,
     attempt: impl FnMut() -> Option<G>,
     wait: impl FnOnce() -> W,
-) -> (G, Held) {
+) -> LockGuard<G> {
     if !are_noted() {
-        return (wait().await, Held::NONE);
+        return LockGuard::new(wait().await, Held::NONE, ());
     }
     let waiting = match begin(lock, site, attempt) {
-        Ok(taken) => return taken,
+        Ok((guard, held)) => return LockGuard::new(guard, held, ()),
         Err(waiting) => waiting,
     };
     let guard = wait().await;
     // Another thread may poll the task by now, and another group may be current.
     let taker = if waiting.is_some() { Taker::begin(lock, site) } else { None };
-    let held = taker.map_or(Held::NONE, Taker::taken_after_wait);
+    let held = taker.map_or(Held::NONE, |taker| taker.taken_after_wait(lock));
     if let Some(waiting) = waiting {
         waiting.end();
     }
-    (guard, held)
+    LockGuard::new(guard, held, ())
 }
 
 fn begin<G>(
     lock: Lock,
     site: &'static Location<'static>,
     mut attempt: impl FnMut() -> Option<G>,
-) -> Result<(G, Held), Option<crate::note::Wait>> {
+) -> Result<(G, Held), Option<Wait>> {
     let Some(taker) = Taker::begin(lock, site) else { return Err(None) };
     match attempt() {
-        Some(guard) => Ok((guard, taker.taken())),
-        None => match taker.wait(false, &mut attempt) {
-            Ok(guard) => Ok((guard, taker.taken())),
+        Some(guard) => Ok((guard, taker.taken(lock))),
+        None => match taker.wait(lock, false, &mut attempt) {
+            Ok(guard) => Ok((guard, taker.taken(lock))),
             Err(waiting) => Err(Some(waiting)),
         },
     }
+}
+
+/// Takes a lock if it is free.
+fn tried<G, E>(
+    lock: Lock,
+    site: &'static Location<'static>,
+    attempt: impl FnOnce() -> Result<G, E>,
+) -> Result<LockGuard<G>, E> {
+    take_free(lock, site, attempt).map(|(inner, held)| LockGuard::new(inner, held, ()))
 }
 
 /// A lock that is nothing but one of tokio's.

@@ -3,16 +3,16 @@
 use std::any::type_name;
 use std::fmt;
 use std::future::Future;
-use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::ptr;
 
 use tokio::sync as inner;
 use tokio::sync::TryLockError;
 
-use super::{take, tokio};
-use crate::kind::LockKind;
-use crate::note::{Held, Lock, take_free};
+use super::{take, tokio, tried};
+use crate::face::LockGuard;
+use crate::kind::{LockKind, LockType};
+use crate::note::Lock;
 
 /// `tokio::sync::RwLock` that shows its holders, readers among them.
 #[derive(Default)]
@@ -24,19 +24,9 @@ pub struct RwLock<T: ?Sized> {
 const _: () = assert!(size_of::<RwLock<u64>>() == size_of::<inner::RwLock<u64>>());
 
 /// A reader; it leaves when it is dropped.
-#[must_use = "the reader leaves when the guard is dropped"]
-pub struct RwLockReadGuard<'a, T: ?Sized> {
-    // In this order: the holder is removed before the lock is free. It is here for its drop.
-    _held: Held,
-    inner: inner::RwLockReadGuard<'a, T>,
-}
-
+pub type RwLockReadGuard<'a, T> = LockGuard<inner::RwLockReadGuard<'a, T>>;
 /// The writer; the lock is free again when it is dropped.
-#[must_use = "the lock is free again when the guard is dropped"]
-pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    _held: Held,
-    inner: inner::RwLockWriteGuard<'a, T>,
-}
+pub type RwLockWriteGuard<'a, T> = LockGuard<inner::RwLockWriteGuard<'a, T>>;
 
 impl<T> RwLock<T> {
     /// A free lock.
@@ -56,30 +46,25 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    fn lock_of(&self, kind: LockKind) -> Lock {
-        Lock { address: ptr::from_ref(self).cast::<()>().addr(), kind, name: type_name::<T>() }
+    const READ: &'static LockType = &LockType { kind: LockKind::AsyncRead, name: type_name::<T> };
+    const WRITE: &'static LockType = &LockType { kind: LockKind::AsyncWrite, name: type_name::<T> };
+
+    fn lock_of(&self, of: &'static LockType) -> Lock {
+        Lock { address: ptr::from_ref(self).cast::<()>().addr(), of }
     }
 
     /// Takes the lock to read, and awaits the end of a writer.
     #[track_caller]
     pub fn read(&self) -> impl Future<Output = RwLockReadGuard<'_, T>> {
-        let site = Location::caller();
-        async move {
-            let (lock, attempt) = (self.lock_of(LockKind::AsyncRead), || self.inner.try_read().ok());
-            let (inner, held) = take(lock, site, attempt, || self.inner.read()).await;
-            RwLockReadGuard { _held: held, inner }
-        }
+        let attempt = || self.inner.try_read().ok();
+        take(self.lock_of(Self::READ), Location::caller(), attempt, || self.inner.read())
     }
 
     /// Takes the lock to write, and awaits that nobody else has it.
     #[track_caller]
     pub fn write(&self) -> impl Future<Output = RwLockWriteGuard<'_, T>> {
-        let site = Location::caller();
-        async move {
-            let (lock, attempt) = (self.lock_of(LockKind::AsyncWrite), || self.inner.try_write().ok());
-            let (inner, held) = take(lock, site, attempt, || self.inner.write()).await;
-            RwLockWriteGuard { _held: held, inner }
-        }
+        let attempt = || self.inner.try_write().ok();
+        take(self.lock_of(Self::WRITE), Location::caller(), attempt, || self.inner.write())
     }
 
     /// Takes the lock to read if there is no writer.
@@ -89,13 +74,7 @@ impl<T: ?Sized> RwLock<T> {
     /// If there is one, or one waits.
     #[track_caller]
     pub fn try_read(&self) -> Result<RwLockReadGuard<'_, T>, TryLockError> {
-        let mut why = None;
-        let attempt = || self.inner.try_read().map_err(|refusal| why = Some(refusal)).ok();
-        match (take_free(self.lock_of(LockKind::AsyncRead), Location::caller(), attempt), why) {
-            (Some((inner, held)), _) => Ok(RwLockReadGuard { _held: held, inner }),
-            (None, Some(why)) => Err(why),
-            (None, None) => unreachable!("an attempt that fails has a reason"),
-        }
+        tried(self.lock_of(Self::READ), Location::caller(), || self.inner.try_read())
     }
 
     /// Takes the lock to write if nobody has it.
@@ -105,13 +84,7 @@ impl<T: ?Sized> RwLock<T> {
     /// If somebody has it.
     #[track_caller]
     pub fn try_write(&self) -> Result<RwLockWriteGuard<'_, T>, TryLockError> {
-        let mut why = None;
-        let attempt = || self.inner.try_write().map_err(|refusal| why = Some(refusal)).ok();
-        match (take_free(self.lock_of(LockKind::AsyncWrite), Location::caller(), attempt), why) {
-            (Some((inner, held)), _) => Ok(RwLockWriteGuard { _held: held, inner }),
-            (None, Some(why)) => Err(why),
-            (None, None) => unreachable!("an attempt that fails has a reason"),
-        }
+        tried(self.lock_of(Self::WRITE), Location::caller(), || self.inner.try_write())
     }
 
     /// The value, which nobody else can reach.
@@ -129,39 +102,5 @@ impl<T> From<T> for RwLock<T> {
 impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockReadGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLockWriteGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use tokio::sync as inner;
 use tokio::sync::{AcquireError, TryAcquireError};
 
-use super::{Around, take, tokio};
-use crate::kind::LockKind;
-use crate::note::{Held, Lock, take_free};
+use super::{Around, take, tokio, tried};
+use crate::face::LockGuard;
+use crate::kind::{LockKind, LockType};
+use crate::note::Lock;
 
 /// `tokio::sync::Semaphore` that shows the tasks with its permits, by the line that took them, and
 /// the tasks that wait for one.
@@ -35,21 +36,9 @@ pub struct Semaphore {
 const _: () = assert!(size_of::<Semaphore>() == size_of::<inner::Semaphore>());
 
 /// Permits; they are given back when it is dropped.
-#[derive(Debug)]
-#[must_use = "the permits are given back when it is dropped"]
-pub struct SemaphorePermit<'a> {
-    // In this order: the holder is removed before the permits are free. It is here for its drop.
-    _held: Held,
-    inner: inner::SemaphorePermit<'a>,
-}
-
+pub type SemaphorePermit<'a> = LockGuard<inner::SemaphorePermit<'a>>;
 /// [`SemaphorePermit`] that has a reference to the semaphore of its own.
-#[derive(Debug)]
-#[must_use = "the permits are given back when it is dropped"]
-pub struct OwnedSemaphorePermit {
-    _held: Held,
-    inner: inner::OwnedSemaphorePermit,
-}
+pub type OwnedSemaphorePermit = LockGuard<inner::OwnedSemaphorePermit>;
 
 /// The result of an attempt: it counts as one where it does not have to wait.
 fn at_once<G>(result: Result<G, TryAcquireError>) -> Option<Result<G, AcquireError>> {
@@ -72,7 +61,7 @@ impl Semaphore {
     }
 
     fn lock_of(&self) -> Lock {
-        Lock { address: ptr::from_ref(self).addr(), kind: LockKind::AsyncPermit, name: "" }
+        Lock { address: ptr::from_ref(self).addr(), of: LockType::unnamed(LockKind::AsyncPermit) }
     }
 
     /// Takes a permit, and awaits one if there is none.
@@ -95,13 +84,10 @@ impl Semaphore {
         &self,
         permits: u32,
     ) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
-        let site = Location::caller();
-        async move {
-            let attempt = || at_once(self.inner.try_acquire_many(permits));
-            let wait = || self.inner.acquire_many(permits);
-            let (taken, held) = take(self.lock_of(), site, attempt, wait).await;
-            taken.map(|inner| SemaphorePermit { _held: held, inner })
-        }
+        let attempt = move || at_once(self.inner.try_acquire_many(permits));
+        let taken =
+            take(self.lock_of(), Location::caller(), attempt, move || self.inner.acquire_many(permits));
+        async move { taken.await.transposed() }
     }
 
     /// [`Semaphore::acquire`] for a permit that lives as long as it likes.
@@ -113,13 +99,11 @@ impl Semaphore {
     pub fn acquire_owned(
         self: Arc<Self>,
     ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
-        let site = Location::caller();
-        async move {
-            let (lock, semaphore) = (self.lock_of(), self.inner());
-            let attempt = || at_once(semaphore.clone().try_acquire_owned());
-            let (taken, held) = take(lock, site, attempt, || semaphore.clone().acquire_owned()).await;
-            taken.map(|inner| OwnedSemaphorePermit { _held: held, inner })
-        }
+        let (lock, semaphore) = (self.lock_of(), self.inner());
+        let tries = Arc::clone(&semaphore);
+        let attempt = move || at_once(Arc::clone(&tries).try_acquire_owned());
+        let taken = take(lock, Location::caller(), attempt, || semaphore.acquire_owned());
+        async move { taken.await.transposed() }
     }
 
     /// Takes a permit if there is one.
@@ -129,13 +113,7 @@ impl Semaphore {
     /// If there is none, or the semaphore is closed.
     #[track_caller]
     pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        let mut why = None;
-        let attempt = || self.inner.try_acquire().map_err(|refusal| why = Some(refusal)).ok();
-        match (take_free(self.lock_of(), Location::caller(), attempt), why) {
-            (Some((inner, held)), _) => Ok(SemaphorePermit { _held: held, inner }),
-            (None, Some(why)) => Err(why),
-            (None, None) => unreachable!("an attempt that fails has a reason"),
-        }
+        tried(self.lock_of(), Location::caller(), || self.inner.try_acquire())
     }
 
     /// [`Semaphore::try_acquire`] for a permit that lives as long as it likes.
@@ -145,13 +123,7 @@ impl Semaphore {
     /// If there is none, or the semaphore is closed.
     #[track_caller]
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        let (lock, semaphore, mut why) = (self.lock_of(), self.inner(), None);
-        let attempt = || semaphore.try_acquire_owned().map_err(|refusal| why = Some(refusal)).ok();
-        match (take_free(lock, Location::caller(), attempt), why) {
-            (Some((inner, held)), _) => Ok(OwnedSemaphorePermit { _held: held, inner }),
-            (None, Some(why)) => Err(why),
-            (None, None) => unreachable!("an attempt that fails has a reason"),
-        }
+        tried(self.lock_of(), Location::caller(), || self.inner().try_acquire_owned())
     }
 
     /// The permits that nobody has.
@@ -187,23 +159,23 @@ impl Semaphore {
 impl SemaphorePermit<'_> {
     /// Takes the permits away for good.
     pub fn forget(self) {
-        self.inner.forget();
+        self.leave().0.forget();
     }
 
     /// The number of permits.
     pub fn num_permits(&self) -> usize {
-        self.inner.num_permits()
+        self.inner().num_permits()
     }
 }
 
 impl OwnedSemaphorePermit {
     /// Takes the permits away for good.
     pub fn forget(self) {
-        self.inner.forget();
+        self.leave().0.forget();
     }
 
     /// The number of permits.
     pub fn num_permits(&self) -> usize {
-        self.inner.num_permits()
+        self.inner().num_permits()
     }
 }

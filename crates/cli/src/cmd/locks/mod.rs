@@ -44,7 +44,7 @@ pub(crate) struct Request {
     #[arg(long = "for", value_name = "DURATION")]
     #[serde(rename = "for")]
     length: Option<Length>,
-    /// Time each hold, not only those after a wait and one in 16 of the others: costs some 20 ns
+    /// Time each hold, not only those after a wait and one in 16 of the others: costs some 30 ns
     /// more for each
     #[arg(long)]
     all: bool,

@@ -34,8 +34,8 @@ pub use dormouse_locks::parking_lot;
 #[cfg(feature = "tokio")]
 pub use dormouse_locks::tokio;
 pub use dormouse_locks::{
-    Blocked, Condvar, Holds, LockDurations, LockHolder, LockKind, LockPlace, LockResult, LockRow, LockTimes,
-    LockUser, LongestWait, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    Semaphore, SemaphorePermit, TryLockError, TryLockResult, WaitTimeoutResult, is_on, lock_cycles,
-    lock_holders, lock_holders_at, lock_waiters, read_locks,
+    Blocked, Condvar, Holds, LockDurations, LockGuard, LockHolder, LockKind, LockPlace, LockResult, LockRow,
+    LockTimes, LockUser, LongestWait, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockReadGuard,
+    RwLockWriteGuard, Semaphore, SemaphorePermit, TryLockError, TryLockResult, WaitTimeoutResult, is_on,
+    lock_cycles, lock_holders, lock_holders_at, lock_waiters, read_locks,
 };

@@ -1,0 +1,67 @@
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p dormouse-locks --lib interleavings`.
+
+use loom::sync::{Arc, Mutex};
+use loom::thread::spawn;
+
+use super::*;
+
+const RUN: u32 = 1;
+
+/// An entry whose words belong together.
+fn entry(address: usize, n: u32) -> Entry {
+    let long = u64::from(n);
+    Entry { address, row: n, tid: n, since: long, task: long, run: RUN, flags: n }
+}
+
+fn seen(hand: &Hand, address: usize) -> Option<Entry> {
+    hand.read(|there| there == mark(address, RUN)).map(|(_, entry, _)| entry).find(|it| it.address == address)
+}
+
+fn take(hand: &Hand, address: usize, n: u32) {
+    let entry = entry(address, n);
+    assert_eq!(hand.begin(mark(address, RUN), &entry), 1, "it is free");
+    hand.cells[0].show(entry.since);
+}
+
+#[test]
+fn a_reader_finds_a_whole_hold_or_none() {
+    loom::model(|| {
+        let hand = Arc::new(Hand::new());
+        let reader = {
+            let hand = hand.clone();
+            spawn(move || {
+                if let Some(seen) = seen(&hand, 8) {
+                    assert_eq!(seen, entry(8, 1));
+                }
+            })
+        };
+        take(&hand, 8, 1);
+        hand.cells[0].free();
+        // Another lock in the same cell.
+        take(&hand, 16, 2);
+        reader.join().unwrap();
+        assert_eq!((seen(&hand, 8), seen(&hand, 16)), (None, Some(entry(16, 2))));
+    });
+}
+
+#[test]
+fn holders_follow_one_another_under_the_lock() {
+    loom::model(|| {
+        let (hands, lock) = (Arc::new([Hand::new(), Hand::new()]), Arc::new(Mutex::new(())));
+        let hold = |own: usize| {
+            let (hands, lock) = (hands.clone(), lock.clone());
+            move || {
+                let entry = entry(8, own as u32);
+                assert_eq!(hands[own].begin(mark(8, RUN), &entry), 1);
+                let _guard = lock.lock().unwrap();
+                hands[own].cells[0].show(entry.since);
+                assert_eq!(seen(&hands[own], 8), Some(entry));
+                assert_eq!(seen(&hands[1 - own], 8), None, "no other one while it holds");
+                hands[own].cells[0].free();
+            }
+        };
+        let other = spawn(hold(1));
+        hold(0)();
+        other.join().unwrap();
+    });
+}
