@@ -114,11 +114,12 @@ pub use dormouse_protocol::{Objective, ObjectiveError, ObjectiveRow, OutcomesRow
 pub use dormouse_waits::calls::CallKind;
 pub use features::budget::{BudgetError, BudgetScope, Budgeted, TaskBudget, budgeted};
 pub use features::locks as sync;
-pub use features::long_polls::{LongPoll, LongPolls, LongPollsError, long_polls};
+pub use features::long_polls::{LongPoll, LongPollNow, LongPolls, LongPollsError, long_polls};
 pub use features::objectives::{Objectives, ObjectivesError, objectives};
 pub use features::profile::{ProfileError, ProfileRun, ProfileSpec};
 pub use features::publish::{PublishError, Publishing};
 pub use features::recorder::{Recorder, RecorderError};
+pub use features::stalls::ThreadIn;
 pub use features::waits::Waiting;
 pub use features::watch::{Watch, WatchError};
 pub use init::init;

@@ -19,6 +19,7 @@ pub mod profile;
 pub mod publish;
 pub mod recorder;
 pub(crate) mod sleep;
+pub(crate) mod stalls;
 pub(crate) mod stat;
 pub(crate) mod tasks;
 mod trace;

@@ -44,6 +44,7 @@ mod recorder;
 mod responses;
 mod runtimes;
 mod spawns;
+mod stalls;
 mod tasks_agent;
 mod tower;
 mod tracing;

@@ -87,7 +87,39 @@ pub struct LongPollRow {
     /// Why there is no stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_stack: Option<String>,
+    /// The calls and states in which looks since the first report have found the thread: the most
+    /// frequent first. Absent from agents that do not look.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub looks: Vec<ThreadLookRow>,
+    /// The last of these looks; absent if the poll is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<LongPollNowRow>,
     /// Whether the poll is over.
     #[serde(default)]
     pub over: bool,
+}
+
+/// A call or state, and how many looks have found the thread in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ThreadLookRow {
+    /// The name of a system call, or `on a CPU`, `runnable`, `page fault`, `stopped`, `other`, or
+    /// `unknown: ` with the reason.
+    pub within: String,
+    /// The number of looks.
+    pub looks: u64,
+}
+
+/// The call or state of a thread in a long poll.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LongPollNowRow {
+    /// A name as those of [`ThreadLookRow::within`].
+    pub within: String,
+    /// The first arguments of the system call; empty if it is in none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<u64>,
+    /// The function of the kernel in which it sleeps, where the kernel shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_function: Option<String>,
 }

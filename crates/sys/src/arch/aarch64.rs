@@ -35,6 +35,9 @@ pub const WATCH_REGISTERS: u32 = 16;
 /// The end of the address space of programs.
 pub const USER_END: usize = 1 << 48;
 
+/// No calls that only this processor has.
+pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
+
 /// Whether a thread has passed the access when a watch stops it. Here it stops before it. The
 /// kernel takes a single step over the access, but not where the event sends a signal: that step
 /// goes into the handler, which returns to the access for ever.

@@ -30,6 +30,9 @@ pub const WATCH_REGISTERS: u32 = 16;
 /// The end of the address space of programs.
 pub const USER_END: usize = usize::MAX;
 
+/// No calls that only this processor has.
+pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
+
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = false;
 

@@ -34,6 +34,12 @@ pub const WATCH_REGISTERS: u32 = 4;
 /// The end of the address space of programs.
 pub const USER_END: usize = 1 << 47;
 
+/// The calls that only this processor has, and in which threads are found asleep.
+pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = calls![
+    SYS_poll SYS_select SYS_epoll_wait SYS_open SYS_stat SYS_lstat SYS_rename SYS_unlink SYS_mkdir SYS_rmdir
+    SYS_truncate SYS_pause SYS_fork SYS_vfork SYS_newfstatat
+];
+
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = true;
 

@@ -2,11 +2,12 @@
 //! threads.
 //!
 //! Each file depends only on those before it: `identity`, `lock`, `fork`, `schedstat`,
-//! `threads`, `cgroup`.
+//! `threads`, `cgroup`, `kernel_view`.
 
 pub mod cgroup;
 pub mod fork;
 pub mod identity;
+pub mod kernel_view;
 pub mod lock;
 pub mod schedstat;
 pub mod threads;

@@ -6,6 +6,10 @@
 //! last one when it is over. There are two scans in a threshold, and one at the moment when a known
 //! poll becomes a long one.
 //!
+//! From the first report on, scans also look at what the thread is in ([`ThreadLook`]): each time
+//! that the poll has become longer by an eighth, but no more often than a scan, and ten times a
+//! second at least.
+//!
 //! This adds nothing to a poll: the scans read what the thread has written for itself. They take a
 //! system call for each thread with a task, so with very many threads they are rarer.
 
@@ -18,9 +22,11 @@ use dormouse_clock::thread_cpu_ns_of;
 use dormouse_events::{PollLooker, SeenPoll};
 use dormouse_profile::{NoStack, StackReader, ThreadStack};
 use dormouse_sys::process::identity;
+use dormouse_sys::process::kernel_view::kernel_function;
 use dormouse_waits::{is_on, polled};
 
 use crate::core::group::Group;
+use crate::features::stalls::{ThreadIn, ThreadLook, ThreadLooks};
 use crate::lookout::{Engine, NAME};
 
 /// The shortest and the longest time between two looks.
@@ -42,6 +48,9 @@ const MAX_REPORTS: usize = 256;
 /// The time that one look has for stacks, but for the first of them. The others are read at the
 /// next look.
 const STACKS: Duration = Duration::from_millis(50);
+
+/// The shortest and the longest time between two looks at a thread in a long poll.
+const THREAD_LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
 /// A report on a poll that has lasted for a watch's threshold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +78,26 @@ pub struct LongPoll {
     pub stack: Option<ThreadStack>,
     /// Why there is no stack.
     pub no_stack: Option<NoStack>,
+    /// The calls and states in which the thread was found since the first report, each with the
+    /// number of looks; the most frequent first. Looks are closer at first, and never more than a
+    /// tenth of a second apart unless the lookout is late.
+    pub looks: Vec<(ThreadIn, u64)>,
+    /// The last of these looks; `None` if the poll is over.
+    pub now: Option<LongPollNow>,
     /// Whether the poll has ended. This is then the last report about it.
     pub is_over: bool,
+}
+
+/// The call or state of a thread in a long poll, when a report is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LongPollNow {
+    /// The call or state.
+    pub within: ThreadIn,
+    /// The first arguments of the system call, if it is in one.
+    pub arguments: Option<[u64; 3]>,
+    /// The function of the kernel in which it sleeps, where the kernel shows it.
+    pub kernel_function: Option<String>,
 }
 
 /// The numbers of watches and of long polls, which no two have, also of two lookouts.
@@ -104,9 +131,12 @@ impl Reports {
 
     /// Whether no more reports will come: the lookout has panicked, or was killed.
     pub(crate) fn is_over(&self) -> bool {
-        let comm = || std::fs::read(format!("/proc/self/task/{}/comm", self.lookout)).unwrap_or_default();
         // The number of a thread that was killed may be another one's.
-        self.is_over.load(Ordering::Relaxed) || !comm().starts_with(NAME.as_bytes())
+        let is_gone = || match std::fs::read(format!("/proc/self/task/{}/comm", self.lookout)) {
+            Ok(name) => !name.starts_with(NAME.as_bytes()),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        self.is_over.load(Ordering::Relaxed) || is_gone()
     }
 
     /// The time between two looks.
@@ -177,6 +207,8 @@ struct KnownPoll {
     number: u64,
     /// By watch, the length at which the next report is due.
     due: Vec<(u64, Duration)>,
+    looks: ThreadLooks,
+    last_look: Option<(Instant, ThreadLook)>,
 }
 
 /// The means of looks and stacks.
@@ -271,7 +303,7 @@ impl LongPollWatches {
                 Some(known) if known.seen.is_same(&seen) => KnownPoll { seen, until: now, ..known },
                 gone => {
                     self.tell_end(gone);
-                    KnownPoll { seen, since: seen_at, until: seen_at, number: 0, due: Vec::new() }
+                    KnownPoll::new(seen, seen_at)
                 }
             };
             self.known.insert(seen.block(), known);
@@ -285,7 +317,19 @@ impl LongPollWatches {
                 self.tell(at);
             }
         }
-        took
+        took + self.look_inside(now)
+    }
+
+    /// Looks at the threads in long polls: the CPU time of that.
+    fn look_inside(&mut self, now: Instant) -> Duration {
+        let Some(Eyes { looker, .. }) = &self.eyes else { return Duration::ZERO };
+        let mut due = self.known.values_mut().filter(|poll| poll.is_look_due(now)).peekable();
+        if due.peek().is_none() {
+            return Duration::ZERO;
+        }
+        let began = own_cpu();
+        due.take_while(|_| now.elapsed() < STACKS).for_each(|poll| poll.look_inside(looker));
+        own_cpu().saturating_sub(began)
     }
 
     /// Whether a report on the poll is due.
@@ -311,12 +355,14 @@ impl LongPollWatches {
         }
         let Some(seen) = again else { return };
         (poll.seen, poll.until) = (seen, until);
+        poll.look_inside(&eyes.looker);
         let seen_for = poll.seen_for();
         let (stack, no_stack) = match stack {
             Ok(stack) => (Some(stack), None),
             Err(why) => (None, Some(why)),
         };
-        let report = LongPoll { stack, no_stack, ..poll.report(seen_for, false) };
+        let now = poll.now();
+        let report = LongPoll { stack, no_stack, now, ..poll.report(seen_for, false) };
         for watch in &self.watches {
             let mut due = poll.due(watch);
             if seen_for < due {
@@ -352,6 +398,34 @@ fn own_cpu() -> Duration {
 }
 
 impl KnownPoll {
+    fn new(seen: SeenPoll, at: Instant) -> Self {
+        let looks = ThreadLooks::default();
+        Self { seen, since: at, until: at, number: 0, due: Vec::new(), looks, last_look: None }
+    }
+
+    /// Whether it is a long poll, and time to look at its thread.
+    fn is_look_due(&self, now: Instant) -> bool {
+        let [shortest, longest] = THREAD_LOOKS;
+        let pause = (self.seen_for() / 8).clamp(shortest, longest);
+        self.number != 0 && self.last_look.is_none_or(|(at, _)| at + pause <= now)
+    }
+
+    /// Looks at what its thread is in. The look counts if the poll is still there afterwards.
+    fn look_inside(&mut self, looker: &PollLooker) {
+        let look = ThreadLook::at(self.seen.tid);
+        if looker.again(&self.seen).is_some() {
+            self.looks.add(look.within);
+            self.last_look = Some((Instant::now(), look));
+        }
+    }
+
+    /// The last look, for a report that is made right after it.
+    fn now(&self) -> Option<LongPollNow> {
+        let (_, ThreadLook { within, arguments }) = self.last_look.filter(|(at, _)| *at >= self.until)?;
+        let kernel_function = arguments.and_then(|_| kernel_function(self.seen.tid));
+        Some(LongPollNow { within, arguments, kernel_function })
+    }
+
     fn seen_for(&self) -> Duration {
         self.until.saturating_duration_since(self.since)
     }
@@ -385,6 +459,8 @@ impl KnownPoll {
             is_exact: exact.is_some(),
             stack: None,
             no_stack: None,
+            looks: self.looks.sorted(),
+            now: None,
             is_over,
         }
     }

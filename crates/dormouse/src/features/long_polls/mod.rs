@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use dormouse_sys::process::identity;
 
-pub use self::engine::LongPoll;
+pub use self::engine::{LongPoll, LongPollNow};
 use self::engine::{LongPollWatches, Reports};
 use crate::lookout::{LOOKOUT, Watched};
 

@@ -7,11 +7,13 @@
 use std::time::Duration;
 
 use dormouse_protocol::{
-    Code, LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPollsPart, LongPollsRequest, WireError,
+    Code, LongPollNowRow, LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPollsPart,
+    LongPollsRequest, ThreadLookRow, WireError,
 };
 
-use super::{LongPoll, LongPolls, LongPollsError, long_polls};
+use super::{LongPoll, LongPollNow, LongPolls, LongPollsError, long_polls};
 use crate::agent::{Answered, Asked, ClientState};
+use crate::features::stalls::ThreadIn;
 
 /// Reports in one answer.
 const ROWS: usize = 64;
@@ -70,6 +72,17 @@ fn row(of: LongPoll) -> LongPollRow {
         stack,
         way,
         no_stack: of.no_stack.map(|why| why.to_string()),
+        looks: of.looks.into_iter().map(look_row).collect(),
+        now: of.now.map(now_row),
         over: of.is_over,
     }
+}
+
+fn look_row((within, looks): (ThreadIn, u64)) -> ThreadLookRow {
+    ThreadLookRow { within: within.to_string(), looks }
+}
+
+fn now_row(LongPollNow { within, arguments, kernel_function }: LongPollNow) -> LongPollNowRow {
+    let arguments = arguments.map_or_else(Vec::new, Vec::from);
+    LongPollNowRow { within: within.to_string(), arguments, kernel_function }
 }

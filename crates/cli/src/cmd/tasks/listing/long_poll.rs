@@ -5,14 +5,14 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::LongPollRow;
+use dormouse_protocol::{LongPollNowRow, LongPollRow, ThreadLookRow};
 use serde::Serialize;
 
 use super::place::name;
 use crate::duration::{clock_time, short};
 use crate::output::{DIM, FAIR, HEAD};
 use crate::render::frame::CodeFrame;
-use crate::text::clean;
+use crate::text::{clean, count};
 
 /// The most functions of a stack without any of the service's own.
 const MOST_FOREIGN: usize = 12;
@@ -34,6 +34,9 @@ pub(crate) fn report(row: &LongPollRow, frames: &[CodeFrame]) -> String {
         "{DIM}{time}{DIM:#} {HEAD}{group}{HEAD:#} task {}, thread {thread}: poll {} {what}\n",
         row.task, row.number
     );
+    if !row.looks.is_empty() {
+        let _ = writeln!(text, "    {}", looks(row));
+    }
     if let Some(why) = &row.no_stack {
         let _ = writeln!(text, "    {DIM}(no stack: {}){DIM:#}", clean(why));
     }
@@ -51,6 +54,28 @@ pub(crate) fn report(row: &LongPollRow, frames: &[CodeFrame]) -> String {
         let _ = writeln!(text, "    {}{by}", name(frame));
     }
     text
+}
+
+/// The calls and states in which its thread was found, and the present one.
+fn looks(row: &LongPollRow) -> String {
+    let number = row.looks.iter().map(|of| of.looks).sum();
+    let found = row.looks.iter().map(|of| format!("{} in {}", clean(&of.within), of.looks));
+    let mut text = format!("{}: {}", count(number, "look"), found.collect::<Vec<_>>().join(", "));
+    if let Some(now) = &row.now {
+        let _ = write!(text, "; now {}", within(now));
+    }
+    text
+}
+
+/// The call with its first arguments, as in
+/// `futex(0x7f0100a0, 128, 2), kernel function futex_wait_queue`.
+fn within(now: &LongPollNowRow) -> String {
+    // Descriptors and flags are small, and addresses are not.
+    let argument = |of: &u64| if *of < 0x1_0000 { of.to_string() } else { format!("{of:#x}") };
+    let arguments: Vec<_> = now.arguments.iter().map(argument).collect();
+    let list = if arguments.is_empty() { String::new() } else { format!("({})", arguments.join(", ")) };
+    let function = now.kernel_function.as_deref().map(|name| format!(", kernel function {}", clean(name)));
+    format!("{}{list}{}", clean(&now.within), function.unwrap_or_default())
 }
 
 /// Whether a function is the service's own. Those of C have no path, and are the library's here.
@@ -78,6 +103,13 @@ pub(crate) struct LongPollDocument<'a> {
     way: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     no_stack: Option<&'a str>,
+    /// The calls and states in which looks since the first report have found the thread: the most
+    /// frequent first.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    looks: &'a [ThreadLookRow],
+    /// The last of these looks; absent if the poll is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    now: Option<&'a LongPollNowRow>,
     /// The innermost function first.
     frames: &'a [CodeFrame],
 }
@@ -96,6 +128,8 @@ impl<'a> LongPollDocument<'a> {
             over: row.over,
             way: &row.way,
             no_stack: row.no_stack.as_deref(),
+            looks: &row.looks,
+            now: row.now.as_ref(),
             frames,
         }
     }
@@ -142,6 +176,26 @@ mod tests {
         assert!(over.ends_with("poll 3 has ended after 10.4 ms\n"), "{over}");
         let why = plain(&LongPollRow { no_stack: Some("it is gone".into()), ..row() }, &[]);
         assert!(why.ends_with("    (no stack: it is gone)\n"), "{why}");
+    }
+
+    #[test]
+    fn looks_name_calls_with_arguments() {
+        let look = |within: &str, looks| ThreadLookRow { within: within.into(), looks };
+        let now = LongPollNowRow {
+            within: "futex".into(),
+            arguments: vec![0x7f01_00a0, 128, 2],
+            kernel_function: Some("futex_wait_queue".into()),
+        };
+        let looks = vec![look("futex", 6), look("on a CPU", 1)];
+        let lasts = LongPollRow { looks: looks.clone(), now: Some(now), ..row() };
+        let right = "7 looks: futex in 6, on a CPU in 1; now futex(0x7f0100a0, 128, 2), kernel function \
+                     futex_wait_queue";
+        assert!(plain(&lasts, &[]).contains(&format!("    {right}\n")), "{}", plain(&lasts, &[]));
+        let over = plain(&LongPollRow { looks, over: true, ..row() }, &[]);
+        assert!(over.ends_with("    7 looks: futex in 6, on a CPU in 1\n"), "{over}");
+        let json = serde_json::to_value(LongPollDocument::new(&lasts, &[])).unwrap();
+        assert_eq!(json["looks"][0], serde_json::json!({ "within": "futex", "looks": 6 }));
+        assert_eq!(json["now"]["arguments"][1], 128);
     }
 
     #[test]

@@ -1,0 +1,6 @@
+//! The causes of stalls: calls, page faults, waits for a CPU.
+
+#![cfg(not(dormouse_fallback))]
+
+mod faults;
+mod looks;
