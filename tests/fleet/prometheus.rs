@@ -165,6 +165,34 @@ fn prometheus_has_outcomes_calls_and_runtimes() {
 }
 
 #[test]
+fn prometheus_has_bodies_and_connections() {
+    let service = Service::idle();
+    let serving = Serving::of(&service);
+    let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
+    serving.totals(&service);
+    const TIMES: u32 = 7;
+    let guest = service.connect();
+    (0..TIMES).for_each(|_| assert!(service.get("/blend").starts_with("HTTP/1.1 200")));
+    let bodies = |suffix: &str, le: &str| {
+        format!(r#"dormouse_request_body_duration_seconds_{suffix}{{group="{HOT}"{le}}}"#)
+    };
+    for all in [bodies("count", ""), bodies("bucket", r#",le="+Inf""#)] {
+        prometheus.value(&all, |count| (count - f64::from(TIMES)).abs() < 0.5);
+    }
+    assert!(prometheus.value(&bodies("sum", ""), |_| true) >= 0.0);
+    let connections = |metric: &str| format!(r#"{metric}{{group="connections"}}"#);
+    prometheus.value(&connections("dormouse_tasks_long_lived"), |alive| (alive - 1.0).abs() < 0.5);
+    prometheus.value(&connections("dormouse_tasks_long_lived_age_seconds"), |age| age >= 1.0);
+    // They are no requests, and the route has no streams.
+    let requests = format!("sum({})", connections("dormouse_requests_total"));
+    assert!(prometheus.value(&requests, |_| true).abs() < 0.5);
+    let streams = r#"count({__name__=~"dormouse_stream_.*"}) or vector(0)"#;
+    assert!(prometheus.value(streams, |_| true).abs() < 0.5);
+    drop(guest);
+    prometheus.value(&connections("dormouse_tasks_long_lived"), |alive| alive.abs() < 0.5);
+}
+
+#[test]
 fn a_query_gives_cpu_per_request() {
     let service = Service::visited();
     let serving = Serving::of(&service);

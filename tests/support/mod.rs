@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -158,14 +159,20 @@ impl Service {
 
     /// Asks it for a path, and gives the whole answer.
     pub(crate) fn get(&self, path: &str) -> String {
-        let address = self.url.strip_prefix("http://").expect("a URL");
-        let mut stream = std::net::TcpStream::connect(address).expect("a service that accepts");
-        stream.set_read_timeout(Some(HANG)).expect("a timeout");
+        let mut stream = self.connect();
         let request = format!("GET {path} HTTP/1.1\r\nHost: tea\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("a request");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         answer
+    }
+
+    /// A connection on which nothing was asked for yet.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let address = self.url.strip_prefix("http://").expect("a URL");
+        let stream = TcpStream::connect(address).expect("a service that accepts");
+        stream.set_read_timeout(Some(HANG)).expect("a timeout");
+        stream
     }
 
     /// How many keys that match are on.
