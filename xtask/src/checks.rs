@@ -90,7 +90,7 @@ pub(crate) fn fallback(suite: &mut Suite) -> Result {
     discard_flags()
 }
 
-/// All features with dormouse turned off. Tokio with hooks around polls.
+/// All features with dormouse turned off. Tokio with hooks around polls and with all its figures.
 pub(crate) fn flags(suite: &mut Suite) -> Result {
     const FLAGS: &str = "--cfg tokio_unstable -D warnings";
     let mut off = cargo("check --locked --package dormouse --all-features");
@@ -98,7 +98,7 @@ pub(crate) fn flags(suite: &mut Suite) -> Result {
     let chosen =
         "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio";
     with_flags(suite, FLAGS, chosen, "--lib")?;
-    let modules = "poll_hooks:: spawns:: places:: instrumented::";
+    let modules = "poll_hooks:: spawns:: places:: instrumented:: runtimes::";
     with_flags(suite, FLAGS, chosen, &format!("--test all -- {modules}"))?;
     discard_flags()
 }

@@ -54,6 +54,36 @@ fn a_runtime_is_shown_until_its_end() {
     });
 }
 
+#[cfg(tokio_unstable)]
+#[test]
+fn an_unstable_tokio_shows_threads_and_polls() {
+    in_child(|| {
+        let main = two_workers();
+        runtime("main", main.handle()).unwrap();
+        let figures = |names: [&str; 3]| names.map(|name| of(name, "main"));
+        let blocking = || figures(["blocking_threads", "blocking_idle", "blocking_queue"]);
+        let (release, wait) = channel::<()>();
+        let first = main.spawn_blocking(move || _ = wait.recv());
+        let second = main.spawn_blocking(|| ());
+        eventually(|| blocking() == [Some(1.0), Some(0.0), Some(1.0)]);
+        drop(release);
+        main.block_on(async {
+            first.await.unwrap();
+            second.await.unwrap();
+        });
+        eventually(|| blocking() == [Some(1.0), Some(1.0), Some(0.0)]);
+        let [before, steals, queues] = figures(["polls_total", "steals_total", "own_queues"]);
+        assert!(steals.is_some() && queues == Some(0.0), "{steals:?}, {queues:?}");
+        const TASKS: u32 = 10;
+        main.block_on(async {
+            for _ in 0..TASKS {
+                tokio::spawn(async {}).await.unwrap();
+            }
+        });
+        eventually(|| of("polls_total", "main") >= before.map(|before| before + f64::from(TASKS)));
+    });
+}
+
 #[test]
 fn a_runtime_that_has_ended_is_not_shown() {
     in_child(|| {
