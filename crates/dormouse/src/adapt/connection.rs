@@ -140,7 +140,6 @@ pub(super) struct ListenerStamps {
     clocks: Option<[(u64, u64); 2]>,
 }
 
-#[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's listener has them"))]
 impl ListenerStamps {
     /// Asks the kernel for stamps while times are taken, and no longer after. Only a TCP listener
     /// of tokio's has them.

@@ -30,7 +30,7 @@
 mod calls;
 
 #[cfg(feature = "tracing-calls")]
-pub use calls::{CallsFilter, CallsLayer, calls};
+pub use calls::{CallsFilter, CallsLayer, calls, carry};
 
 pub use crate::{
     __dormouse_tracing_debug as debug, __dormouse_tracing_debug_span as debug_span,

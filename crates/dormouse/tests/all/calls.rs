@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, Response};
 use dormouse::metrics::{Metrics, MetricsSpec};
-use dormouse::tracing::calls;
+use dormouse::tracing::{calls, carry};
 use dormouse::waits::{PEERS, Waiting};
 use dormouse::{Call, CallKind, Group};
 use dormouse_testkit::{Answer, Filter, fork, in_child};
@@ -354,6 +354,45 @@ fn spans_of_clients_are_calls() {
         );
         let statement = route.read_calls().into_iter().find(|row| row.peer.unwrap().as_str() == "SELECT ?");
         assert_eq!(statement.unwrap().times.sum_ns, 2_000_000, "the time that sqlx has measured");
+    });
+}
+
+#[test]
+fn a_span_carries_its_group_to_other_threads() {
+    in_child(|| {
+        // One layer of the service sees all spans.
+        let all = tracing_subscriber::fmt::layer().with_writer(std::io::sink);
+        tracing::subscriber::set_global_default(tracing_subscriber::registry().with(calls()).with(all))
+            .unwrap();
+        let _waiting = Waiting::start().unwrap();
+        // As sqlx does for SQLite.
+        let on_its_thread = || {
+            let span = tracing::Span::current();
+            let work = move || {
+                let _inside = span.enter();
+                sqlx_event("SELECT 7", "", 0.002);
+                // sqlx after 0.9.
+                drop(
+                    tracing::info_span!(target: "sqlx::query", "db.query", db.query.text = "BEGIN", otel.kind = "client"),
+                );
+            };
+            std::thread::spawn(work).join().unwrap();
+        };
+        let [route, other] = ["GET /route", "GET /other"].map(Group::new);
+        route.scope(|| tracing::info_span!("handler").in_scope(on_its_thread));
+        assert_eq!(of(route), [], "nothing carries the group");
+        route.scope(|| carry().in_scope(on_its_thread));
+        route.scope(|| carry().in_scope(|| tracing::info_span!("handler").in_scope(on_its_thread)));
+        // The current group counts, and the innermost span.
+        route.scope(|| {
+            carry().in_scope(|| {
+                other.scope(|| sqlx_event("SELECT 7", "", 0.002));
+                other.scope(|| carry().in_scope(on_its_thread));
+            });
+        });
+        let row = |statement: &str, n| ("sql", statement.to_owned(), n, None, 0);
+        assert_eq!(of(route), [row("BEGIN", 2), row("SELECT ?", 2)]);
+        assert_eq!(of(other), [row("BEGIN", 1), row("SELECT ?", 2)]);
     });
 }
 

@@ -7,6 +7,14 @@
 //! | fred 9 and 10 | a span `fred.command` | the command |
 //! | reqwest-tracing, spans by OpenTelemetry's conventions | a span with `otel.kind = "client"` | by [`Fields::peer`] |
 //!
+//! # Threads of clients
+//!
+//! sqlx runs statements for SQLite on a thread of its own, in no group. But it enters there the
+//! span in which it was called. So a span of [`carry`] stores the group in which it was made, and
+//! calls that are in no group belong to that of the innermost such span around them. The registry
+//! itself is searched: a layer with a filter does not see what is around a span that its filter
+//! leaves out.
+//!
 //! # Open spans
 //!
 //! A span is open from its creation until it closes. A table of the layer has its beginning and its
@@ -18,24 +26,29 @@
 //!    subscriber shares the span; then whichever thread records values, or closes the span.
 
 use std::fmt::{self, Write as _};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_waits::calls::{CallKind, LONGEST_PEER, Peer, PeerCell, PeerName, lose};
+use tracing::dispatcher::WeakDispatch;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Span, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{Filtered, LevelFilter};
 use tracing_subscriber::layer::{Context, Filter};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, Registry, SpanRef};
 
 /// Where sqlx writes.
 const SQLX: &str = "sqlx::query";
 
 /// The name of fred's spans.
 const FRED: &str = "fred.command";
+
+/// The target of the spans of [`carry`].
+const CARRIES: &str = "dormouse::calls";
 
 /// Calls that one layer may have open at once.
 const OPEN: usize = 1024;
@@ -72,7 +85,31 @@ pub fn calls<S>() -> Filtered<CallsLayer, CallsFilter, S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    CallsLayer { open: (0..OPEN).map(|_| OpenSpan::default()).collect() }.with_filter(CallsFilter)
+    let open = (0..OPEN).map(|_| OpenSpan::default()).collect();
+    CallsLayer { open, subscriber: OnceLock::new() }.with_filter(CallsFilter)
+}
+
+/// A span that carries the current group to threads of a client that enter it: calls that are made
+/// there, in no group, belong to this one. For sqlx with SQLite, whose statements run on a thread
+/// of their own. One for each request is enough, around all that it awaits:
+///
+/// ```
+/// use dormouse::Group;
+/// use dormouse::tracing::{Instrument as _, carry};
+///
+/// # async fn read_teas() {}
+/// async fn menu() {
+///     read_teas().instrument(carry()).await;
+/// }
+/// # let _ = Group::new("GET /menu").instrument(menu());
+/// ```
+///
+/// # Cost
+///
+/// A span of level DEBUG and target `dormouse::calls`, and an allocation, while times are taken;
+/// otherwise a look at the filters of the subscriber.
+pub fn carry() -> Span {
+    tracing::debug_span!(target: CARRIES, "group")
 }
 
 /// Which spans and events [`calls`] sees.
@@ -94,12 +131,15 @@ impl<S> Filter<S> for CallsFilter {
 }
 
 fn is_known(of: &Metadata<'_>) -> bool {
-    of.target() == SQLX || of.is_span() && (of.name() == FRED || of.fields().field("otel.kind").is_some())
+    let is_known_span =
+        || of.name() == FRED || of.target() == CARRIES || of.fields().field("otel.kind").is_some();
+    of.target() == SQLX || of.is_span() && is_known_span()
 }
 
 /// See [`calls`].
 pub struct CallsLayer {
     open: Box<[OpenSpan]>,
+    subscriber: OnceLock<WeakDispatch>,
 }
 
 impl fmt::Debug for CallsLayer {
@@ -107,6 +147,10 @@ impl fmt::Debug for CallsLayer {
         f.debug_struct("CallsLayer").finish_non_exhaustive()
     }
 }
+
+/// The group that a span of [`carry`] has stored.
+#[derive(Debug, Clone, Copy)]
+struct CarriedGroup(u32);
 
 /// A call whose span has not closed.
 #[derive(Debug, Default)]
@@ -137,6 +181,22 @@ impl CallsLayer {
         self.places(id).find(|open| open.id.load(Ordering::Acquire) == id)
     }
 
+    /// The group that calls: the current one, or else that of a span around.
+    fn group(&self) -> u32 {
+        match dormouse_events::current_context() {
+            0 => self.carried().unwrap_or_default(),
+            here => here,
+        }
+    }
+
+    fn carried(&self) -> Option<u32> {
+        let subscriber = self.subscriber.get()?.upgrade()?;
+        let registry = subscriber.downcast_ref::<Registry>()?;
+        let innermost = registry.span(registry.current_span().id()?)?;
+        let carried = |span: SpanRef<'_, Registry>| Some(span.extensions().get::<CarriedGroup>()?.0);
+        innermost.scope().find_map(carried)
+    }
+
     fn claim(&self, id: u64) -> Option<&OpenSpan> {
         let is_free = |open: &&OpenSpan| {
             // Acquire: pairs with the store of the one that has freed it.
@@ -164,7 +224,19 @@ impl<S> Layer<S> for CallsLayer
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    fn on_new_span(&self, of: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
+    fn on_register_dispatch(&self, subscriber: &Dispatch) {
+        // One that was registered before has the layer already.
+        let _before = self.subscriber.set(subscriber.downgrade());
+    }
+
+    fn on_new_span(&self, of: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let group = self.group();
+        if of.metadata().target() == CARRIES {
+            if let Some(span) = context.span(id) {
+                span.extensions_mut().insert(CarriedGroup(group));
+            }
+            return;
+        }
         let mut fields = Fields::default();
         of.record(&mut fields);
         let names = of.metadata().fields();
@@ -176,7 +248,7 @@ where
             return;
         };
         open.begun.store(stamp(), Ordering::Relaxed);
-        open.group.store(dormouse_events::current_context(), Ordering::Relaxed);
+        open.group.store(group, Ordering::Relaxed);
         open.peer.set(None);
         open.is_error.store(false, Ordering::Relaxed);
         let sees_errors = ERRORS.iter().any(|name| names.field(name).is_some());
@@ -202,7 +274,7 @@ where
         let mut fields = Fields::default();
         event.record(&mut fields);
         if let (Some(name), Some(seconds)) = (fields.peer(), fields.seconds)
-            && let Some(peer) = Peer::of(dormouse_events::current_context(), &name)
+            && let Some(peer) = Peer::of(self.group(), &name)
         {
             // The event does not show whether the statement failed.
             peer.answered((seconds * 1e9) as u64, None);
