@@ -152,6 +152,12 @@ impl Cell {
         self.version.load(Ordering::Relaxed) == token.version()
     }
 
+    /// The lock of the last entry, or of the one that is prepared.
+    #[inline]
+    pub(crate) fn address(&self) -> usize {
+        self.address.load(Ordering::Relaxed)
+    }
+
     /// The run of the last entry.
     #[inline]
     pub(crate) fn run(&self) -> u32 {

@@ -1,8 +1,9 @@
 //! The locks that each thread holds itself, in cells that no other thread writes.
 //!
 //! Most guards stay on their thread. Their holder needs no place for which threads compete: plain
-//! stores note it in the thread's own *hand*, and no two threads share a line of the cache. A thread
-//! that looks for the holder of a lock reads the marks of all hands, one line for each thread.
+//! stores note it in the thread's own *hand*, and no two threads share a line of the cache. A
+//! thread that looks for the holder of a lock reads the marks of all hands, one line for each
+//! thread.
 //!
 //! A mark is the address of the lock, mixed with the run.
 //!

@@ -18,6 +18,7 @@
 //! | `hand` | the locks that each thread holds itself |
 //! | `row`, `rows` | what each thread has added up, by line and group |
 //! | `run` | the key, and the runs in which locks are noted |
+//! | `long` | the waits that took long |
 //! | `note` | the notes of a thread |
 //! | [`LockTimes`] | locks are noted as long as one lives |
 //! | [`read_locks`], [`lock_holders`], [`lock_waiters`], [`lock_cycles`] | what readers find |
@@ -39,6 +40,7 @@ mod condvar;
 mod face;
 mod hand;
 mod kind;
+mod long;
 mod mutex;
 mod note;
 mod once;
@@ -62,8 +64,8 @@ pub use kind::LockKind;
 pub use mutex::{Mutex, MutexGuard};
 pub use once::Once;
 pub use read::{
-    Blocked, LockPlace, LockRow, LockUser, LongestWait, lock_cycles, lock_holders, lock_holders_at,
-    lock_rows, lock_waiters, read_locks,
+    Blocked, LockPlace, LockRow, LockUser, LongWait, LongestWait, keep_long_waits, lock_cycles, lock_holders,
+    lock_holders_at, lock_rows, lock_waiters, read_locks, take_long_waits,
 };
 pub use row::{LockDurations, LockHolder};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -23,6 +23,7 @@ use crate::hand::{self, mark};
 #[cfg(feature = "parking-lot")]
 use crate::kind::LockKind;
 use crate::kind::LockType;
+use crate::long;
 use crate::row::{Blame, LockHolder, Row};
 use crate::rows::{self, Here, row};
 use crate::run::{are_all_timed, are_noted, run};
@@ -89,6 +90,7 @@ pub(crate) fn forget() {
     hand::forget();
     HOLDERS.clear();
     WAITERS.clear();
+    long::forget();
     rows::forget();
     LOST_HOLDERS.store(0, Ordering::Relaxed);
     LOST_ROWS.store(0, Ordering::Relaxed);
@@ -185,8 +187,11 @@ impl Taker {
     #[inline]
     fn hold(self, lock: Lock, since: u64) -> Held {
         match hand::cell(self.place()) {
-            Some(cell) => Held(Some(Token::new(self.place(), cell.show(since)))),
-            None => self.hold_in_table(lock, since),
+            Some(cell) if cell.address() == lock.address => {
+                Held(Some(Token::new(self.place(), cell.show(since))))
+            }
+            // While it waited, a lock of an allocator's has used the cell.
+            _ => self.hold_in_table(lock, since),
         }
     }
 
@@ -297,7 +302,9 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         let ticks = stamp().saturating_sub(self.began);
-        if let Some(token) = self.token.filter(|token| WAITERS.own(*token).is_some()) {
+        if let Some((token, wait)) = self.token.and_then(|token| Some((token, WAITERS.own(token)?))) {
+            // First: who reads the waits first and then those that took long misses none.
+            long::ends(&wait, ticks, self.by.row);
             WAITERS.remove(token);
         }
         if let Some(row) = own_row(self.row) {

@@ -7,6 +7,7 @@ use dormouse_clock::{stamp, ticks_to_ns};
 use crate::cell::Entry;
 use crate::hand;
 use crate::kind::LockKind;
+use crate::long;
 use crate::note::{HOLDERS, WAITERS, present};
 use crate::row::{Blame, LockDurations, LockHolder, Row};
 use crate::rows::{row, rows};
@@ -175,6 +176,69 @@ fn users(all: impl Iterator<Item = (u64, Entry)>) -> Vec<LockUser> {
 pub fn lock_waiters() -> Vec<LockUser> {
     let now = stamp();
     WAITERS.all().filter_map(|entry| user(entry, now)).collect()
+}
+
+/// A wait that took long, or that has taken long so far.
+#[derive(Debug, Clone, Copy)]
+pub struct LongWait {
+    /// The number of the group; 0: none was current.
+    pub group: u32,
+    /// The number of the task; 0: none was current.
+    pub task: u64,
+    /// The id of the thread on which it began.
+    pub tid: u32,
+    /// When it began, as a stamp: a thread begins one wait at a time.
+    pub began: u64,
+    /// Its length, in nanoseconds.
+    pub ns: u64,
+    /// Whether it is over.
+    pub is_over: bool,
+    row: &'static Row,
+    by: Option<&'static Row>,
+}
+
+impl LongWait {
+    fn new(wait: Entry, ns: u64, is_over: bool, by: Option<u32>) -> Option<Self> {
+        let (row, by) = (row(wait.row)?, by.and_then(row));
+        let (task, tid, began) = (wait.task, wait.tid, wait.since);
+        Some(Self { group: row.group(), task, tid, began, ns, is_over, row, by })
+    }
+
+    /// The line that waits.
+    pub fn place(&self) -> LockPlace {
+        place(self.row)
+    }
+
+    /// The group of the holder, and the line at which it had taken the lock, if that is known.
+    pub fn held_by(&self) -> Option<(u32, LockPlace)> {
+        self.by.map(|by| (by.group(), place(by)))
+    }
+}
+
+/// From now on waits that take longer are kept for [`take_long_waits`]; `None`: none are. Only
+/// while locks are noted.
+pub fn keep_long_waits(longer_than_ns: Option<u64>) {
+    long::keep(longer_than_ns);
+}
+
+/// Calls `each` for the waits that have taken longer so far, and for those that are kept since the
+/// last call. Only one thread may call it at a time.
+pub fn take_long_waits(longer_than_ns: u64, mut each: impl FnMut(LongWait)) {
+    let (now, run) = (stamp(), run());
+    for (_, wait) in WAITERS.all() {
+        let ns = ticks_to_ns(now.saturating_sub(wait.since));
+        if ns > longer_than_ns {
+            let held = run.and_then(|run| present(wait.address, false, run).last());
+            if let Some(wait) = LongWait::new(wait, ns, false, held.map(|(_, held)| held.row)) {
+                each(wait);
+            }
+        }
+    }
+    long::take(|wait, ns, by| {
+        if let Some(wait) = LongWait::new(wait, ns, true, by) {
+            each(wait);
+        }
+    });
 }
 
 /// One thread or task of a cycle: its wait, and the hold for which it waits.

@@ -209,7 +209,8 @@ impl Shelf {
         self.find(ptr::from_ref(site).addr(), key_of(site.line(), group))
     }
 
-    /// The thread's row of a line and a group, made if there is none; `None`: there is no room for it.
+    /// The thread's row of a line and a group, made if there is none; `None`: there is no room for
+    /// it.
     pub(crate) fn new_row(
         &self,
         site: &'static Location<'static>,

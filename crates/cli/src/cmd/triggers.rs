@@ -19,9 +19,9 @@ use crate::verb::Offer;
 /// List the triggers of a service, and why each has not fired; arm and remove them
 ///
 /// A rule is request>500ms, error>5% over 10s, cancelled>10/s, objective<99% over 5m,
-/// long-poll>20ms, cpu>90% for 10s, a probe's field as in brew.step.cups>100, or panic; the guide
-/// has all of them (docs/guide/triggers.md). A trigger stays when this command ends. The tasks,
-/// profile and trace commands read the files.
+/// long-poll>20ms, lock>100ms, cpu>90% for 10s, a probe's field as in brew.step.cups>100, or panic;
+/// the guide has all of them (docs/guide/triggers.md). A trigger stays when this command ends. The
+/// tasks, profile and trace commands read the files.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {

@@ -21,6 +21,7 @@ mod keys_agent;
 mod leaks;
 mod libraries;
 mod lifecycle;
+mod lock_triggers;
 mod long_polls;
 mod many_tasks;
 mod metrics;

@@ -21,7 +21,7 @@ use dormouse_testkit::{StopOnDrop, eventually, fork, in_child, skip, spin_for};
 
 /// Runs a body in a child whose files go to a directory of its own.
 #[track_caller]
-fn with_directory<F: FnOnce(&Path)>(body: F) {
+pub(crate) fn with_directory<F: FnOnce(&Path)>(body: F) {
     in_child(|| {
         let directory = tempfile::tempdir().unwrap();
         // SAFETY: nothing else runs in the child.
@@ -30,12 +30,12 @@ fn with_directory<F: FnOnce(&Path)>(body: F) {
     });
 }
 
-fn row(number: u64) -> TriggerRow {
+pub(crate) fn row(number: u64) -> TriggerRow {
     let all = triggers::list().unwrap().triggers;
     all.into_iter().find(|row| row.number == number).unwrap()
 }
 
-fn add(rule: &str) -> u64 {
+pub(crate) fn add(rule: &str) -> u64 {
     let added = triggers::add(rule).unwrap();
     assert_eq!(added.len(), 1);
     added[0]
@@ -43,8 +43,8 @@ fn add(rule: &str) -> u64 {
 
 /// The content of a file.
 #[derive(Debug, Default)]
-struct Content {
-    head: FileHead,
+pub(crate) struct Content {
+    pub(crate) head: FileHead,
     missing: Vec<FileMissing>,
     tasks: usize,
     /// The places of each task.
@@ -89,7 +89,7 @@ fn read(path: &Path) -> Content {
 }
 
 /// Waits for a trigger's file.
-fn file_of(number: u64) -> (TriggerRow, Content) {
+pub(crate) fn file_of(number: u64) -> (TriggerRow, Content) {
     eventually(|| row(number).file.is_some());
     let row = row(number);
     let content = read(Path::new(row.file.as_ref().unwrap()));

@@ -56,7 +56,9 @@ impl Answered for LockReportRequest {
 pub(crate) fn report() -> LockReport {
     let mut all = read_locks();
     let omitted = cut(&mut all, LINES);
-    let (mut holders, mut waiters) = (lock_holders(), lock_waiters());
+    // In this order a hold is not shorter than a wait for its end that began after it.
+    let mut waiters = lock_waiters();
+    let mut holders = lock_holders();
     let cycles = lock_cycles();
     waiters.sort_by_key(|user| std::cmp::Reverse(user.for_ns));
     let is_waited_for = |user: &LockUser| waiters.iter().any(|waiter| waiter.address == user.address);
@@ -103,7 +105,7 @@ fn cut(all: &mut Vec<LockRow>, most: usize) -> usize {
 }
 
 /// A line as labels have it, without the directories of its file.
-fn line(of: &LockPlace) -> String {
+pub(crate) fn line(of: &LockPlace) -> String {
     let file = of.file.rsplit('/').next().unwrap_or(&of.file);
     format!("{file}:{}", of.line)
 }

@@ -1,13 +1,14 @@
 //! Triggers: when something happens in the service, a file of what it has just done is written at
 //! once.
 //!
-//! A rule describes the event: `request>500ms in POST *`, `long-poll>20ms`, `cpu>90% for 10s`,
-//! `brew.step.cups>100`, `panic`. A trigger observes the service from inside, on a thread of
-//! dormouse's. When its event happens, it has a file written with the newest records, the tasks and
-//! where they wait, groups, threads, and a CPU profile of the following second; the command reads
-//! it (`dormouse tasks FILE`, `profile FILE`, `trace FILE`). Files are in `DORMOUSE_RECORD_DIR`,
-//! else in `/tmp/dormouse-<uid>`, and take at most `DORMOUSE_RECORD_DISK`, by default 64 MiB: the
-//! oldest is removed first. `DORMOUSE_TRIGGERS` sets triggers from [`init`](crate::init) on.
+//! A rule describes the event: `request>500ms in POST *`, `long-poll>20ms`, `lock>100ms`, `cpu>90%
+//! for 10s`, `brew.step.cups>100`, `panic`. A trigger observes the service from inside, on a thread
+//! of dormouse's. When its event happens, it has a file written with the newest records, the tasks
+//! and where they wait, groups, threads, and a CPU profile of the following second; the command
+//! reads it (`dormouse tasks FILE`, `profile FILE`, `trace FILE`). Files are in
+//! `DORMOUSE_RECORD_DIR`, else in `/tmp/dormouse-<uid>`, and take at most `DORMOUSE_RECORD_DISK`,
+//! by default 64 MiB: the oldest is removed first. `DORMOUSE_TRIGGERS` sets triggers from
+//! [`init`](crate::init) on.
 //!
 //! ```
 //! let added = dormouse::triggers::add("request>500ms every 10m")?;
@@ -31,11 +32,12 @@ use std::time::Duration;
 
 use dormouse_events::Event;
 use dormouse_keys::{KeyUse, Selector};
+use dormouse_locks::{Holds, LockTimes};
 use dormouse_sys::keeper::KeeperError;
 use dormouse_waits::Waiting;
 
 use self::engine::{
-    CpuSight, FieldSight, Groups, Leases, LongPollSight, OutcomeSight, Polls, RequestSight, Sight,
+    CpuSight, FieldSight, Groups, Leases, LockSight, LongPollSight, OutcomeSight, Polls, RequestSight, Sight,
     StoreSettings, Triggers, requests,
 };
 use self::rules::{Rule, Wanted};
@@ -121,9 +123,9 @@ fn near_text(near: &[String]) -> String {
 /// # Cost
 ///
 /// While it exists, a rule on requests has times and places of tasks taken ([`crate::waits`]), one
-/// on long polls has times taken, one on CPU of groups has CPU time counted, and one on a field
-/// keeps its probe awake. The first trigger starts a thread. A file is begun, renamed and removed,
-/// to check that files can be written.
+/// on long polls has times taken, one on locks has locks noted, one on CPU of groups has CPU time
+/// counted, and one on a field keeps its probe awake. The first trigger starts a thread. A file is
+/// begun, renamed and removed, to check that files can be written.
 pub fn add(list: &str) -> Result<Vec<u64>, TriggerError> {
     let numbers = add_for_client(list)?;
     if panics::is_awaited() {
@@ -257,7 +259,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
     let unavailable = |why: String| TriggerError::Unavailable { rule: rule.to_string(), why };
     // Here, on the caller's thread: keys are switched, and counters begun.
     let start = || Waiting::start().map_err(|why| unavailable(why.to_string()));
-    let (mut waiting, mut placed, mut counting) = (None, None, None);
+    let (mut waiting, mut placed, mut counting, mut locks) = (None, None, None, None);
     let globs = rule.groups.as_deref().map(Selector::parse).transpose();
     let groups = globs.map(Groups).map_err(|why| unavailable(why.to_string()))?;
     let sight = match &rule.wanted {
@@ -280,6 +282,10 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             let polls = Polls(Box::new(move |most| reports.take_some(most)));
             let (threshold, highest) = (*threshold, Duration::ZERO);
             Sight::LongPoll(LongPollSight { threshold, groups, polls, last: 0, highest })
+        }
+        Wanted::Lock(threshold) => {
+            locks = Some(LockTimes::start(Holds::Sampled).map_err(|why| unavailable(why.to_string()))?);
+            Sight::Lock(LockSight::new(*threshold, groups))
         }
         Wanted::Cpu { percent, length } => {
             if rule.groups.is_some() {
@@ -319,7 +325,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             Sight::Panic { _wait: wait, count: PanicWait::count() }
         }
     };
-    let leases = Leases { _waiting: waiting, _placed: placed, _counting: counting };
+    let leases = Leases { _waiting: waiting, _placed: placed, _counting: counting, _locks: locks };
     let own = Some(rule.clone());
     let begun = LOOKOUT.begin(move |engines| engines.get::<Triggers>().arm(own, sight, leases))?;
     begun.map_err(unavailable)

@@ -3,7 +3,8 @@
 //! ```text
 //! list  := rule (';' rule)*
 //! rule  := what ['in' globs] ['every' time]
-//! what  := 'request>' time | 'long-poll>' time | 'cpu>' number '%' 'for' time | 'panic'
+//! what  := 'request>' time | 'long-poll>' time | 'lock>' time | 'panic'
+//!        | 'cpu>' number '%' 'for' time
 //!        | 'error>' number '%' 'over' time | 'cancelled>' number '/s' ['over' time]
 //!        | 'objective<' percent '%' 'over' time
 //!        | probe '.' field ('>' | '>=' | '<' | '<=' | '==') value
@@ -35,7 +36,7 @@ const MOST: usize = 64;
 
 /// The whats there are, for messages.
 const WHATS: &str = "`request>500ms`, `error>5% over 10s`, `cancelled>10/s`, `objective<99% over 5m`, \
-                     `long-poll>20ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
+                     `long-poll>20ms`, `lock>100ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
 
 /// A thing that has to be seen.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +45,8 @@ pub(crate) enum Wanted {
     Request(Duration),
     /// A poll that takes longer than this.
     LongPoll(Duration),
+    /// A wait for a lock that takes longer than this.
+    Lock(Duration),
     /// More CPU use than this percentage of one CPU, for this long.
     Cpu { percent: u64, length: Duration },
     /// Requests of a group that ended so beyond this level, over this length.
@@ -217,6 +220,10 @@ fn wanted(text: &str) -> Result<Wanted, Fault> {
             }
             Ok(Wanted::LongPoll(length))
         }
+        "lock" => {
+            greater("lock>100ms")?;
+            Ok(Wanted::Lock(time(value, "lock>100ms")?))
+        }
         "error" => {
             greater("error>5% over 10s")?;
             failed(value)
@@ -378,6 +385,7 @@ impl fmt::Display for Rule {
         match &self.wanted {
             Wanted::Request(time) => write!(f, "request>{}", LengthText(*time))?,
             Wanted::LongPoll(time) => write!(f, "long-poll>{}", LengthText(*time))?,
+            Wanted::Lock(time) => write!(f, "lock>{}", LengthText(*time))?,
             Wanted::Cpu { percent, length } => write!(f, "cpu>{percent}% for {}", LengthText(*length))?,
             Wanted::Outcome { of: Counted::Failed, level, length } => {
                 write!(f, "error>{level}% over {}", LengthText(*length))?;

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `store` | the directory of files, and the room that they may take |
 //! | `scene` | things that triggers look at together, and that a look finds |
+//! | `locks` | waits for locks that take long |
 //! | `outcomes` | how requests ended over a while |
 //! | `sight` | what a trigger looks at, and how near that has come |
 //! | `firing` | a file that is being written |
@@ -26,6 +27,7 @@
 //! below the threshold there are few scans.
 
 mod firing;
+mod locks;
 mod outcomes;
 mod scene;
 mod sight;
@@ -35,6 +37,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
+use dormouse_locks::keep_long_waits;
 use dormouse_protocol::{Stat, TriggerRow, TriggersAnswer};
 use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
 
@@ -47,9 +50,10 @@ use crate::lookout::{self, Engine};
 
 use firing::Firing;
 use scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span};
-use sight::thresholds_ns;
+use sight::{lock_threshold_ns, thresholds_ns};
 use store::{Store, file_name};
 
+pub(crate) use locks::LockSight;
 pub(crate) use outcomes::OutcomeSight;
 pub(crate) use scene::Groups;
 pub(crate) use sight::{CpuSight, FieldSight, Leases, LongPollSight, Polls, RequestSight, Sight, requests};
@@ -195,11 +199,16 @@ impl Triggers {
     /// The rules have changed.
     fn note_slow(&mut self) {
         note_slow(self.thresholds_ns().min());
+        keep_long_waits(self.lock_threshold_ns());
         self.living = None;
     }
 
     fn thresholds_ns(&self) -> impl Iterator<Item = u64> {
         thresholds_ns(self.armed.iter().map(|armed| &armed.sight))
+    }
+
+    fn lock_threshold_ns(&self) -> Option<u64> {
+        lock_threshold_ns(self.armed.iter().map(|armed| &armed.sight))
     }
 
     /// Judges what has been seen, and writes files.
@@ -245,6 +254,7 @@ impl Triggers {
     fn scene(&mut self, now: Instant) -> Scene {
         let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
         let mut scene = Scene::default();
+        scene.lock_waits = self.lock_threshold_ns().map_or_else(Vec::new, locks::long_waits);
         let thresholds: Vec<u64> = self.thresholds_ns().collect();
         let mut wanted = WantedRequests { armed: &self.armed, lowest_ns: HashMap::new() };
         if let Some(&lowest) = thresholds.iter().min() {
@@ -356,7 +366,11 @@ impl ArmedTrigger {
     fn look(&mut self, now: Instant, scene: &Scene) {
         if let Some(every) = self.sight.every() {
             // A scene that several look at is for all of them; the rest goes by its own time.
-            if self.next > now && scene.slow.is_empty() && scene.living.is_none() && scene.cpu.is_none() {
+            let is_shared = !scene.slow.is_empty()
+                || !scene.lock_waits.is_empty()
+                || scene.living.is_some()
+                || scene.cpu.is_some();
+            if self.next > now && !is_shared {
                 return;
             }
             self.next = now + every;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_keys::Selector;
+use dormouse_locks::LongWait;
 use dormouse_protocol::Stat;
 use dormouse_waits::{SlowRequest, TraceContext, living};
 
@@ -71,6 +72,8 @@ pub(crate) struct Scene {
     /// Requests that are still running, and have taken long already; `None` if they were not
     /// scanned. This is scanned before those that have ended, so none is missed.
     pub(crate) living: Option<Vec<SlowRequest>>,
+    /// Waits for locks that have taken long.
+    pub(crate) lock_waits: Vec<LongWait>,
     /// CPU time since the look before, once a second.
     pub(crate) cpu: Option<CpuLook>,
 }

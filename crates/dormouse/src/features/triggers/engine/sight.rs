@@ -5,8 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use dormouse_events::Counting;
+use dormouse_locks::LockTimes;
 use dormouse_waits::{Histogram, Histograms, SlowRequest, Waiting, living, read_each};
 
+use super::locks::LockSight;
 use super::outcomes::OutcomeSight;
 use super::scene::{CpuLook, Groups, LOOK, SECOND, Scene, Sighting, Span, of};
 use crate::core::group::Group;
@@ -31,6 +33,7 @@ pub(crate) struct Leases {
     pub(crate) _waiting: Option<Waiting>,
     pub(crate) _placed: Option<Placed>,
     pub(crate) _counting: Option<Counting>,
+    pub(crate) _locks: Option<LockTimes>,
 }
 
 /// A thing that a trigger watches.
@@ -38,6 +41,7 @@ pub(crate) struct Leases {
 pub(crate) enum Sight {
     Request(RequestSight),
     LongPoll(LongPollSight),
+    Lock(LockSight),
     Cpu(CpuSight),
     Outcome(OutcomeSight),
     Field(FieldSight),
@@ -112,6 +116,7 @@ impl Sight {
         match self {
             Self::Request(sight) => sight.look(scene, armed),
             Self::LongPoll(sight) => sight.look(),
+            Self::Lock(sight) => sight.look(&scene.lock_waits, armed),
             Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
             Self::Outcome(sight) => sight.look(armed),
             Self::Field(sight) => sight.look(),
@@ -147,6 +152,7 @@ impl Sight {
             Self::LongPoll(LongPollSight { threshold, highest, .. }) => {
                 (!highest.is_zero()).then(|| format!("{} of {}", Span(*highest), Span(*threshold)))
             }
+            Self::Lock(sight) => sight.highest(),
             Self::Cpu(sight) => Some(format!("{} % of {} %", sight.highest, sight.percent)),
             Self::Outcome(sight) => sight.highest(),
             Self::Field(sight) => Some(format!("{} of {}", sight.nearest?, sight.limit)),
@@ -172,6 +178,9 @@ impl Sight {
                 .complaint()
                 .or_else(highest)
                 .unwrap_or_else(|| format!("no poll of {} was seen", Span(*threshold))),
+            Self::Lock(LockSight { groups, .. }) => {
+                groups.complaint().or_else(highest).unwrap_or_else(|| "no such wait was seen".to_owned())
+            }
             Self::Cpu(sight) => sight
                 .groups
                 .complaint()
@@ -397,7 +406,7 @@ impl Sight {
     /// How often it looks; `None`: others wake the lookout for it.
     pub(crate) fn every(&self) -> Option<Duration> {
         match self {
-            Self::Request(_) | Self::Field(_) => Some(LOOK),
+            Self::Request(_) | Self::Lock(_) | Self::Field(_) => Some(LOOK),
             Self::Cpu(_) | Self::Outcome(_) => Some(SECOND),
             Self::LongPoll(_) | Self::Panic { .. } | Self::Command => None,
         }
@@ -410,4 +419,13 @@ pub(crate) fn thresholds_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> impl
         Sight::Request(sight) => Some(sight.threshold_ns()),
         _ => None,
     })
+}
+
+/// The lowest threshold of these waits for locks, in nanoseconds.
+pub(crate) fn lock_threshold_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> Option<u64> {
+    let thresholds = sights.filter_map(|sight| match sight {
+        Sight::Lock(sight) => Some(sight.threshold.as_nanos() as u64),
+        _ => None,
+    });
+    thresholds.min()
 }

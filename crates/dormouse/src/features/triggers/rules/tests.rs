@@ -14,6 +14,7 @@ fn rules_are_read_and_written() {
         ("request>500ms", "request>500ms"),
         (" request > 1000ms in POST *,!POST /in the box ", "request>1s in POST *,!POST /in the box"),
         ("long-poll>20ms every 10m", "long-poll>20ms every 10m"),
+        ("lock > 100ms in GET * every 2m", "lock>100ms in GET * every 2m"),
         ("cpu>90% for 10s in batch every 60s", "cpu>90% for 10s in batch"),
         ("cpu > 250 % for 60s", "cpu>250% for 1m"),
         ("brew.step.cups>100", "brew.step.cups>100"),
@@ -46,6 +47,8 @@ fn faults_say_what_to_write() {
         ("request>5s in a,,b", &["empty glob"]),
         ("request=5s", &["a single `=`", "`==`"]),
         ("long-poll>10us", &["is not seen", "1ms or more"]),
+        ("lock>", &["is no time", "`lock>100ms`"]),
+        ("lock<1s", &["compared by `>` alone"]),
         ("cpu>90%", &["does not say for how long", "for 10s"]),
         ("cpu>90 for 10s", &["no percentage"]),
         ("cpu>90% for 10ms", &["once a second"]),
@@ -98,7 +101,7 @@ fn limit_of(text: &str) -> Limit {
 
 proptest! {
     #[test]
-    fn any_text_is_a_rule_or_told(text in "(request|objective|cpu|a\\.b|panic|[a-z.]{0,9})[ >=<]{0,3}[0-9a-z%\". ;]{0,24}") {
+    fn any_text_is_a_rule_or_told(text in "(request|objective|lock|cpu|a\\.b|panic|[a-z.]{0,9})[ >=<]{0,3}[0-9a-z%\". ;]{0,24}") {
         if let Ok(list) = rules(&text) {
             for rule in list {
                 prop_assert_eq!(one(&rule.to_string()), rule);
