@@ -3,6 +3,7 @@
 //! The service is this program, run once more.
 
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
@@ -16,13 +17,13 @@ use tempfile::TempDir;
 use crate::support::{RUNTIME_VARIABLES, run};
 
 /// A service whose threads wait for locks; it ends with this.
-struct LockingService {
+pub(crate) struct LockingService {
     child: Child,
-    _runtime: TempDir,
+    runtime: TempDir,
 }
 
 impl LockingService {
-    fn start(variables: &[(&str, &str)]) -> LockingService {
+    pub(crate) fn start(variables: &[(&str, &str)]) -> LockingService {
         let runtime = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["locks::service", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -35,11 +36,19 @@ impl LockingService {
         let is_ready = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready"));
         assert!(is_ready, "the service has ended");
         thread::spawn(move || lines.count());
-        LockingService { child, _runtime: runtime }
+        LockingService { child, runtime }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn runtime(&self) -> &Path {
+        self.runtime.path()
     }
 
     fn target(&self) -> String {
-        self.child.id().to_string()
+        self.pid().to_string()
     }
 }
 

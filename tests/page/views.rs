@@ -4,6 +4,7 @@ use dormouse_testkit::Browser;
 use rustix::process::Signal;
 
 use super::stand::{Server, Visit};
+use crate::locks::LockingService;
 use crate::support::{Service, skip};
 
 fn busy() -> (Service, Server) {
@@ -42,6 +43,24 @@ fn groups_show_what_the_service_does() {
     visit.until("document.querySelector('.detail').hidden");
     visit.browser.value("void history.forward()");
     visit.shows(".detail", &["GET /menu"]);
+    visit.assert_calm();
+}
+
+#[test]
+fn locks_show_who_holds_them() {
+    let Some(browser) = Browser::start() else { return };
+    let service = LockingService::start(&[]);
+    let server = Server::of(service.runtime(), service.pid());
+    let mut visit = Visit::start(browser, &server, &format!("p={}&v=tasks", service.pid()));
+    visit.until("page.view?.parts[1].button.offsetWidth > 0");
+    visit.browser.value("void page.view.parts[1].button.click()");
+    visit.until(
+        "page.view.parts[1].grid.rows.some((row) => row.lock === 'Index' && row.held.includes('GET /blend') \
+         && row.by.includes('POST /orders') && row.waited > 0 && row.wait_p99_ns > 0 && \
+         row.blamed.includes(' at locks.rs:'))",
+    );
+    visit.shows("main", &["Locks were noted for ", "Index", "locks.rs:", "GET /blend", "POST /orders"]);
+    visit.browser.picture("locks");
     visit.assert_calm();
 }
 

@@ -24,7 +24,7 @@ const STYLES: [&str; 2] = [include_str!("uplot/uPlot.min.css"), include_str!("pa
 /// The licence of uPlot, which goes where uPlot goes.
 const LICENCE: &str = include_str!("uplot/LICENSE");
 /// In this order, behind those of the flame graph: each uses those before it.
-const SCRIPTS: [&str; 16] = [
+const SCRIPTS: [&str; 18] = [
     include_str!("uplot/uPlot.iife.min.js"),
     include_str!("dom.js"),
     include_str!("net.js"),
@@ -36,7 +36,9 @@ const SCRIPTS: [&str; 16] = [
     include_str!("groups.js"),
     include_str!("keys.js"),
     include_str!("trace.js"),
+    include_str!("asked.js"),
     include_str!("leaks.js"),
+    include_str!("locks.js"),
     include_str!("tasks.js"),
     include_str!("flames.js"),
     include_str!("watches.js"),

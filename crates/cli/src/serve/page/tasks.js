@@ -58,24 +58,10 @@ class TasksView {
             name + (file ? `  ${file.split('/').slice(-2).join('/')}:${line}` : ''),
         ),
       columns: [
-        {
-          id: 'task',
-          label: 'Task',
-          width: '84px',
-          narrowWidth: '64px',
-          number: true,
+        shown('task', 'Task', '84px', String, { narrowWidth: '64px', number: true, narrow: true }),
+        shown('group', 'Group', 'minmax(120px, 1fr)', (group) => clean(group || 'in no group'), {
           narrow: true,
-          value: (row) => row.task,
-          text: (row) => String(row.task),
-        },
-        {
-          id: 'group',
-          label: 'Group',
-          width: 'minmax(120px, 1fr)',
-          narrow: true,
-          value: (row) => row.group,
-          text: (row) => clean(row.group || 'in no group'),
-        },
+        }),
         {
           id: 'state',
           label: 'State',
@@ -117,31 +103,9 @@ class TasksView {
           value: (row) => row.poll_ns,
           text: (row) => time(row.poll_ns),
         },
-        {
-          id: 'polls',
-          label: 'Polls',
-          width: '72px',
-          number: true,
-          roomy: true,
-          value: (row) => row.polls,
-          text: (row) => whole(row.polls),
-        },
-        {
-          id: 'wakes',
-          label: 'Wakes',
-          width: '72px',
-          number: true,
-          roomy: true,
-          value: (row) => row.wakes,
-          text: (row) => whole(row.wakes),
-        },
-        {
-          id: 'place',
-          label: 'Waits at',
-          width: 'minmax(150px, 2fr)',
-          value: (row) => row.place,
-          text: (row) => row.place,
-        },
+        shown('polls', 'Polls', '72px', whole, { number: true, roomy: true }),
+        shown('wakes', 'Wakes', '72px', whole, { number: true, roomy: true }),
+        shown('place', 'Waits at', 'minmax(150px, 2fr)', asText),
       ],
     });
     this.cancelled = new Grid({
@@ -150,7 +114,7 @@ class TasksView {
       key: (row) => [row.group, row.place, row.stack, row.waited].join(),
       empty: 'No request was cancelled.',
       tip: (row, column) => {
-        const number = { waited: row.place, dropped: row.stack }[column];
+        const number = { at: row.place, by: row.stack }[column];
         return (
           number &&
           (this.places.get(number) || []).map(
@@ -160,79 +124,34 @@ class TasksView {
         );
       },
       columns: [
-        {
-          id: 'requests',
-          label: 'Cancelled',
+        shown('requests', 'Cancelled', '92px', whole, {
           title: 'Requests that were dropped before their end',
-          width: '92px',
           narrowWidth: '84px',
           number: true,
           narrow: true,
-          value: (row) => row.requests,
-          text: (row) => whole(row.requests),
-        },
-        {
-          id: 'group',
-          label: 'Group',
-          width: 'minmax(120px, 1fr)',
-          narrow: true,
-          value: (row) => row.group,
-          text: (row) => clean(row.group),
-        },
-        {
-          id: 'p50',
-          label: 'p50 age',
-          width: '88px',
-          number: true,
-          value: (row) => row.age_p50_ns,
-          text: (row) => (row.age_p50_ns === null ? NO : time(row.age_p50_ns)),
-        },
-        {
-          id: 'max',
-          label: 'Max',
-          width: '88px',
-          number: true,
-          roomy: true,
-          value: (row) => row.age_max_ns,
-          text: (row) => (row.age_max_ns === null ? NO : time(row.age_max_ns)),
-        },
-        {
-          id: 'last',
-          label: 'Last',
+        }),
+        shown('group', 'Group', 'minmax(120px, 1fr)', clean, { narrow: true }),
+        shown('age_p50_ns', 'p50 age', '88px', time, { number: true }),
+        shown('age_max_ns', 'Max', '88px', time, { number: true, roomy: true }),
+        shown('last_ns', 'Last', '88px', time, {
           title: 'How long ago the last one was cancelled',
-          width: '88px',
           number: true,
           roomy: true,
           value: (row) => -row.last_ns,
-          text: (row) => time(row.last_ns),
-        },
-        {
-          id: 'waited',
-          label: 'Waited at',
-          width: 'minmax(120px, 1fr)',
-          value: (row) => row.at,
-          text: (row) => row.at,
-        },
-        {
-          id: 'dropped',
-          label: 'Dropped by',
-          width: 'minmax(150px, 2fr)',
-          narrow: true,
-          value: (row) => row.by,
-          text: (row) => row.by,
-        },
+        }),
+        shown('at', 'Waited at', 'minmax(120px, 1fr)', asText),
+        shown('by', 'Dropped by', 'minmax(150px, 2fr)', asText, { narrow: true }),
       ],
     });
-    this.leaks = new LeaksPart(pid);
+    this.parts = [new LeaksPart(pid), new LocksPart(pid)];
     this.cancelled.element.hidden = true;
     this.cancelled.element.classList.add('below');
     if (route.now.sort) this.grid.setSort(route.now.sort);
     panel.append(
-      make('div.bar', {}, this.filter, this.group, this.state, this.pause, this.leaks.button),
+      make('div.bar', {}, this.filter, this.group, this.state, this.pause, ...this.parts.map((part) => part.button)),
       this.told,
       this.grid.element,
-      this.leaks.told,
-      this.leaks.grid.element,
+      ...this.parts.flatMap((part) => [part.told, part.grid.element]),
       this.cancelled.element,
     );
     this.grid.answered = false;
@@ -335,6 +254,6 @@ class TasksView {
     this.poll.close();
     this.grid.close();
     this.cancelled.close();
-    this.leaks.close();
+    for (const part of this.parts) part.close();
   }
 }

@@ -1,0 +1,56 @@
+'use strict';
+// The locks of `dormouse::sync` for which the process waits, with their holders. They are noted for a
+// second of each look.
+
+const HOLDERS = { before: '(before)', unknown: '(unknown)', others: '(others)' };
+
+// The first two names with their shares of the time.
+function sharing(all, name) {
+  const sum = all.reduce((sum, { wait_ns: ns }) => sum + ns, 0);
+  const named = all.slice(0, 2).map((one) => name(one) + (all[1] ? ` ${share((100 * one.wait_ns) / sum)}` : ''));
+  return clean(named.concat(all[2] ? `${all.length - 2} more` : []).join(', ')) || NO;
+}
+
+class LocksPart extends AskedPart {
+  constructor(pid) {
+    const number = { number: true };
+    const grid = {
+      label: 'Locks',
+      sort: 'waited',
+      key: (row) => [row.place.file, row.place.line, row.place.column, row.place.kind, row.place.name].join(),
+      empty: 'No lock of dormouse::sync was taken.',
+      columns: [
+        shown('lock', 'Lock', 'minmax(90px, 1fr)', asText, { title: 'The type of its value', narrow: true }),
+        shown('where', 'Where', 'minmax(110px, 1fr)', asText, { title: 'The line that takes it', narrow: true }),
+        shown('waited', 'Waited', '88px', (ns) => (ns ? time(ns) + '/s' : NO), { ...number, narrow: true }),
+        shown('by', 'By', 'minmax(110px, 2fr)', asText, { roomy: true }),
+        shown('held', 'Held by', 'minmax(110px, 2fr)', asText, { title: 'When the waits began', narrow: true }),
+        shown('wait_p99_ns', 'p99', '80px', time, number),
+        shown('wait_max_ns', 'Longest', '170px', (ns, row) => time(ns) + row.blamed, number),
+      ],
+    };
+    super(pid, grid, {
+      word: 'Look at locks',
+      wait: 'Locks are noted for a second …',
+      every: 5000,
+      path: 'locks?for=1s',
+    });
+  }
+
+  rows(answer) {
+    const group = (of) => of.group ?? '(no group)';
+    const rows = answer.locks.map((row) => ({
+      ...row,
+      lock: clean(row.place.name.split('::').pop() || row.place.kind),
+      where: atFile(row.place),
+      waited: (row.wait_ns / answer.for_ns) * 1e9,
+      by: sharing(row.waited_by, group),
+      held: sharing(row.held_by, (of) => HOLDERS[of.by] ?? group(of)),
+      blamed: row.longest?.place ? ` at ${atFile(row.longest.place)}` : '',
+    }));
+    const { waiters, deadlocks } = answer;
+    const waits = waiters.length ? ` ${plural(waiters.length, 'wait')} now, for up to ${time(waiters[0].for_ns)}.` : '';
+    const dead = deadlocks.length ? ` ${plural(deadlocks.length, 'deadlock')}: see dormouse locks.` : '';
+    return { told: `Locks were noted for ${time(answer.for_ns)}.${waits}${dead}`, rows };
+  }
+}
