@@ -16,6 +16,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use dormouse::metrics::{Metrics, MetricsSpec};
+use dormouse::sync::{self, Holds, LockTimes};
 use dormouse::tokio::ServedStream;
 use dormouse::{Event, Group, ProfileRun, ProfileSpec, Publishing, Waiting, static_key, unlikely};
 use seccompiler::{BpfProgram, apply_filter, apply_filter_all_threads};
@@ -193,8 +194,28 @@ fn surface(round: u32) {
         is_over.store(true, Ordering::Relaxed);
     });
     drop(polls);
+    locks(known);
     // The clock's checks come due now and then.
     spin(Duration::from_millis(20));
+}
+
+/// Takes locks that are noted, waits for them, and reads who does.
+fn locks(known: Group) {
+    let times = LockTimes::start(Holds::All).expect("locks that are noted");
+    let (own, pots) = (sync::Mutex::new(0), sync::Semaphore::new(1));
+    let held = (own.lock(), pots.acquire());
+    std::thread::scope(|scope| {
+        scope.spawn(|| known.scope(|| drop(own.lock())));
+        scope.spawn(|| known.scope(|| drop(pots.acquire())));
+        while sync::lock_waiters().len() < 2 {
+            std::thread::yield_now();
+        }
+        assert!(sync::lock_holders().len() >= 2 && sync::lock_cycles().is_empty());
+        drop(held);
+    });
+    let waits = sync::read_locks().into_iter().filter(|row| row.group == known.id());
+    assert!(waits.map(|row| row.waits.count()).sum::<u64>() >= 2);
+    drop(times);
 }
 
 /// Uses `time` of CPU time.
@@ -242,6 +263,7 @@ fn service() {
         "after init, all threads" => apply_filter_all_threads(&filter(&all[..11])).expect("a filter"),
         other => panic!("{other}"),
     }
+    dormouse::tokio::runtime("filter", connection.runtime.handle()).expect("a runtime that is shown");
     println!("ready");
     let mut lines = std::io::stdin().lines();
     for round in 0.. {
@@ -299,7 +321,7 @@ fn everything_works_under(kind: &str) {
     service.round("its own surface");
     let pid = service.child.id().to_string();
     let address = format!("{:x}", everything_works_under as *const () as usize);
-    let verbs: [&[&str]; 19] = [
+    let verbs: [&[&str]; 22] = [
         &["ps"],
         &["keys", &pid],
         &["doctor", &pid],
@@ -319,6 +341,9 @@ fn everything_works_under(kind: &str) {
         &["reset", &pid, "filter.*"],
         &["profile", &pid, "--for", "300ms"],
         &["maps", &pid, &address],
+        &["locks", &pid, "--for", "50ms", "--all"],
+        &["tasks", &pid, "--leaks", "--for", "50ms"],
+        &["triggers", &pid, "--add", "lock>1h"],
     ];
     for verb in verbs {
         let run = support::run(verb);

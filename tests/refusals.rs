@@ -43,6 +43,38 @@ fn a_missing_target_is_exit_3() {
 }
 
 #[test]
+fn bad_input_is_named_with_what_to_write() {
+    let many = (1..=41).map(|ms| format!("{ms}ms")).collect::<Vec<_>>().join(",");
+    for (args, words) in [
+        (&["locks"][..], &["<TARGET>"][..]),
+        (&["locks", ""], &["it is empty", "name a process"]),
+        (&["locks", "tea", "--for", "0s"], &["--for", "more than nothing"]),
+        (&["locks", "tea", "--for", "5"], &["no unit after 5"]),
+        (&["locks", "tea", "--for", "9999999999999999999h"], &["longer than 584 years"]),
+        (&["locks", "tea", "--limit", "some"], &["--limit"]),
+        (&["locks", "/etc/passwd"], &["no file of dormouse's recorder"]),
+        (&["tasks", "tea", "--leaks", "--for", "1"], &["no unit after 1"]),
+        (&["tasks", "tea", "--leaks", "--cpu"], &["--leaks cannot be used with --cpu"]),
+        (&["tasks", "tea", "--leaks", "--limit", "3"], &["--leaks cannot be used with --limit"]),
+        (&["serve", "--buckets", ""], &["--buckets", "it is empty"]),
+        (&["serve", "--buckets", "1s,"], &["it is empty"]),
+        (&["serve", "--buckets", "5"], &["no unit after 5"]),
+        (&["serve", "--buckets", "2s,1s"], &["1s comes after 2s", "each once"]),
+        (&["serve", "--buckets", "1s,1s"], &["1s comes after 1s"]),
+        (&["serve", "--buckets", "0s"], &["no bucket ends at 0"]),
+        (&["serve", "--buckets", "2h"], &["no bucket ends at 7200s", "3600s"]),
+        (&["serve", "--buckets", "1s;2s"], &["unknown unit"]),
+        (&["serve", "--buckets", &many], &["from 1 to 40 chosen buckets, not 41"]),
+    ] {
+        run(args).assert_fails(2, words);
+    }
+    for args in [&["locks"][..], &["tasks", "--leaks"]] {
+        let dead = dead_pid();
+        run(args.iter().copied().chain([&*dead])).assert_fails(3, &[&format!("there is no process {dead}")]);
+    }
+}
+
+#[test]
 fn names_near_an_unknown_one_are_shown() {
     let program =
         tempfile::Builder::new().prefix("nearby").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a place");
