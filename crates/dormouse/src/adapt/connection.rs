@@ -3,7 +3,8 @@
 //! While times are taken a TCP stream is read by `recvmsg`, which returns when the kernel received
 //! the bytes; any other stream is read by its own `poll_read`, and its bytes came when the reading
 //! task was woken. Bytes of several packets that one read returns have the time of the last packet,
-//! so of several requests in one read the earlier ones may have waited for longer.
+//! so of several requests in one read the earlier ones may have waited for longer. For requests of
+//! HTTP/2 there is a way out: [`super::http2`].
 //!
 //! # The two clocks
 //!
@@ -34,6 +35,7 @@ use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::receive::{Received, receive, want_times};
 use dormouse_waits::{Around, Arrival, are_times_taken, around};
 
+use super::http2::Arrivals;
 use super::responded::Unwritten;
 use super::web_socket::SentMessages;
 use crate::core::arrival::note;
@@ -108,7 +110,7 @@ pub fn received<I>(io: I) -> ServedStream<I> {
     ServedStream::new(io, None)
 }
 
-/// The arrival of the bytes that were last read.
+/// When the requests came that were read.
 #[derive(Debug, Default)]
 struct Receipt {
     /// Whether times were taken at the last read.
@@ -117,6 +119,8 @@ struct Receipt {
     /// Counter and wall clock at the last read that returned a stamp, or when stamps were asked
     /// for.
     clocks: Option<(u64, u64)>,
+    arrivals: Arrivals,
+    /// The arrival of the request that the connection may begin now.
     arrival: Option<Arrival>,
 }
 
@@ -206,9 +210,14 @@ impl<I: Unpin> ServedStream<I> {
         }
         self.unwritten.follow();
         self.messages.follow();
-        let Self { io, task, unwritten, .. } = self;
+        let Self { io, task, unwritten, receipt, .. } = self;
         // The stream's own task is polled in either case: its waker is the one that the socket has.
-        charged(io.as_mut(), task.as_mut(), cx, |io, cx| unwritten.charge(|| f(Pin::new(io), cx)))
+        let io = io.as_mut();
+        let written = charged(io, task.as_mut(), cx, |io, cx| unwritten.charge(|| f(Pin::new(io), cx)));
+        if written.is_pending() && receipt.is_timed {
+            receipt.lose_order();
+        }
+        written
     }
 }
 
@@ -304,9 +313,19 @@ impl Receipt {
     ) -> Poll<io::Result<()>> {
         self.is_timed = true;
         let read = self.read_timed(io, cx, buffer);
-        // Also where nothing was read: the requests before may begin now.
+        if read.is_pending() {
+            // The requests that were read before may begin now.
+            self.arrival = self.arrivals.emptied(stamp());
+        }
         note(self.arrival);
         read
+    }
+
+    /// Requests may begin without a read in between.
+    #[cold]
+    fn lose_order(&mut self) {
+        self.arrival = self.arrivals.lose_order();
+        note(self.arrival);
     }
 
     fn read_timed<I: AsyncRead + Unpin + 'static>(
@@ -317,7 +336,10 @@ impl Receipt {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let stamped = match self.stamped(io) {
-            Some(stream) => Some(ready!(read_stamped(stream, cx, buffer))),
+            Some(stream) => {
+                let most = self.arrivals.most(stamp());
+                Some(ready!(read_stamped(stream, cx, buffer, most)))
+            }
             None => None,
         };
         let received = match stamped {
@@ -335,7 +357,9 @@ impl Receipt {
         if buffer.filled().len() > before {
             let received = received.and_then(|realtime_ns| self.stamp_of(realtime_ns));
             let woken = around().and_then(Around::woken);
-            self.arrival = Some(Arrival { received, woken: woken.unwrap_or_else(stamp) });
+            let arrival = Arrival { received, woken: woken.unwrap_or_else(stamp) };
+            self.arrivals.read(&buffer.filled()[before..], arrival, stamp());
+            self.arrival = Some(arrival);
         }
         Poll::Ready(Ok(()))
     }
@@ -379,16 +403,19 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
-/// Reads a TCP stream as tokio does, with the kernel's stamp.
+/// Reads a TCP stream as tokio does, with the kernel's stamp: `most` bytes at most.
 fn read_stamped(
     stream: &TcpStream,
     cx: &mut Context<'_>,
     buffer: &mut ReadBuf<'_>,
+    most: usize,
 ) -> Poll<io::Result<Received>> {
     loop {
         ready!(stream.poll_read_ready(cx))?;
         // SAFETY: nothing is written here that is not initialised.
         let room = unsafe { buffer.unfilled_mut() };
+        let most = most.min(room.len());
+        let room = &mut room[..most];
         let mut read = None;
         let tried = stream.try_io(Interest::READABLE, || {
             let received = receive(stream.as_fd(), room)?;

@@ -36,6 +36,8 @@ mod hooks {
         (future, ())
     }
 }
+#[cfg(feature = "tokio")]
+mod http2;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 pub(crate) mod inherit;

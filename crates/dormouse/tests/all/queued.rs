@@ -344,6 +344,41 @@ fn streams_of_one_connection_are_queued_alike() {
     streams("streams-of-axum", Accepts::AxumStreams);
 }
 
+#[test]
+fn streams_of_one_read_came_apart() {
+    let _waiting = Waiting::start().unwrap();
+    let service = Service::start("apart", 1, Accepts::Hyper);
+    let mut guest = TcpStream::connect(service.address).unwrap();
+    guest.set_nodelay(true).unwrap();
+    guest.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let path = service.path("fast");
+    let fast = || service.waits("fast");
+    // The kernel joins packets that it has acknowledged, and does so soon on some connections.
+    for round in 0_u8.. {
+        assert!(round < 40, "one stamp for all: {:?}", fast().queue);
+        let (before, mut sent) = (fast(), Vec::new());
+        let mut asked = Instant::now();
+        let blocked = service.blocked(1, || {
+            for stream in 0..3 {
+                sent.push(Instant::now());
+                guest.write_all(&headers(6 * round + 2 * stream + 1, &path)).unwrap();
+                thread::sleep(Duration::from_millis(5));
+            }
+            asked = Instant::now();
+        });
+        dormouse_testkit::eventually(|| fast().requests.count() == before.requests.count() + 3);
+        let done = Instant::now();
+        let queue = fast().queue.since(&before.queue);
+        let queued = Duration::from_nanos(queue.unseen_ns + queue.behind_ns);
+        let sum = |end: Instant| sent.iter().map(|&sent| end - sent).sum::<Duration>();
+        let slack = Duration::from_millis(1);
+        assert!(queued <= sum(done) + slack, "{queued:?} {:?}", sum(done));
+        if queue.received == 3 && queued + slack >= sum(asked + blocked) {
+            break;
+        }
+    }
+}
+
 /// The flags of the stamps that the kernel takes for the socket.
 fn stamps_of(stream: &ServedStream<tokio::net::TcpStream>) -> u32 {
     let (mut flags, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
