@@ -113,8 +113,9 @@ impl Group {
     /// known here.
     pub(crate) fn request_of(self, cloned_for: Option<Arrival>) -> Task {
         // A connection is no request, so what it serves is a part of none, also in its own group.
-        let is_served = Origin::of(dormouse_events::current_task()) == Origin::Connection;
-        let number = if is_served { self.begin_from(self.served()) } else { self.begin_task(false) };
+        let is_part = dormouse_events::current_context() == self.id()
+            && Origin::of(dormouse_events::current_task()) != Origin::Connection;
+        let number = self.begin_from(if is_part { Origin::Part } else { self.served() });
         Task::begun_after(self, number, |around| arrival(around, cloned_for))
     }
 
