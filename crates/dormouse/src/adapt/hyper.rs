@@ -1,6 +1,7 @@
-//! hyper's own spawns, in groups.
+//! hyper's own spawns, and connections that it has upgraded, in groups.
 
 use super::arrived::Arrived;
+use super::inherit::carry;
 use super::outside::outside;
 use super::tokio::{spawn, spawn_as};
 use crate::core::arrival::arrival_here;
@@ -80,4 +81,36 @@ where
             Payer::Nobody => ::tokio::task::spawn(outside(future)),
         });
     }
+}
+
+/// Serves a connection that hyper has upgraded, in the group that is current here: as a
+/// [connection](Group::connection) of the group, and no part of the request that asked for it. Call
+/// it in the handler, and spawn the future by whatever spawns.
+///
+/// ```
+/// use hyper::{Request, Response, StatusCode, body::Incoming};
+///
+/// async fn echo(stream: hyper::upgrade::Upgraded) { drop(stream) }
+///
+/// async fn handler(request: Request<Incoming>) -> Response<String> {
+///     let upgrade = hyper::upgrade::on(request);
+///     tokio::spawn(dormouse::hyper::upgraded(upgrade, echo));
+///     let mut response = Response::new(String::new());
+///     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+///     response
+/// }
+/// ```
+///
+/// # Errors
+///
+/// The future returns the error of the upgrade.
+#[track_caller]
+pub fn upgraded<U, I, E, S, T>(upgrade: U, serve: S) -> impl Future<Output = Result<T::Output, E>>
+where
+    U: Future<Output = Result<I, E>>,
+    S: FnOnce(I) -> T,
+    T: Future,
+{
+    let serve = carry().callback(serve);
+    async move { Ok(serve(upgrade.await?).await) }
 }

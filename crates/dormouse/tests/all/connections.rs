@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 
-use axum::{Router, extract::ConnectInfo, routing::get};
+use axum::{Router, extract::ConnectInfo, http::StatusCode, routing::get};
 use dormouse::waits::{TaskState, living};
-use dormouse::{Group, hyper::Executor};
+use dormouse::{Group, hyper::Executor, tower::GroupLayer};
 use dormouse_testkit::eventually;
 use hyper_util::rt::TokioIo;
 use hyper_util::{server::conn::auto::Builder, service::TowerToHyperService};
@@ -121,6 +121,37 @@ fn a_connection_of_hypers_has_a_group() {
         });
         let mut guest = TcpStream::connect(address).await.unwrap();
         assert_eq!(ask(&mut guest).await, "connections of hyper.");
+    });
+}
+
+async fn greet(upgraded: hyper::upgrade::Upgraded) {
+    let group = current();
+    let _ = TokioIo::new(upgraded).write_all(group.as_bytes()).await;
+}
+
+#[test]
+fn what_hyper_has_upgraded_is_its_routes() {
+    block_on(async {
+        let group = Group::new("GET /upgrade");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let route = async |request: axum::extract::Request| {
+            tokio::spawn(dormouse::hyper::upgraded(hyper::upgrade::on(request), greet));
+            (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "tea")])
+        };
+        let app = Router::<()>::new().route("/upgrade", get(route));
+        let app = app.layer(GroupLayer::new(|_: &axum::extract::Request| "GET /upgrade".into()));
+        tokio::spawn(axum::serve(listener, app).into_future());
+        let mut guest = TcpStream::connect(address).await.unwrap();
+        let head = b"GET /upgrade HTTP/1.1\r\nHost: tea\r\nConnection: upgrade\r\nUpgrade: tea\r\n\r\n";
+        guest.write_all(head).await.unwrap();
+        let mut answer = String::new();
+        guest.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("\r\n\r\nGET /upgrade"), "{answer}");
+        dormouse_testkit::eventually(|| group.read().alive == 0);
+        let stat = group.read();
+        // Neither the upgrade nor what it has become is a request.
+        assert_eq!((stat.requests, stat.started), (0, 2), "{stat:?}");
     });
 }
 

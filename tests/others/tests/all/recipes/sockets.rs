@@ -8,8 +8,9 @@ use std::net::{SocketAddr, TcpStream};
 use axum::Router;
 use axum::extract::ws::{Message, WebSocket};
 use axum::extract::{MatchedPath, Request};
-use axum::response::Response;
+use axum::http::StatusCode;
 use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use dormouse::axum::WebSocketUpgrade;
 use dormouse::tower::GroupLayer;
@@ -20,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use poem::{Endpoint as _, EndpointExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tower::Layer as _;
 use warp::Filter as _;
@@ -73,6 +75,15 @@ async fn talk(mut socket: WebSocket) {
     }
 }
 
+async fn tunnel(request: Request) -> impl IntoResponse {
+    tokio::spawn(dormouse::hyper::upgraded(hyper::upgrade::on(request), pass));
+    (StatusCode::SWITCHING_PROTOCOLS, [("connection", "upgrade"), ("upgrade", "tea")])
+}
+
+async fn pass(stream: hyper::upgrade::Upgraded) {
+    let _ = TokioIo::new(stream).write_all(here().as_bytes()).await;
+}
+
 async fn events() -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     Sse::new(stream::iter(0..3).map(|_| Ok(Event::default().data(here()))))
 }
@@ -82,7 +93,11 @@ fn axum_charges_sockets_and_events_to_routes() {
     let groups = GroupLayer::new(|request: &Request| {
         request.extensions().get().map_or("unmatched", MatchedPath::as_str).into()
     });
-    let app = Router::<()>::new().route("/chat", any(chat)).route("/events", get(events)).layer(groups);
+    let app = Router::<()>::new()
+        .route("/chat", any(chat))
+        .route("/events", get(events))
+        .route("/tunnel", get(tunnel))
+        .layer(groups);
     with_server(
         |listener| axum::serve(listener, app).into_future(),
         |address| {
@@ -93,6 +108,13 @@ fn axum_charges_sockets_and_events_to_routes() {
             let mut answer = String::new();
             stream.read_to_string(&mut answer).expect("an answer");
             assert_eq!(answer.matches("data: /events\n").count(), 3, "{answer}");
+            let mut stream = TcpStream::connect(address).expect("a server");
+            let head = "GET /tunnel HTTP/1.1\r\nHost: tea\r\nConnection: upgrade\r\nUpgrade: tea\r\n\r\n";
+            std::io::Write::write_all(&mut stream, head.as_bytes()).expect("a request");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            assert!(answer.ends_with("\r\n\r\n/tunnel"), "{answer}");
+            assert_eq!(Group::new("/tunnel").read().requests, 0, "an upgrade");
         },
     );
 }
