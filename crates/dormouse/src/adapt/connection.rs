@@ -137,13 +137,13 @@ enum StampState {
 /// Stamps of a listening socket, which the kernel hands on to the sockets of connections that are
 /// established from then on: bytes that come before a connection is accepted have stamps, too.
 #[derive(Debug, Default)]
-#[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's listener has them"))]
 pub(super) struct ListenerStamps {
     /// Counter and wall clock, if stamps were asked for: of now, and of a minute before or more.
     /// Older bytes are not believed.
     clocks: Option<[(u64, u64); 2]>,
 }
 
+#[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "axum's listener has them"))]
 impl ListenerStamps {
     /// Asks the kernel for stamps while times are taken, and no longer after. Only a TCP listener
     /// of tokio's has them.
