@@ -3,7 +3,7 @@
 //! Most guards stay on their thread. Their holder needs no place for which threads compete: plain
 //! stores note it in the thread's own *hand*, and no two threads share a line of the cache. A
 //! thread that looks for the holder of a lock reads the marks of all hands, one line for each
-//! thread.
+//! thread, unless a hint leads to the holder.
 //!
 //! A mark is the address of the lock, mixed with the run.
 //!
@@ -22,7 +22,7 @@
 //! 1. Only the thread with the block writes a hand, and its successor in the block.
 //! 2. A cell that is held contains the address of its mark.
 
-use std::sync::atomic::{AtomicUsize as Plain, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize as Plain, Ordering};
 
 use dormouse_sys::thread::MAX_THREADS;
 
@@ -48,6 +48,10 @@ pub(crate) struct Hand {
 static HANDS: [Hand; MAX_THREADS] = [const { Hand::new() }; MAX_THREADS];
 #[cfg(all(test, loom))]
 static HANDS: std::sync::LazyLock<[Hand; 1]> = std::sync::LazyLock::new(|| [Hand::new()]);
+
+/// The places in which locks that are waited for were taken last, by their addresses: a thread that
+/// waits looks there before it looks at all hands.
+static HINTS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
 /// The hands from here on were never used.
 static USED: Plain = Plain::new(0);
@@ -172,6 +176,22 @@ pub(crate) fn find(address: usize, run: u32) -> impl Iterator<Item = (u64, Entry
 /// The holders of all locks.
 pub(crate) fn all() -> impl Iterator<Item = (u64, Entry)> {
     read(|mark| mark != 0)
+}
+
+/// The lock was taken, and its holder is in the cell of this place. For locks that are waited for:
+/// all threads share what is written here.
+pub(crate) fn hint(address: usize, place: u32) {
+    HINTS[hashed(address)].store(place, Ordering::Relaxed);
+}
+
+/// The holder of a lock in this run, if the last hint leads to it.
+pub(crate) fn hinted(address: usize, run: u32) -> Option<Entry> {
+    let (entry, _) = cell(HINTS[hashed(address)].load(Ordering::Relaxed))?.read()?;
+    ((entry.address, entry.run) == (address, run)).then_some(entry)
+}
+
+fn hashed(address: usize) -> usize {
+    ((address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % HINTS.len()
 }
 
 /// Whether a thread other than that of the place takes the lock, holds it, or has just left it.

@@ -188,6 +188,9 @@ impl Taker {
     fn hold(self, lock: Lock, since: u64) -> Held {
         match hand::cell(self.place()) {
             Some(cell) if cell.address() == lock.address => {
+                if self.row.is_waited_for() {
+                    hand::hint(lock.address, self.place());
+                }
                 Held(Some(Token::new(self.place(), cell.show(since))))
             }
             // While it waited, a lock of an allocator's has used the cell.
@@ -228,9 +231,9 @@ impl Taker {
                 return Ok(guard);
             }
             spin_loop();
-            by = self.holder(lock);
+            by = self.hinted(lock);
         }
-        let by = by.unwrap_or_else(|| self.unseen(lock));
+        let by = by.or_else(|| self.holder(lock)).unwrap_or_else(|| self.unseen(lock));
         Err(self.wait_for(lock, by, is_timed))
     }
 
@@ -258,12 +261,19 @@ impl Taker {
         let held = present(lock.address, is_of_one, self.run()).map(|(_, entry)| entry);
         let found = if is_of_one {
             // If it has changed hands meanwhile, the later one.
-            held.last()
+            hand::hinted(lock.address, self.run()).or_else(|| held.last())
         } else {
             held.min_by_key(|entry| if entry.since == 0 { u64::MAX } else { entry.since })
         };
-        let found = found?;
-        Some(Blame { by: LockHolder::Group(row(found.row)?.group()), row: Some(found.row) })
+        found.and_then(blame)
+    }
+
+    /// The same by a quick look.
+    fn hinted(self, lock: Lock) -> Option<Blame> {
+        if lock.of.kind.is_of_one() {
+            return hand::hinted(lock.address, self.run()).and_then(blame);
+        }
+        self.holder(lock)
     }
 
     /// No holder is noted. (See the module.)
@@ -274,6 +284,13 @@ impl Taker {
             && !hand::have_others_touched(self.place(), mark(lock.address, self.run()));
         Blame { by: if is_before { LockHolder::Before } else { LockHolder::Unknown }, row: None }
     }
+}
+
+/// The holder is to be blamed. From now on it leaves hints.
+fn blame(holder: Entry) -> Option<Blame> {
+    let of = row(holder.row)?;
+    of.wait_for();
+    Some(Blame { by: LockHolder::Group(of.group()), row: Some(holder.row) })
 }
 
 #[inline]

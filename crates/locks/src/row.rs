@@ -4,7 +4,7 @@
 //! line: the file's name is copied, because the object with the line may be unloaded.
 
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dormouse_clock::ticks_to_ns;
 use dormouse_statistics::buckets::{self, Histogram};
@@ -128,6 +128,8 @@ pub(crate) struct Row {
     /// The shelf that writes it.
     shelf: usize,
     number: u32,
+    /// Whether a thread has waited for a lock that was taken here.
+    is_waited_for: AtomicBool,
     acquisitions: AtomicU64,
     given_up: AtomicU64,
     waits: Durations,
@@ -190,6 +192,19 @@ impl Row {
     #[inline]
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Whether another thread has waited for a lock that was taken here.
+    #[inline]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.is_waited_for.load(Ordering::Relaxed)
+    }
+
+    /// A thread waits for a lock that was taken here.
+    pub(crate) fn wait_for(&self) {
+        if !self.is_waited_for() {
+            self.is_waited_for.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn group(&self) -> u32 {
