@@ -1,7 +1,8 @@
 //! Runs of `cargo test`: failed and skipped tests, and the time of each program.
 //!
-//! A test that failed runs once more, with its module; a program without names of tests, as a whole.
-//! If it passes then, the run goes on, and the report names it: such a test has to be rewritten.
+//! A test that failed runs once more, with its module; a program without names of tests, as a
+//! whole. If it passes then, the run goes on, and the report names it: such a test has to be
+//! rewritten.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_without_names_of_tests_are_chosen_as_a_whole() {
+    fn programs_without_test_names_are_chosen_whole() {
         let mut suite = Suite::default();
         let text = "     Running unittests src/lib.rs (target/debug/deps/dormouse_keys-0123456789abcdef)\n\
              test one ... FAILED\n\

@@ -342,8 +342,8 @@ fn main() {
     assert!(coverage.samples > 0 && coverage.refused == 0);
     assert!(coverage.ended * 10 > coverage.samples * 8, "{coverage:?}");
 
-    // The host takes our signal, and calls the handler that it found: none of ours is its end, those
-    // of timers neither, of which some come until the sampler notices.
+    // The host takes our signal, and calls the handler that it found: none of ours is its end,
+    // those of timers neither, of which some come until the sampler notices.
     // SAFETY: all zeros is a valid action, which is replaced by the one that is there; this thread.
     unsafe {
         let mut there: libc::sigaction = std::mem::zeroed();

@@ -60,7 +60,8 @@ unsafe extern "C" {
     fn library_caller_end();
 }
 
-/// Of one thread: few are of its first and last steps, even if one stands for much time.
+/// The samples of one thread, of which few are of its first and last steps, even if one stands for
+/// much time.
 const SAMPLES: u64 = 200;
 
 /// The samples of the thread that calls the function: all, and those with both callers, one right
