@@ -9,7 +9,7 @@ use crate::core::asleep::asleep;
 use crate::core::{ends, objectives, panics, ungrouped};
 use crate::environment;
 use crate::features::cost::cost_check;
-use crate::features::{publish, stat, watch};
+use crate::features::{publish, stalls, stat, watch};
 
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
@@ -104,7 +104,7 @@ impl Answered for DoctorRequest {
             .chain(asleep_check())
             .chain(dormouse_clock::capability())
             .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
-            .chain([threads_check(), runnable_check(), stat::cpu_limits_check()])
+            .chain([threads_check(), runnable_check(), stalls::block_io_check(), stat::cpu_limits_check()])
             .chain(dormouse_waits::capability())
             .chain(dormouse_waits::calls::capability())
             .chain(dormouse_locks::capability())

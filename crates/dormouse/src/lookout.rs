@@ -10,8 +10,10 @@ use std::any::{Any, TypeId};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
+use dormouse_clock::thread_cpu_ns_of;
 use dormouse_sys::keeper::{Duty, Keeper};
 use dormouse_sys::process::fork::Phase;
+use dormouse_sys::process::identity;
 
 use self::learning::Learning;
 use crate::core::asleep::is_asleep;
@@ -30,6 +32,12 @@ const ASLEEP: Duration = Duration::from_secs(10);
 
 /// The lookout of this process.
 pub(crate) static LOOKOUT: Keeper<Engines> = Keeper::new(Phase::Lookout, NAME, STACK, STEP);
+
+/// CPU time of the calling thread, for the lookout to bound what it takes; 0 where the kernel
+/// refuses the call.
+pub(crate) fn own_cpu() -> Duration {
+    Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
+}
 
 /// The work that the lookout does for one feature.
 pub(crate) trait Engine: Any + Debug {

@@ -34,6 +34,7 @@
 //! | [`PartWaits`] | a part of a task that a collection polls |
 //! | [`Site`] | places in the source that spawn, and how many of their tasks live |
 //! | [`living`], [`polled`] | the tasks that are, and those that threads poll |
+//! | [`charged`], [`polled_on`] | the group that a thread is charged for |
 //! | [`read`], [`times_by_place`] | the times of groups, also by place |
 //!
 //! A task is *in a poll*, *runnable* (woken, and not polled yet), or *awaiting* (neither). The
@@ -56,6 +57,7 @@ mod arrival;
 pub mod calls;
 mod cancelled;
 mod cells;
+mod charged;
 mod counts;
 mod cpu;
 mod exemplars;
@@ -89,6 +91,7 @@ mod waker;
 pub use answered::count_frames;
 pub use arrival::{Arrival, QueueTimes};
 pub use cancelled::{Cancellation, CancelledFor, Waited};
+pub use charged::{ChargedThread, charged, polled_on};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
 pub(crate) use dormouse_sys::zeroed as memory;

@@ -242,6 +242,12 @@ pub(crate) fn shelves() -> impl Iterator<Item = (usize, &'static Shelf)> {
     })
 }
 
+/// The shelf of the block with that number.
+pub(crate) fn shelf(block: usize) -> Option<&'static Shelf> {
+    // SAFETY: as above.
+    unsafe { SHELVES.get(block)?.load(Ordering::Acquire).as_ref() }
+}
+
 /// How many groups have times; those that share row 0 count as one.
 pub fn groups() -> usize {
     GROUPS_USED.load(Ordering::Relaxed)
@@ -361,6 +367,13 @@ impl Shelf {
         self.polled.store(slot.cast_mut(), Ordering::Release);
         self.charged
             .store(charged.map_or(ptr::null_mut(), |row| ptr::from_ref(row).cast_mut()), Ordering::Relaxed);
+    }
+
+    /// The row that is charged, and its number, for others.
+    pub(crate) fn charged_row(&self) -> Option<(usize, &Row)> {
+        let charged = self.charged.load(Ordering::Relaxed).addr();
+        let number = charged.checked_sub(self.rows.as_ptr().addr())? / size_of::<Row>();
+        Some((number, self.rows.get(number)?))
     }
 
     /// The row that is charged is so no longer. The thread's.

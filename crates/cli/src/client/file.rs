@@ -133,7 +133,7 @@ impl Recorded {
                 self.parse("trace", 0)
             }
             // These were begun before the file was written.
-            Op::Waits(_) => self.same(&WaitsBegun { places: true, cpu: false }),
+            Op::Waits(_) => self.same(&WaitsBegun { places: true, cpu: false, stalls: false }),
             Op::Profile(_) => self.same(&ProfileBegun { number: 1 }),
             _ => Err(self.lacks("an answer to that")),
         }

@@ -100,7 +100,7 @@ impl Source {
             return Ok(());
         }
         let client = self.client("take times of tasks")?;
-        let request = WaitsRequest { exemplars: true, calls, ..WaitsRequest::default() };
+        let request = WaitsRequest { exemplars: true, calls, stalls: waits, ..WaitsRequest::default() };
         waits::begin(client, request)?;
         (self.has_waits, self.has_calls) = (waits, calls);
         Ok(())

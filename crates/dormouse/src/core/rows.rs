@@ -102,6 +102,7 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
         gaps: HistogramRow::without_tasks(&of.gaps),
         streams: Some(streams_row(of)),
         unanswered: Some(unanswered_row(of.unanswered)),
+        stalls: None,
     }
 }
 

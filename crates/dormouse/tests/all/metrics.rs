@@ -336,6 +336,7 @@ fn many() -> Vec<GroupRow> {
         gaps: HistogramRow::default(),
         streams: Some(StreamsRow::default()),
         unanswered: Some(UnansweredRow::default()),
+        stalls: None,
         on_cpu_ns: None,
     };
     let name = |id: u32| format!("GET /orders/{id}");

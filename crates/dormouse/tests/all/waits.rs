@@ -208,10 +208,10 @@ fn a_switched_task_has_no_times() {
 }
 
 /// A client of the agent.
-struct Client(BufReader<UnixStream>);
+pub(crate) struct Client(BufReader<UnixStream>);
 
 impl Client {
-    fn connect(socket: &Path) -> Self {
+    pub(crate) fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         let mut client = Self(BufReader::new(stream));
@@ -221,7 +221,7 @@ impl Client {
         client
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, request: impl Into<Op>) -> Result<T, WireError> {
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, request: impl Into<Op>) -> Result<T, WireError> {
         let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op: request.into() }).unwrap();
         writeln!(self.0.get_mut(), "{request}").unwrap();
         let mut answer = String::new();
@@ -234,7 +234,7 @@ impl Client {
         self.ask(WaitsRequest::default())
     }
 
-    fn row(&mut self, group: Group) -> Option<Box<WaitsRow>> {
+    pub(crate) fn row(&mut self, group: Group) -> Option<Box<WaitsRow>> {
         let stat: Stat = self.ask(StatRequest::default()).unwrap();
         let find = |row: GroupRow| (row.id == group.id()).then_some(row.waits);
         stat.groups.into_iter().find_map(find).unwrap()
@@ -242,7 +242,7 @@ impl Client {
 }
 
 /// An agent in a directory of its own, which is there as long as the test.
-fn init() -> PathBuf {
+pub(crate) fn init() -> PathBuf {
     let place = tempfile::tempdir().unwrap().keep();
     // SAFETY: no other thread of this child reads the environment.
     unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", &place) };

@@ -5,6 +5,7 @@ mod cpu;
 mod entry;
 mod latencies;
 mod requests;
+mod stalls;
 mod states;
 mod streams;
 mod tasks;
@@ -25,6 +26,7 @@ const SECTIONS: &[&[Figure<GroupFigure>]] = &[
     tasks::FIGURES,
     blocking::FIGURES,
     states::FIGURES,
+    stalls::FIGURES,
     latencies::FIGURES,
     streams::FIGURES,
 ];

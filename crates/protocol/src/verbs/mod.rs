@@ -14,6 +14,7 @@ mod profile;
 mod record;
 mod sleep;
 mod spawn_sites;
+mod stalls;
 mod stat;
 mod switch;
 mod tasks;

@@ -3,6 +3,7 @@
 use dormouse_statistics::buckets::{BUCKETS, Histogram, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 use serde::{Deserialize, Serialize};
 
+pub use super::stalls::StallsRow;
 use crate::id::{WireId, known};
 use crate::verb::{Memory, SHORT_ANSWER, Verb};
 
@@ -27,6 +28,10 @@ pub struct WaitsRequest {
     /// Whether to include outgoing calls in answers to `stat`, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub calls: bool,
+    /// Whether to account stalled time to its causes, too: another thread reads the kernel's
+    /// account of each thread in a poll, some fifty times a second.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stalls: bool,
 }
 
 impl Verb for WaitsRequest {
@@ -47,6 +52,9 @@ pub struct WaitsBegun {
     /// Whether the CPU time of each task is measured; false if the service does not support it.
     #[serde(default)]
     pub cpu: bool,
+    /// Whether stalled time is accounted to its causes; false if the service does not support it.
+    #[serde(default)]
+    pub stalls: bool,
 }
 
 /// The times of one group, in nanoseconds, since they were first taken for any client. No number
@@ -92,6 +100,10 @@ pub struct WaitsRow {
     /// The requests that ended without an answer; absent from agents that do not count them apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<UnansweredRow>,
+    /// Stalled time by its causes; absent if it is not accounted, and for a group of which nothing
+    /// is known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalls: Option<Box<StallsRow>>,
 }
 
 /// The requests of one group that ended without an answer: they were cancelled, or they panicked.
@@ -360,6 +372,9 @@ impl WaitsRow {
             gaps: times(|row| &row.gaps),
             streams: self.streams.map(|of| of.since(&before.streams.unwrap_or_default())),
             unanswered: self.unanswered.map(|of| of.since(&before.unanswered.unwrap_or_default())),
+            stalls: self.stalls.as_ref().map(|of| {
+                Box::new(before.stalls.as_ref().map_or_else(|| (**of).clone(), |before| of.since(before)))
+            }),
         };
         let is_new = |of: &&ExemplarRow| !before.requests.exemplars.contains(of);
         since.requests.exemplars = self.requests.exemplars.iter().filter(is_new).cloned().collect();

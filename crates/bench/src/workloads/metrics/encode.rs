@@ -118,6 +118,7 @@ fn group(id: u32) -> GroupRow {
         bodies: row(),
         gaps: row(),
         streams: Some(StreamsRow::default()),
+        stalls: None,
         unanswered: Some(UnansweredRow::default()),
     };
     GroupRow {

@@ -8,7 +8,7 @@ use dormouse_protocol::figures::{
 };
 use dormouse_protocol::{
     BlockingRow, CallRow, ExemplarRow, GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow,
-    Outliving, QueueRow, RuntimeRow, StreamsRow, UnansweredRow, WaitsRow, WireId,
+    Outliving, QueueRow, RuntimeRow, StallsRow, StreamsRow, UnansweredRow, WaitsRow, WireId,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -37,6 +37,12 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             unanswered: Some(UnansweredRow { requests: 1, age_ns: 1 }),
             queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1, behind_ns: 1 }),
             streams: Some(StreamsRow { frames: 1, bytes: 1, sending: 1 }),
+            stalls: Some(Box::new(StallsRow {
+                throttled_ns: Some(1),
+                block_io_ns: Some(1),
+                within: vec![("".into(), 1)],
+                ..StallsRow::default()
+            })),
             polls: durations.clone(),
             requests: durations,
             ..WaitsRow::default()

@@ -58,7 +58,8 @@ impl Terms {
         })?;
         if self.waits {
             // Not every service can.
-            let request = WaitsRequest { exemplars: true, calls: true, ..WaitsRequest::default() };
+            let request =
+                WaitsRequest { exemplars: true, calls: true, stalls: true, ..WaitsRequest::default() };
             go_on(waits::begin(client, request).map(drop), |_| {})?;
         }
         go_on(self.objectives.ask(client), |why| warn(Lack::Objectives, why))

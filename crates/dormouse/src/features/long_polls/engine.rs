@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
-use dormouse_clock::thread_cpu_ns_of;
 use dormouse_events::{PollLooker, SeenPoll};
 use dormouse_profile::{NoStack, StackReader, ThreadStack};
 use dormouse_sys::process::identity;
@@ -26,8 +25,8 @@ use dormouse_sys::process::kernel_view::kernel_function;
 use dormouse_waits::{is_on, polled};
 
 use crate::core::group::Group;
-use crate::features::stalls::{ThreadIn, ThreadLook, ThreadLooks};
-use crate::lookout::{Engine, NAME};
+use crate::features::stalls::{ThreadIn, ThreadLook, ThreadTally};
+use crate::lookout::{Engine, NAME, own_cpu};
 
 /// The shortest and the longest time between two looks.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
@@ -207,7 +206,7 @@ struct KnownPoll {
     number: u64,
     /// By watch, the length at which the next report is due.
     due: Vec<(u64, Duration)>,
-    looks: ThreadLooks,
+    looks: ThreadTally,
     last_look: Option<(Instant, ThreadLook)>,
 }
 
@@ -392,14 +391,9 @@ impl LongPollWatches {
     }
 }
 
-/// CPU time of the lookout; 0 where the kernel refuses the call.
-fn own_cpu() -> Duration {
-    Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
-}
-
 impl KnownPoll {
     fn new(seen: SeenPoll, at: Instant) -> Self {
-        let looks = ThreadLooks::default();
+        let looks = ThreadTally::default();
         Self { seen, since: at, until: at, number: 0, due: Vec::new(), looks, last_look: None }
     }
 
@@ -414,7 +408,7 @@ impl KnownPoll {
     fn look_inside(&mut self, looker: &PollLooker) {
         let look = ThreadLook::at(self.seen.tid);
         if looker.again(&self.seen).is_some() {
-            self.looks.add(look.within);
+            self.looks.add(look.within, 1);
             self.last_look = Some((Instant::now(), look));
         }
     }

@@ -71,7 +71,13 @@ impl ThreadLook {
             Ok(stat) => stat,
             Err(error) => return without(ThreadIn::Unknown(reason(&error))),
         };
-        match stat.state {
+        Self::in_state(tid, stat.state)
+    }
+
+    /// Looks at a thread that was in this state a moment ago.
+    pub(crate) fn in_state(tid: u32, state: u8) -> Self {
+        let without = |within| Self { within, arguments: None };
+        match state {
             b'R' => without(runs_or_waits(tid)),
             b'T' | b't' => without(ThreadIn::Stopped),
             b'Z' | b'X' => without(ThreadIn::Unknown(ENDED)),
@@ -113,26 +119,26 @@ fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// How often a thread was found in what.
+/// The calls and states in which threads were found, each with a sum: of looks, or of nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ThreadLooks(Vec<(ThreadIn, u64)>);
+pub(crate) struct ThreadTally(Vec<(ThreadIn, u64)>);
 
-impl ThreadLooks {
-    /// Counts a look. Beyond the first eight activities it is counted as another one.
-    pub(crate) fn add(&mut self, within: ThreadIn) {
+impl ThreadTally {
+    /// Adds to a sum. Beyond the first eight activities it is that of the others.
+    pub(crate) fn add(&mut self, within: ThreadIn, n: u64) {
         let known = self.0.iter().position(|(of, _)| *of == within);
         match known.or_else(|| (self.0.len() > MOST).then_some(MOST)) {
-            Some(at) => self.0[at].1 += 1,
+            Some(at) => self.0[at].1 += n,
             None if self.0.try_reserve(1).is_err() => {}
-            None if self.0.len() == MOST => self.0.push((ThreadIn::Other, 1)),
-            None => self.0.push((within, 1)),
+            None if self.0.len() == MOST => self.0.push((ThreadIn::Other, n)),
+            None => self.0.push((within, n)),
         }
     }
 
-    /// The counts, the greatest first.
+    /// The sums, the greatest first.
     pub(crate) fn sorted(&self) -> Vec<(ThreadIn, u64)> {
         let mut all = self.0.clone();
-        all.sort_by_key(|(_, looks)| std::cmp::Reverse(*looks));
+        all.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
         all
     }
 }
@@ -143,11 +149,11 @@ mod tests {
 
     #[test]
     fn looks_are_bounded() {
-        let mut looks = ThreadLooks::default();
+        let mut looks = ThreadTally::default();
         for number in 0..100 {
-            looks.add(ThreadIn::Call(number % 20));
+            looks.add(ThreadIn::Call(number % 20), 1);
         }
-        looks.add(ThreadIn::Call(3));
+        looks.add(ThreadIn::Call(3), 1);
         let all = looks.sorted();
         assert_eq!((all.len(), all[0]), (MOST + 1, (ThreadIn::Other, 60)));
         assert_eq!(all[1], (ThreadIn::Call(3), 6));

@@ -1,6 +1,89 @@
-//! Stalls of polls: a look at a thread finds the call or state that it is in.
+//! Stalls of polls: stalled time of groups by its causes, and the call or state of a thread.
+//!
+//! The lookout reads the kernel's files about the threads of the service, which take no part.
 
+mod engine;
 mod look;
 
-pub use look::ThreadIn;
-pub(crate) use look::{ThreadLook, ThreadLooks};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use dormouse_protocol::{GroupRow, StallsRow};
+use dormouse_sys::Capability;
+use dormouse_sys::process::identity;
+use dormouse_sys::process::kernel_view::counts_block_delay;
+
+use self::engine::{GroupStalls, StallAccount, StallSums};
+pub use self::look::ThreadIn;
+pub(crate) use self::look::{ThreadLook, ThreadTally};
+use crate::lookout::{LOOKOUT, Watched};
+
+/// Stalled time is accounted to its causes until this is dropped. In a child of a fork it is not.
+#[derive(Debug)]
+pub(crate) struct Stalls {
+    number: u64,
+    sums: Arc<StallSums>,
+    process: u64,
+}
+
+impl Stalls {
+    /// Begins, while times of tasks are taken.
+    pub(crate) fn begin() -> Result<Self, String> {
+        let begun = LOOKOUT.begin(|engines| engines.get::<StallAccount>().begin());
+        let (number, sums) = begun.map_err(|error| format!("the lookout: {error}"))??;
+        Ok(Self { number, sums, process: identity::id() })
+    }
+
+    /// Adds the sums to rows of groups that have times.
+    pub(crate) fn tell(&self, groups: &mut [GroupRow]) {
+        if self.process != identity::id() {
+            return;
+        }
+        self.sums.with(|sums| {
+            for group in groups {
+                if let (Some(waits), Some(of)) = (&mut group.waits, sums.get(&group.id)) {
+                    waits.stalls = Some(Box::new(row(of)));
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        if self.process == identity::id() {
+            LOOKOUT.end(Watched::by::<StallAccount>(self.number));
+        }
+    }
+}
+
+fn row(of: &GroupStalls) -> StallsRow {
+    let within = |(within, ns): (ThreadIn, u64)| (Cow::from(within.to_string()), ns);
+    StallsRow {
+        cpu_wait_ns: of.cpu_wait_ns,
+        throttled_ns: of.throttled_ns,
+        asleep_ns: of.asleep_ns,
+        block_io_ns: of.block_io_ns,
+        within: of.within.sorted().into_iter().map(within).collect(),
+    }
+}
+
+/// The check that `doctor` shows of delays by block devices.
+pub(crate) fn block_io_check() -> Capability {
+    const NAME: &str = "host.block_io";
+    match counts_block_delay() {
+        Some(true) => Capability::ok(NAME, "the kernel counts how long threads wait for block devices"),
+        Some(false) => Capability::limited(
+            NAME,
+            "the kernel does not count how long threads wait for block devices, so that part of a stall is not \
+             known",
+        )
+        .with_fix("set the sysctl kernel.task_delayacct to 1: it is off by default since Linux 5.14"),
+        None => Capability::limited(
+            NAME,
+            "the kernel does not say whether it counts how long threads wait for block devices, so that part of a \
+             stall is not known",
+        )
+        .with_fix("run a kernel with CONFIG_TASK_DELAY_ACCT, and mount /proc/sys where the service runs"),
+    }
+}

@@ -45,6 +45,9 @@ impl Answered for StatRequest {
         }
         let told = states.get().map(|waits: &ClientWaits| waits.told().of_part(self.part));
         let mut stat = super::stat(states.get(), told, self.part.unwrap_or(StatPart::Whole));
+        if let Some(waits) = states.get::<ClientWaits>() {
+            waits.tell_stalls(&mut stat.groups);
+        }
         if let Some(part) = self.part {
             stat.shorten(part);
         }

@@ -12,6 +12,7 @@ use dormouse_waits::{CpuTaking, Histograms, Waiting, exemplars, read_each};
 use crate::core::registry::MAX_GROUPS;
 use crate::core::rows::{exemplar_row, requests_row, waits_row};
 use crate::features::learning::Placed;
+use crate::features::stalls::Stalls;
 
 /// One client's times, taken as long as this lives.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(crate) struct ClientWaits {
     waiting: Waiting,
     _placed: Option<Placed>,
     _cpu: Option<CpuTaking>,
+    stalls: Option<Stalls>,
     told: Telling,
 }
 
@@ -44,14 +46,22 @@ impl ClientWaits {
         let placed = request.places.then(Placed::start).and_then(Result::ok);
         // Under a filter a thread's first look at its clock might end the process.
         let cpu = (request.cpu && !perf::is_filtered()).then(CpuTaking::start);
-        let begun = WaitsBegun { places: placed.is_some(), cpu: cpu.is_some() };
+        let stalls = request.stalls.then(Stalls::begin).and_then(Result::ok);
+        let begun = WaitsBegun { places: placed.is_some(), cpu: cpu.is_some(), stalls: stalls.is_some() };
         let told = Telling { exemplars: request.exemplars, calls: request.calls, ..Telling::ALL };
-        Ok((Self { waiting, _placed: placed, _cpu: cpu, told }, begun))
+        Ok((Self { waiting, _placed: placed, _cpu: cpu, stalls, told }, begun))
     }
 
     /// The keys that it keeps on.
     pub(crate) fn keys(&self) -> &[&'static Key] {
         self.waiting.keys()
+    }
+
+    /// Adds stalled time by its causes, if the client has requested it.
+    pub(crate) fn tell_stalls(&self, groups: &mut [GroupRow]) {
+        if let Some(stalls) = &self.stalls {
+            stalls.tell(groups);
+        }
     }
 
     /// How the client has requested them.

@@ -4,3 +4,4 @@
 
 mod faults;
 mod looks;
+mod shares;

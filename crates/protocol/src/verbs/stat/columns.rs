@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::Outliving;
 use super::outcomes::KnownOutcomes;
 use crate::id::{WireId, known};
+use crate::verbs::waits::StallsRow;
 
 /// The part of an answer to `stat` that a client wants, the smallest first. Each has what the one
 /// before has.
@@ -128,6 +129,9 @@ pub struct WaitsColumns {
     /// The `streams` of each group: `frames`, `bytes`, `sending`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<Option<(u64, u64, u64)>>,
+    /// The `stalls` of each group.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stalls: Vec<Option<Box<StallsRow>>>,
     /// The `scale` of all histograms.
     pub scale: i32,
     /// The `unit_ns` of all histograms.

@@ -20,6 +20,9 @@ const EACH_EVENT: usize = 64;
 /// The most objectives of a group.
 const MOST_OBJECTIVES: usize = 8;
 
+/// The most things that polls of a group slept in: a service tells nine apart.
+const MOST_WITHIN: usize = 16;
+
 /// The most rows of calls: a service has fewer, even if each of its groups has one of peers without
 /// rows of their own.
 const MOST_CALLS: usize = 4096;
@@ -122,6 +125,7 @@ impl WaitsColumns {
         let (mut on_cpu_ns, mut runnable_ns) = (Column::of(self.on_cpu_ns), Column::of(self.runnable_ns));
         let (mut await_ns, mut queue) = (Column::of(self.await_ns), Column::of(self.queue));
         let (mut unanswered, mut streams) = (Column::of(self.unanswered), Column::of(self.streams));
+        let mut stalls = Column::of(self.stalls);
         self.poll_ns.into_iter().map(move |poll_ns| {
             let next =
                 |of: &mut Option<_>| of.as_mut().map_or_else(HistogramRow::default, HistogramRows::next);
@@ -146,6 +150,10 @@ impl WaitsColumns {
                 bodies: next(&mut bodies),
                 gaps: next(&mut gaps),
                 streams: streams.next().map(|(frames, bytes, sending)| StreamsRow { frames, bytes, sending }),
+                stalls: stalls.next().map(|mut of| {
+                    of.within.truncate(MOST_WITHIN);
+                    of
+                }),
                 requests: HistogramRow { exemplars, ..requests },
             };
             poll_ns.map(|_| row)

@@ -121,6 +121,7 @@ impl WaitsColumns {
         self.await_ns.push(row.await_ns);
         self.queue.push(row.queue.map(queue));
         self.unanswered.push(row.unanswered.map(|of| (of.requests, of.age_ns)));
+        self.stalls.push(row.stalls);
         self.streams.push(row.streams.map(|of| (of.frames, of.bytes, of.sending)));
         if let Some(exemplars) = &mut self.exemplars {
             exemplars.push(&row.requests.exemplars);
@@ -146,6 +147,7 @@ impl WaitsColumns {
         leave_out(&mut self.queue);
         leave_out(&mut self.unanswered);
         leave_out(&mut self.streams);
+        leave_out(&mut self.stalls);
         let others = [&mut self.bodies, &mut self.gaps, &mut self.polls, &mut self.delays, &mut self.awaits];
         for columns in others.into_iter().flatten().chain([&mut self.requests]) {
             leave_out(&mut columns.max_task);

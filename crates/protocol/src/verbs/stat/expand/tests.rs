@@ -6,6 +6,7 @@ use super::super::columns::StatPart;
 use super::super::{LongLivedRow, Outliving};
 use super::*;
 use crate::id::WireId;
+use crate::verbs::waits::StallsRow;
 
 const UNITS: HistogramRow = HistogramRow {
     scale: SCALE,
@@ -58,6 +59,13 @@ fn groups() -> Vec<GroupRow> {
         bodies: HistogramRow { buckets: vec![(-10, 4)], ..UNITS },
         gaps: UNITS,
         streams: Some(StreamsRow { frames: 1, bytes: 2, sending: 3 }),
+        stalls: Some(Box::new(StallsRow {
+            cpu_wait_ns: 1,
+            throttled_ns: Some(2),
+            asleep_ns: 3,
+            block_io_ns: None,
+            within: vec![("futex".into(), 3)],
+        })),
         ..WaitsRow::default()
     };
     let empty = WaitsRow {
@@ -192,6 +200,7 @@ fn a_thousand_busy_groups_are_a_short_answer() {
         // Few groups have streams.
         gaps: UNITS,
         streams: Some(StreamsRow { frames: 123_456_789, bytes: 123_456_789_012, sending: 12 }),
+        stalls: None,
         requests: HistogramRow { exemplars: exemplars.collect(), ..row(-180) },
     };
     let group = |id| GroupRow {

@@ -1,0 +1,250 @@
+//! Stalled time by its causes, of a service with known shares.
+//!
+//! The service's thread measures each part of its work by the kernel's own account, at the exact
+//! begin and end. The agent, which looks from time to time, must come within 5 points of that.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dormouse::Group;
+use dormouse_protocol::{StallsRow, WaitsBegun, WaitsRequest};
+use dormouse_sys::process::identity;
+use dormouse_sys::process::schedstat::Schedstat;
+use dormouse_testkit::{in_child, short_or_long, skip, spin_for, thread_cpu};
+
+use super::faults::Faulting;
+use crate::waits::{Client, init};
+
+/// A part of the work's time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    wall: Duration,
+    cpu_wait: Duration,
+    asleep: Duration,
+}
+
+/// Does a part of the work on this thread, and adds its time.
+fn measure(part: &mut Part, work: impl FnOnce()) {
+    let read = || {
+        let waited = Schedstat::of_own(identity::tid()).unwrap().runnable_ns.unwrap();
+        (Instant::now(), thread_cpu(), Duration::from_nanos(waited))
+    };
+    let (begun, cpu, waited) = read();
+    work();
+    let now = read();
+    let (wall, cpu_wait) = (now.0 - begun, now.2.saturating_sub(waited));
+    part.wall += wall;
+    part.cpu_wait += cpu_wait;
+    part.asleep += wall.saturating_sub(now.1 - cpu).saturating_sub(cpu_wait);
+}
+
+/// Whether the kernel has the account that all this is about.
+fn is_counted() -> bool {
+    let is = Schedstat::of_own(identity::tid()).is_some_and(|of| of.runnable_ns.is_some());
+    if !is {
+        skip("the kernel does not count how long threads wait for a CPU");
+    }
+    is
+}
+
+/// Has polls of a group do rounds of work for some seconds: the stalled time that the agent sees.
+fn stalls_of(round: impl FnMut() + Send) -> StallsRow {
+    let (group, mut client) = (Group::new("GET /shares"), Client::connect(&init()));
+    let request = WaitsRequest { stalls: true, ..WaitsRequest::default() };
+    let begun: WaitsBegun = client.ask(request).unwrap();
+    assert!(begun.stalls);
+    let mut round = round;
+    let end = Instant::now() + short_or_long(Duration::from_secs(3), Duration::from_secs(20));
+    while Instant::now() < end {
+        let poll = pin!(group.instrument(async { round() }));
+        assert!(poll.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+    client.row(group).unwrap().stalls.map(|row| *row).unwrap_or_default()
+}
+
+/// Asserts that a time is within 5 points of another one, as shares of all.
+fn assert_near(what: &str, ns: u64, right: Duration, all: Duration, more: &dyn std::fmt::Debug) {
+    let share = |time: Duration| time.as_secs_f64() / all.as_secs_f64() * 100.0;
+    let (seen, right) = (share(Duration::from_nanos(ns)), share(right));
+    assert!((seen - right).abs() <= 5.0, "{what}: {seen:.1} %, right: {right:.1} %: {more:?}");
+}
+
+fn within(row: &StallsRow, name: &str) -> u64 {
+    row.within.iter().find(|(of, _)| of == name).map_or(0, |(_, ns)| *ns)
+}
+
+#[test]
+fn sleep_is_shown_by_call() {
+    in_child(|| {
+        let faulting = Faulting::new(4096);
+        if !is_counted() {
+            return;
+        }
+        if let Err(why) = &faulting {
+            skip(format_args!("no page faults that wait: {why}"));
+        }
+        let lock = Arc::new(Mutex::new(()));
+        let mut file = tempfile::tempfile().unwrap();
+        let (mut locked, mut synced, mut faulted, mut computed) = <(Part, Part, Part, Part)>::default();
+        let mut page = 0;
+        let row = stalls_of(|| {
+            let is_held = Arc::new(Barrier::new(2));
+            let (theirs, held) = (Arc::clone(&lock), Arc::clone(&is_held));
+            let holder = thread::spawn(move || {
+                let _guard = theirs.lock().unwrap();
+                held.wait();
+                thread::sleep(Duration::from_millis(60));
+            });
+            measure(&mut computed, || {
+                is_held.wait();
+            });
+            measure(&mut locked, || drop(lock.lock()));
+            measure(&mut synced, || {
+                let until = Instant::now() + Duration::from_millis(40);
+                while Instant::now() < until {
+                    file.write_all(&[1; 4096]).unwrap();
+                    file.sync_all().unwrap();
+                }
+            });
+            if let Ok(faulting) = &faulting {
+                let fault = || faulting.touch_for(page, Duration::from_millis(40));
+                measure(&mut faulted, fault);
+                page += 1;
+            }
+            measure(&mut computed, || spin_for(Duration::from_millis(60)));
+            holder.join().unwrap();
+        });
+        let parts = [locked, synced, faulted, computed];
+        let sum = |of: fn(&Part) -> Duration| parts.iter().map(of).sum();
+        let all: Duration = sum(|part| part.wall);
+        let near = |what, ns, right| assert_near(what, ns, right, all, &(&row, &parts));
+        near("asleep", row.asleep_ns, sum(|part| part.asleep));
+        near("waiting for a CPU", row.cpu_wait_ns, sum(|part| part.cpu_wait));
+        near("lock", within(&row, "futex"), locked.asleep);
+        near("fsync", within(&row, "fsync"), synced.asleep);
+        near("page faults", within(&row, "page fault"), faulted.asleep);
+    });
+}
+
+/// Has a thread run on one processor alone: the first that the process may use.
+fn pin_to_one() {
+    // SAFETY: the kernel fills in the set, and reads another one.
+    unsafe {
+        let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_getaffinity(0, size, &raw mut all), 0);
+        let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| libc::CPU_ISSET(*cpu, &all)).unwrap();
+        libc::CPU_SET(first, &mut one);
+        assert_eq!(libc::sched_setaffinity(0, size, &raw const one), 0);
+    }
+}
+
+#[test]
+fn a_busy_neighbour_is_a_wait() {
+    in_child(|| {
+        if !is_counted() {
+            return;
+        }
+        let over = AtomicBool::new(false);
+        let mut computed = Part::default();
+        let row = thread::scope(|scope| {
+            scope.spawn(|| {
+                pin_to_one();
+                while !over.load(Ordering::Relaxed) {}
+            });
+            let worker = scope.spawn(|| {
+                let mut is_pinned = false;
+                stalls_of(|| {
+                    if !std::mem::replace(&mut is_pinned, true) {
+                        pin_to_one();
+                    }
+                    measure(&mut computed, || spin_for(Duration::from_millis(50)));
+                })
+            });
+            let row = worker.join();
+            over.store(true, Ordering::Relaxed);
+            row.unwrap()
+        });
+        assert!(computed.cpu_wait > computed.wall / 5, "{computed:?}");
+        let near = |what, ns, right| assert_near(what, ns, right, computed.wall, &(&row, &computed));
+        near("waiting for a CPU", row.cpu_wait_ns, computed.cpu_wait);
+        near("asleep", row.asleep_ns, computed.asleep);
+    });
+}
+
+/// The controller of version 1.
+const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
+
+/// A control group with a tenth of a CPU, which this process is in as long as this lives. A busy
+/// machine might not leave it half of one.
+struct Limited(PathBuf);
+
+impl Limited {
+    fn enter() -> Option<Self> {
+        let limited = Self(PathBuf::from(CONTROLLER).join(format!("dormouse-stalls-{}", std::process::id())));
+        let made = fs::create_dir(&limited.0)
+            .and_then(|()| fs::write(limited.0.join("cpu.cfs_quota_us"), "10000"))
+            .and_then(|()| fs::write(limited.0.join("cgroup.procs"), std::process::id().to_string()));
+        made.map_err(|why| skip(format_args!("no control group for CPU time can be made: {why}"))).ok()?;
+        Some(limited)
+    }
+
+    fn throttled(&self) -> Duration {
+        let stat = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
+        let ns = stat.lines().find_map(|line| line.strip_prefix("throttled_time ")).unwrap();
+        Duration::from_nanos(ns.parse().unwrap())
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = fs::write(PathBuf::from(CONTROLLER).join("cgroup.procs"), std::process::id().to_string());
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_cpu_limit_is_a_wait_and_named() {
+    in_child(|| {
+        if !is_counted() {
+            return;
+        }
+        let Some(limited) = Limited::enter() else { return };
+        let mut computed = Part::default();
+        let before = limited.throttled();
+        let row = stalls_of(|| measure(&mut computed, || spin_for(Duration::from_millis(20))));
+        let throttled = limited.throttled() - before;
+        assert!(!throttled.is_zero() && computed.cpu_wait > computed.wall / 5, "{throttled:?} {computed:?}");
+        let near = |what, ns, right| assert_near(what, ns, right, computed.wall, &(&row, &computed));
+        near("waiting for a CPU", row.cpu_wait_ns, computed.cpu_wait);
+        near("throttled", row.throttled_ns.unwrap(), throttled.min(computed.cpu_wait));
+        near("asleep", row.asleep_ns, computed.asleep);
+    });
+}
+
+#[test]
+fn nobody_is_looked_at_unless_asked() {
+    in_child(|| {
+        let (group, mut client) = (Group::new("GET /tea"), Client::connect(&init()));
+        let begun: WaitsBegun = client.ask(WaitsRequest::default()).unwrap();
+        let looks = || {
+            let names = fs::read_dir("/proc/self/task").unwrap();
+            let names = names.filter_map(|task| fs::read(task.ok()?.path().join("comm")).ok());
+            names.filter(|name| name.starts_with(b"dormouse-look")).count()
+        };
+        assert!(!begun.stalls && looks() == 0);
+        group.scope(|| thread::sleep(Duration::from_millis(50)));
+        assert_eq!(client.row(group).unwrap().stalls, None);
+        let _: WaitsBegun = client.ask(WaitsRequest { stalls: true, ..WaitsRequest::default() }).unwrap();
+        assert_eq!(looks(), 1);
+        drop(client);
+        dormouse_testkit::eventually(|| looks() == 0);
+    });
+}
