@@ -166,11 +166,11 @@ fn prometheus_has_outcomes_calls_and_runtimes() {
 
 #[test]
 fn prometheus_has_bodies_and_connections() {
+    const TIMES: u32 = 7;
     let service = Service::idle();
     let serving = Serving::of(&service);
     let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
     serving.totals(&service);
-    const TIMES: u32 = 7;
     let guest = service.connect();
     (0..TIMES).for_each(|_| assert!(service.get("/blend").starts_with("HTTP/1.1 200")));
     let bodies = |suffix: &str, le: &str| {

@@ -137,10 +137,10 @@ pub(crate) fn fuzz(suite: &mut Suite) -> Result {
 
 /// Models of what threads do to one another, in every order.
 pub(crate) fn models(suite: &mut Suite) -> Result {
+    const MODELED: &str = "--package dormouse-events --package dormouse-keys --package dormouse-locks \
+                           --package dormouse-maps --package dormouse-sys --package dormouse-waits";
     let folder = target().join("models");
-    let crates = ["events", "keys", "locks", "maps", "sys", "waits"];
-    let packages: String = crates.iter().map(|name| format!("--package dormouse-{name} ")).collect();
-    let chosen = format!("--release {packages}--target-dir {}", folder.display());
+    let chosen = format!("--release {MODELED} --target-dir {}", folder.display());
     suite.run(&chosen, "--lib -- interleavings", &[("RUSTFLAGS", "--cfg loom")])?;
     discard(&[folder])
 }

@@ -208,10 +208,12 @@ impl SentFrames {
     fn begin(&mut self, sent: &mut Sent) -> Result<(), NoSocket> {
         let [flags, length, ref extended @ ..] = self.header;
         self.length = 0;
-        self.left = match (length & 0x7f, extended) {
-            (126, [a, b, ..]) => u16::from_be_bytes([*a, *b]).into(),
-            (127, [a, b, c, d, e, f, g, h, ..]) => u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
-            (short, _) => short.into(),
+        // A length in some bytes, the highest first.
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |high, byte| high << 8 | u64::from(*byte));
+        self.left = match length & 0x7f {
+            126 => number(&extended[..2]),
+            127 => number(&extended[..8]),
+            short => short.into(),
         };
         // The first of the reserved bits marks a message that is compressed.
         let is_valid = flags & 0x30 == 0 && self.left >> 63 == 0;
@@ -240,8 +242,8 @@ mod tests {
         let mut frame = vec![first];
         match length {
             0..=125 => frame.push(bit | length as u8),
-            126..=0xffff => frame.extend([&[bit | 126][..], &(length as u16).to_be_bytes()].concat()),
-            _ => frame.extend([&[bit | 127][..], &(length as u64).to_be_bytes()].concat()),
+            126..=0xffff => frame.extend([&[bit | 0x7e][..], &(length as u16).to_be_bytes()].concat()),
+            _ => frame.extend([&[bit | 0x7f][..], &(length as u64).to_be_bytes()].concat()),
         }
         frame.resize(frame.len() + if mask { 4 } else { 0 } + length, 0xff);
         frame
@@ -254,7 +256,9 @@ mod tests {
     /// The messages in parts that are written one after the other; `None`: no socket writes them.
     fn read(parts: &[&[u8]]) -> Option<Sent> {
         let (mut of, mut sent) = (head(), Sent::default());
-        parts.iter().for_each(|part| of.read_bytes(part, &mut sent));
+        for part in parts {
+            of.read_bytes(part, &mut sent);
+        }
         matches!(of, SentMessages::Frames(_)).then_some(sent)
     }
 

@@ -42,7 +42,7 @@ fn measure(part: &mut Part, work: impl FnOnce()) {
     let (wall, cpu_wait) = (now.0 - begun, now.2.saturating_sub(waited));
     part.wall += wall;
     part.cpu_wait += cpu_wait;
-    part.asleep += wall.saturating_sub(now.1 - cpu).saturating_sub(cpu_wait);
+    part.asleep += wall.saturating_sub(now.1.saturating_sub(cpu)).saturating_sub(cpu_wait);
 }
 
 /// Whether the kernel has the account that all this is about.
@@ -157,7 +157,9 @@ fn a_busy_neighbour_is_a_wait() {
         let row = thread::scope(|scope| {
             scope.spawn(|| {
                 pin_to_one();
-                while !over.load(Ordering::Relaxed) {}
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
             });
             let worker = scope.spawn(|| {
                 let mut is_pinned = false;
@@ -220,7 +222,7 @@ fn a_cpu_limit_is_a_wait_and_named() {
         let mut computed = Part::default();
         let before = limited.throttled();
         let row = stalls_of(|| measure(&mut computed, || spin_for(Duration::from_millis(20))));
-        let throttled = limited.throttled() - before;
+        let throttled = limited.throttled().saturating_sub(before);
         assert!(!throttled.is_zero() && computed.cpu_wait > computed.wall / 5, "{throttled:?} {computed:?}");
         let near = |what, ns, right| assert_near(what, ns, right, computed.wall, &(&row, &computed));
         near("waiting for a CPU", row.cpu_wait_ns, computed.cpu_wait);

@@ -253,8 +253,8 @@ impl Triggers {
     /// Looks at what several triggers look at.
     fn scene(&mut self, now: Instant) -> Scene {
         let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
-        let mut scene = Scene::default();
-        scene.lock_waits = self.lock_threshold_ns().map_or_else(Vec::new, locks::long_waits);
+        let lock_waits = self.lock_threshold_ns().map_or_else(Vec::new, locks::long_waits);
+        let mut scene = Scene { lock_waits, ..Scene::default() };
         let thresholds: Vec<u64> = self.thresholds_ns().collect();
         let mut wanted = WantedRequests { armed: &self.armed, lowest_ns: HashMap::new() };
         if let Some(&lowest) = thresholds.iter().min() {
