@@ -79,8 +79,8 @@ impl MetricsSpec {
     /// let metrics = Metrics::start(&spec)?;
     /// # drop(metrics);
     /// let wrong = MetricsSpec::new().buckets(&[250, 125].map(Duration::from_millis));
-    /// assert!(Metrics::start(&wrong).unwrap_err().to_string().contains("125ms comes after
-    /// 250ms"));
+    /// let refusal = Metrics::start(&wrong).unwrap_err().to_string();
+    /// assert!(refusal.contains("125ms comes after 250ms"));
     /// # Ok::<(), dormouse::metrics::MetricsError>(())
     /// ```
     #[must_use]
