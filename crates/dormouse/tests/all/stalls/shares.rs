@@ -61,7 +61,7 @@ fn stalls_of(round: impl FnMut() + Send) -> StallsRow {
     let begun: WaitsBegun = client.ask(request).unwrap();
     assert!(begun.stalls);
     let mut round = round;
-    let end = Instant::now() + short_or_long(Duration::from_secs(3), Duration::from_secs(20));
+    let end = Instant::now() + short_or_long(Duration::from_secs(4), Duration::from_secs(20));
     while Instant::now() < end {
         let poll = pin!(group.instrument(async { round() }));
         assert!(poll.poll(&mut Context::from_waker(Waker::noop())).is_ready());
@@ -100,25 +100,25 @@ fn sleep_is_shown_by_call() {
             let holder = thread::spawn(move || {
                 let _guard = theirs.lock().unwrap();
                 held.wait();
-                thread::sleep(Duration::from_millis(60));
+                thread::sleep(Duration::from_millis(120));
             });
             measure(&mut computed, || {
                 is_held.wait();
             });
             measure(&mut locked, || drop(lock.lock()));
             measure(&mut synced, || {
-                let until = Instant::now() + Duration::from_millis(40);
+                let until = Instant::now() + Duration::from_millis(80);
                 while Instant::now() < until {
                     file.write_all(&[1; 4096]).unwrap();
                     file.sync_all().unwrap();
                 }
             });
             if let Ok(faulting) = &faulting {
-                let fault = || faulting.touch_for(page, Duration::from_millis(40));
+                let fault = || faulting.touch_for(page, Duration::from_millis(80));
                 measure(&mut faulted, fault);
                 page += 1;
             }
-            measure(&mut computed, || spin_for(Duration::from_millis(60)));
+            measure(&mut computed, || spin_for(Duration::from_millis(120)));
             holder.join().unwrap();
         });
         let parts = [locked, synced, faulted, computed];
