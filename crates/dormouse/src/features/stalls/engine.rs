@@ -334,8 +334,8 @@ impl StallAccount {
     }
 
     /// Adds to the sums of a group. `slept_in`: at the begin of the window and at its end. Of sleep
-    /// in two calls it is not known when the one ended, so each has half of it. Sleep that is seen at
-    /// one of them is of that call; at none of them, of another one.
+    /// in two calls it is not known when the one ended, so each has half of it. Sleep that is seen
+    /// at one of them is of that call; at none of them, of another one.
     fn add(&self, group: u32, stalled: Stalled, slept_in: [Option<ThreadIn>; 2], block_io_ns: Option<u64>) {
         let Stalled { cpu_wait_ns, asleep_ns } = stalled;
         if cpu_wait_ns == 0 && asleep_ns == 0 {
