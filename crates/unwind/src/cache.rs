@@ -9,8 +9,8 @@ use std::cell::Cell;
 
 use dormouse_maps::{Cache, CacheStats};
 
-use crate::rule::{FrameRule, PackedRule};
-use crate::short;
+use crate::rule::FrameRule;
+use crate::short::ShortRule;
 use crate::table::TableRef;
 
 /// An address is in one of the places of its set, the one that was met last first. With the ranges
@@ -39,7 +39,7 @@ const _: () = assert!(size_of::<ThreadCache>() <= 4096);
 pub struct CacheCounts {
     /// Addresses whose rule the thread had.
     pub rules: u64,
-    /// Addresses that were searched in tables.
+    /// Addresses whose rule was found in tables.
     pub searched: u64,
     /// Among these, those whose range the thread had.
     pub ranges: u64,
@@ -65,35 +65,38 @@ impl ThreadCache {
         }
     }
 
-    /// The rule of an address, from here or by `look`.
+    /// The rule of an address, if the thread remembers it.
     #[inline(always)]
-    pub(crate) fn rule(&self, address: u64, look: impl FnOnce() -> Option<PackedRule>) -> Option<FrameRule> {
+    pub(crate) fn known(&self, address: u64) -> Option<ShortRule> {
         let set = &self.rules[set_of(address)];
-        let found = set.iter().position(|place| {
-            let known = place.get();
-            known >> RULE_BITS == address && known != 0
-        });
-        if let Some(way) = found {
-            self.hits.set(self.hits.get() + 1);
-            let known = set[way].get();
+        let is_of = |known: u64| known >> RULE_BITS == address && known != 0;
+        let mut known = set[0].get();
+        if !is_of(known) {
+            let way = (1..WAYS).find(|&way| is_of(set[way].get()))?;
+            known = set[way].get();
             put_first(set, way, known);
-            return Some(short::rule(known as u16));
         }
+        self.hits.set(self.hits.get() + 1);
+        Some(ShortRule(known as u16))
+    }
+
+    /// Remembers the rule of an address, which has been searched for.
+    pub(crate) fn remember(&self, address: u64, rule: FrameRule) {
         self.misses.set(self.misses.get() + 1);
-        let rule = look()?.rule();
-        if let (Some(number), 0) = (short::number(rule), address >> (u64::BITS - RULE_BITS)) {
-            put_first(set, WAYS - 1, address << RULE_BITS | u64::from(number));
+        if let (Some(ShortRule(number)), 0) = (ShortRule::of(rule), address >> (u64::BITS - RULE_BITS)) {
+            put_first(&self.rules[set_of(address)], WAYS - 1, address << RULE_BITS | u64::from(number));
         }
-        Some(rule)
     }
 
     /// Looks an address up as a walk does that finds a rule for it. Returns whether the thread had
     /// it: for measurements of the memory by recorded stacks.
     #[cfg(feature = "bench")]
     pub fn meet(&self, address: u64) -> bool {
-        let hits = self.hits.get();
-        self.rule(address, || Some(PackedRule::UNKNOWN));
-        self.hits.get() > hits
+        let is_known = self.known(address).is_some();
+        if !is_known {
+            self.remember(address, FrameRule::Unknown);
+        }
+        is_known
     }
 
     /// The counts so far.
@@ -136,10 +139,12 @@ mod tests {
     use super::*;
 
     fn look(cache: &ThreadCache, address: u64) -> bool {
-        let hits = cache.counts().rules;
-        let rule = cache.rule(address, || PackedRule::new(FrameRule::LINK));
-        assert_eq!(rule, Some(FrameRule::LINK));
-        cache.counts().rules > hits
+        let known = cache.known(address);
+        match known {
+            Some(known) => assert_eq!(known.rule(), FrameRule::LINK),
+            None => cache.remember(address, FrameRule::LINK),
+        }
+        known.is_some()
     }
 
     /// Addresses that share a set.
@@ -176,12 +181,5 @@ mod tests {
         assert!(!look(&cache, 0));
         // Too high to be remembered.
         assert!(!look(&cache, u64::MAX) && !look(&cache, u64::MAX));
-    }
-
-    #[test]
-    fn what_is_not_found_is_not_remembered() {
-        let cache = ThreadCache::new();
-        assert_eq!(cache.rule(0x1000, || None), None);
-        assert!(!look(&cache, 0x1000));
     }
 }

@@ -19,7 +19,7 @@ use dormouse_sys::memory;
 
 use crate::cache::ThreadCache;
 use crate::memory::ProcessMemory;
-use crate::rule::{FrameRule, PackedRule};
+use crate::rule::FrameRule;
 use crate::table::{RowTable, TableRef};
 use crate::tables::UnwindTables;
 
@@ -184,7 +184,7 @@ pub(crate) fn search(
     code: &Held<'_, TableRef>,
     cache: Option<&ThreadCache>,
     address: u64,
-) -> Option<PackedRule> {
+) -> Option<FrameRule> {
     let found = match cache {
         Some(cache) => code.find(&cache.ranges, address),
         None => code.find_uncached(address),
@@ -192,10 +192,14 @@ pub(crate) fn search(
     let TableRef(table) = found?.value;
     // SAFETY: null, or published: the publisher frees it only when no walk holds the map that had
     // it.
-    match unsafe { table.as_ref() } {
-        Some(table) => table.packed(address),
-        None => PackedRule::new(FrameRule::LINK),
+    let rule = match unsafe { table.as_ref() } {
+        Some(table) => table.packed(address)?.rule(),
+        None => FrameRule::LINK,
+    };
+    if let Some(cache) = cache {
+        cache.remember(address, rule);
     }
+    Some(rule)
 }
 
 #[cfg(test)]

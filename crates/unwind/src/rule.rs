@@ -110,8 +110,13 @@ impl FrameRule {
 }
 
 impl CallerRule {
-    #[inline]
-    fn caller(self, from: CallFrame, mut read: impl FnMut(usize) -> Option<usize>) -> Option<CallerStep> {
+    /// `None`: the caller cannot be found.
+    #[inline(always)]
+    pub(crate) fn caller(
+        self,
+        from: CallFrame,
+        mut read: impl FnMut(usize) -> Option<usize>,
+    ) -> Option<CallerStep> {
         let base = match self.base {
             FrameBase::Stack => from.stack,
             FrameBase::Frame => from.frame,

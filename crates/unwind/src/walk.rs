@@ -15,14 +15,16 @@
 use std::ops::Range;
 use std::ptr;
 
+use dormouse_maps::Held;
 use dormouse_sys::peek;
 
 use crate::arch::{self, RED_ZONE};
 use crate::cache::ThreadCache;
 use crate::frames;
 use crate::published::{CODE, generation, miss, search};
-use crate::rule::PackedRule;
 use crate::rule::{CallFrame, CallerStep, FrameRule};
+use crate::short::ShortRule;
+use crate::table::TableRef;
 
 /// A word on the stack.
 const WORD: usize = size_of::<usize>();
@@ -78,8 +80,9 @@ pub unsafe fn walk(
         return walk_unbound(cache, from, &mut take);
     }
     let lowest = from.stack.saturating_sub(RED_ZONE).max(own.start);
-    let word = |at: usize| {
-        let is_there = at >= lowest && at <= own.end - WORD && at.is_multiple_of(WORD);
+    let last = own.end - WORD;
+    let word = move |at: usize| {
+        let is_there = at >= lowest && at <= last && at.is_multiple_of(WORD);
         // SAFETY: the address lies in the thread's own stack, as the caller guarantees: not below
         // the stack pointer, or where the interrupted code has written according to the table.
         // Volatile: other code of the thread wrote it.
@@ -146,25 +149,26 @@ fn walk_by(
     if let Some(cache) = cache {
         cache.renew(generation());
     }
-    let (mut last, mut is_first) = (from, true);
+    let mut last = from;
     let by_tables = CODE.hold(|code| {
-        loop {
-            if !take(last) {
-                return Some(WalkEnd::Enough);
+        // A copy: a closure's own variable would stay in memory.
+        let mut at = from;
+        let end = loop {
+            if !take(at) {
+                break Some(WalkEnd::Enough);
             }
-            let address = last.instruction as u64;
-            let rule = match cache {
-                Some(cache) => cache.rule(address, || search(&code, Some(cache), address)),
-                None => search(&code, None, address).map(PackedRule::rule),
-            };
-            let rule = rule?;
-            match rule.caller(last, &mut read) {
-                CallerStep::Found(caller) => (last, is_first) = (caller, false),
-                CallerStep::Outermost => return Some(WalkEnd::Outermost),
-                CallerStep::Unknown if !is_first && rule.is_first(last) => return Some(WalkEnd::Outermost),
-                CallerStep::Unknown => return Some(WalkEnd::Unknown),
+            let known = cache.and_then(|cache| cache.known(at.instruction as u64));
+            if let Some(caller) = known.and_then(|known| known.caller(at, &mut read)) {
+                at = caller;
+                continue;
             }
-        }
+            match step(&code, cache, known, (at, from), &mut read) {
+                Ok(caller) => at = caller,
+                Err(end) => break end,
+            }
+        };
+        last = at;
+        end
     });
     match by_tables {
         Ok(Some(end)) => Walk { end, is_missed: false },
@@ -175,6 +179,27 @@ fn walk_by(
         // Too many readers at once.
         Err(_) if !take(last) => Walk { end: WalkEnd::Enough, is_missed: true },
         Err(_) => Walk { end: follow_links(last, read, take), is_missed: true },
+    }
+}
+
+/// The caller of a function whose rule the thread does not remember, or by which the walk ends; how
+/// it ends, or `None` where nothing has been learned. `from` is where the walk began.
+#[cold]
+#[inline(never)]
+fn step(
+    code: &Held<'_, TableRef>,
+    cache: Option<&ThreadCache>,
+    known: Option<ShortRule>,
+    (at, from): (CallFrame, CallFrame),
+    read: &mut impl FnMut(usize) -> Option<usize>,
+) -> Result<CallFrame, Option<WalkEnd>> {
+    let found = known.map(ShortRule::rule).or_else(|| search(code, cache, at.instruction as u64));
+    let rule = found.ok_or(None)?;
+    match rule.caller(at, read) {
+        CallerStep::Found(caller) => Ok(caller),
+        CallerStep::Outermost => Err(Some(WalkEnd::Outermost)),
+        CallerStep::Unknown if at != from && rule.is_first(at) => Err(Some(WalkEnd::Outermost)),
+        CallerStep::Unknown => Err(Some(WalkEnd::Unknown)),
     }
 }
 
