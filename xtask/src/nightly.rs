@@ -13,8 +13,8 @@ const MIRI: [&str; 10] =
     ["statistics", "encode", "unwind", "maps", "clock", "sys", "events", "waits", "locks", "keys"];
 /// Crates whose unit tests run under the sanitizers.
 const SANITIZED: [&str; 6] = ["sys", "waits", "locks", "events", "keys", "profile"];
-/// The longest time for one test under Miri.
-const MIRI_SECONDS: u32 = 300;
+/// The longest time to build a crate's tests for Miri, and to run one of them.
+const MIRI_SECONDS: [u32; 2] = [1800, 300];
 
 fn nightly(line: &str) -> Command {
     let mut command = program(&format!("rustup run nightly {line}"));
@@ -41,9 +41,9 @@ pub(crate) fn miri(suite: &mut Suite) -> Result {
     let folder = target().join("miri");
     let mut faults = Vec::new();
     for name in MIRI {
-        let miri = |arguments: &[&str]| {
+        let miri = |seconds: u32, arguments: &[&str]| {
             let mut command =
-                program(&format!("timeout {MIRI_SECONDS} rustup run nightly cargo miri test -q --locked"));
+                program(&format!("timeout {seconds} rustup run nightly cargo miri test -q --locked"));
             command.env_remove("CARGO").env("CARGO_TARGET_DIR", &folder);
             // Threads that live as long as the process have memory that is never freed.
             command.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks");
@@ -52,13 +52,14 @@ pub(crate) fn miri(suite: &mut Suite) -> Result {
             let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
             Ok::<_, String>((output.status, text.into_owned()))
         };
-        let (status, listed) = miri(&["--list"])?;
+        let [building, running] = MIRI_SECONDS;
+        let (status, listed) = miri(building, &["--list"])?;
         if !status.success() {
             return Err(format!("{name} does not build for Miri:\n{listed}"));
         }
         let (mut passed, mut left) = (0, 0);
         for test in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
-            let (status, text) = miri(&["--exact", test])?;
+            let (status, text) = miri(running, &["--exact", test])?;
             if status.success() {
                 passed += 1;
             } else if text.contains("unsupported operation") || status.code() == Some(124) {
