@@ -2,11 +2,14 @@
 //! counts them in user mode, on the thread that serves it.
 //!
 //! A service answers a short and a long run of requests; the difference leaves out its start and
-//! its end. Threads of dormouse have nothing to do meanwhile and are left out.
+//! its end. Of all threads the one that serves has the largest difference. Threads of dormouse have
+//! nothing to do meanwhile and are left out.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::{Context, ensure};
 
@@ -37,15 +40,16 @@ pub(super) fn rows(bench: &mut Bench, without: &Path, directory: &Path) {
 }
 
 fn per_request(program: &Command, [short, long]: [usize; 2], directory: &Path) -> anyhow::Result<f64> {
-    let mut counted = [0; 2];
-    for (counted, requests) in counted.iter_mut().zip([short, long]) {
-        *counted = count(program, requests, directory)?;
-    }
-    Ok((counted[1] as f64 - counted[0] as f64) / (long - short) as f64)
+    let before = count(program, short, directory)?;
+    let after = count(program, long, directory)?;
+    let more = after.iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0.0));
+    let most = more.fold(0.0, f64::max);
+    ensure!(most > 0.0, "no thread has run more instructions for more requests");
+    Ok(most / (long - short) as f64)
 }
 
-/// The instructions of the busiest thread of a service that answers this many requests.
-fn count(program: &Command, requests: usize, directory: &Path) -> anyhow::Result<u64> {
+/// The instructions of each thread of a service that answers this many requests, by its number.
+fn count(program: &Command, requests: usize, directory: &Path) -> anyhow::Result<HashMap<u32, f64>> {
     let directory = tempfile::tempdir_in(directory)?;
     let mut valgrind = Command::new("valgrind");
     valgrind
@@ -57,11 +61,27 @@ fn count(program: &Command, requests: usize, directory: &Path) -> anyhow::Result
     let server = Server::start(valgrind, false, directory.path()).context("valgrind")?;
     Clients::connect(server.addr, 1)?.answer(&MENU, requests)?;
     server.end()?;
-    let counts = fs::read_dir(directory.path())?.flatten().filter_map(|file| {
-        let text = fs::read_to_string(file.path()).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("totals: ")?.parse().ok())
-    });
-    let most = counts.max().unwrap_or(0);
-    ensure!(most > 0, "Valgrind has written no count");
-    Ok(most)
+    let files = fs::read_dir(directory.path())?.flatten();
+    Ok(files.filter_map(|file| of_thread(&fs::read_to_string(file.path()).ok()?)).collect())
+}
+
+/// A thread's number and its instructions, of the file that Valgrind writes for it.
+fn of_thread(text: &str) -> Option<(u32, f64)> {
+    fn value<T: FromStr>(text: &str, name: &str) -> Option<T> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+    Some((value(text, "thread:")?, value(text, "totals:")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_thread_has_its_count() {
+        let text =
+            "# callgrind format\npid: 71\nthread: 3\n\nevents: Ir\nfn=(1) main\n1 20\ntotals: 5320028\n";
+        assert_eq!(of_thread(text), Some((3, 5_320_028.0)));
+        assert_eq!(of_thread("pid: 71\npart: 1\n"), None);
+    }
 }
