@@ -3,9 +3,9 @@
 //!
 //! # Async-signal-safety
 //!
-//! No lock, allocation, panic or thread-local. Some 300 bytes of the stack. On a stack that is not
-//! the thread's own the kernel copies its words, half a kilobyte at once: the system calls of
-//! [`peek::copy_some`], and 800 bytes of the stack.
+//! No lock, allocation, panic or thread-local. Some 850 bytes of the stack. On a stack that is not
+//! the thread's own the kernel copies its words, a quarter of a kilobyte at once: the system calls
+//! of [`peek::copy_some`], and 1,300 bytes of the stack.
 //!
 //! # Safety
 //!
@@ -33,7 +33,7 @@ const WORD: usize = size_of::<usize>();
 const REACH: usize = 256;
 
 /// The bytes of another stack that are copied at once.
-const WINDOW: usize = 512;
+const WINDOW: usize = 256;
 
 /// How a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,6 +79,20 @@ pub unsafe fn walk(
     if !own.contains(&from.stack) {
         return walk_unbound(cache, from, &mut take);
     }
+    // SAFETY: the caller's promise, and it lies in `own`.
+    unsafe { walk_own(cache, from, own, take) }
+}
+
+/// # Safety
+///
+/// That of [`walk`], with a stack pointer in `own`.
+#[inline(always)]
+unsafe fn walk_own(
+    cache: Option<&ThreadCache>,
+    from: CallFrame,
+    own: &Range<usize>,
+    take: impl FnMut(CallFrame) -> bool,
+) -> Walk {
     let lowest = from.stack.saturating_sub(RED_ZONE).max(own.start);
     let last = own.end - WORD;
     let word = move |at: usize| {
@@ -110,8 +124,29 @@ pub unsafe fn walk_into(
     count: &mut u32,
     into: &mut [usize],
 ) -> Walk {
+    if own.contains(&from.stack) {
+        // SAFETY: the caller's promise, and it lies in `own`.
+        unsafe { walk_own_into(cache, from, own, count, into) }
+    } else {
+        walk_unbound(cache, from, &mut |frame| frames::take(frame.instruction, count, into))
+    }
+}
+
+/// A part of its own: what it keeps on the stack is not there in the other case, which needs more.
+///
+/// # Safety
+///
+/// That of [`walk_own`].
+#[inline(never)]
+unsafe fn walk_own_into(
+    cache: Option<&ThreadCache>,
+    from: CallFrame,
+    own: &Range<usize>,
+    count: &mut u32,
+    into: &mut [usize],
+) -> Walk {
     // SAFETY: the caller's promise.
-    unsafe { walk(cache, from, own, |frame| frames::take(frame.instruction, count, into)) }
+    unsafe { walk_own(cache, from, own, |frame| frames::take(frame.instruction, count, into)) }
 }
 
 /// Walks a stack as [`walk`] does, but the kernel copies its words: nothing is known about it.

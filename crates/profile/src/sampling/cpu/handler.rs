@@ -117,7 +117,7 @@ const _: () = assert!(offset_of!(Expiry, value) == 24 && size_of::<Expiry>() <= 
 
 /// The bytes of an alternate stack that a sample takes below the frame of the kernel. Builds
 /// without optimisation take more.
-pub(super) const ROOM: usize = if cfg!(debug_assertions) { 3584 } else { 1536 };
+pub(super) const ROOM: usize = if cfg!(debug_assertions) { 3584 } else { 2048 };
 
 dormouse_sys::entry_with_room!(pub(super) fn handle: ROOM => go_on, else mark_cramped);
 dormouse_sys::entry!(fn go_on => choose);
