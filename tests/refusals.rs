@@ -61,12 +61,35 @@ fn bad_input_is_named_with_what_to_write() {
         (&["serve", "--buckets", "5"], &["no unit after 5"]),
         (&["serve", "--buckets", "2s,1s"], &["1s comes after 2s", "each once"]),
         (&["serve", "--buckets", "1s,1s"], &["1s comes after 1s"]),
+        (&["serve", "--buckets", "-1s"], &["--buckets", "it is negative", "write a number and ms, s"]),
+        (&["serve", "--buckets", "1s,-2s"], &["--buckets", "it is negative"]),
+        (&["serve", "--buckets", "--no-waits"], &["--buckets", "write a number and ms, s"]),
         (&["serve", "--buckets", "0s"], &["no bucket ends at 0"]),
         (&["serve", "--buckets", "2h"], &["no bucket ends at 7200s", "3600s"]),
         (&["serve", "--buckets", "1s;2s"], &["unknown unit"]),
         (&["serve", "--buckets", &many], &["from 1 to 40 chosen buckets, not 41"]),
     ] {
         run(args).assert_fails(2, words);
+    }
+    for verb in ["stat", "top", "serve"] {
+        for (objective, words) in [
+            ("", &["there is none", "write `GET *: 99.9% < 250ms`"][..]),
+            ("; ;", &["there is none"]),
+            ("GET *", &["`GET *`", "no `:` behind its groups", "write `GROUPS: 99.9% < 250ms`"]),
+            (": 99% < 1s", &["`: 99% < 1s`", "no groups before its `:`"]),
+            ("GET *: 99% < 1s; POST *: 99%", &["the objective `POST *: 99%`", "`99%` has no `<`"]),
+            ("GET *: 99 < 1s", &["its share `99` has no `%`"]),
+            ("GET *: -1% < 1s", &["its share `-1%` is no percentage above 0 and below 100"]),
+            ("-GET *: 101% < 1s", &["the objective `-GET *: 101% < 1s`", "its share `101%`"]),
+            ("GET *: 99% < -1s", &["`GET *: 99% < -1s`", "-1s", "as in `99.9% < 250ms`"]),
+            ("GET *: 99% < 1", &["the time `1` has no unit"]),
+            ("GET [: 99% < 1s", &["the objective `GET [: 99% < 1s`"]),
+            ("-1s", &["the objective `-1s`", "no `:` behind its groups"]),
+        ] {
+            let target = if verb == "serve" { &[][..] } else { &["tea"] };
+            let args = [verb, "--objective", objective].into_iter().chain(target.iter().copied());
+            run(args).assert_fails(2, &[&["--objective"][..], words].concat());
+        }
     }
     for args in [&["locks"][..], &["tasks", "--leaks"]] {
         let dead = dead_pid();

@@ -29,6 +29,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     if rest.is_empty() {
         return Err(format!("it is empty; {HOW}"));
     }
+    if rest.starts_with('-') {
+        return Err(format!("it is negative; {HOW}"));
+    }
     let (mut total, mut last) = (0_u64, u64::MAX);
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -163,7 +166,7 @@ mod tests {
             (".5s", ".5 is not a number"),
             ("1s1s", "\"s\" stands after"),
             ("1s1h", "\"h\" stands after"),
-            ("-1s", "no number before \"-\""),
+            ("-1s", "negative"),
             ("1e3s", "unknown unit \"e\""),
             ("99999999999999999999d", "longer"),
             ("213504d", "longer"),

@@ -50,11 +50,11 @@ pub(crate) struct Args {
     no_waits: bool,
     /// Have the services count requests by objectives, as in 'GET /*: 99.9% < 250ms; POST *: 99% <
     /// 1s': globs of groups, and the share of their requests to be answered within a time
-    #[arg(long = "objective", value_name = "OBJECTIVES")]
+    #[arg(long = "objective", value_name = "OBJECTIVES", allow_hyphen_values = true)]
     objectives: Option<ObjectiveList>,
     /// Where the classic buckets of requests and calls end, as in 125ms,250ms,1s. Each end moves to
     /// the nearest power of 2 by quarters, in seconds, at which counts are exact
-    #[arg(long, value_name = "TIMES", value_parser = buckets)]
+    #[arg(long, value_name = "TIMES", value_parser = buckets, allow_hyphen_values = true)]
     buckets: Option<ClassicBounds>,
     /// Also answer requests for this host name, which a proxy or a cluster may use for this machine
     #[arg(long, value_name = "NAME", value_parser = host)]

@@ -59,7 +59,7 @@ pub(crate) struct Request {
     waits: bool,
     /// Count requests by objectives while this runs, as in 'GET /*: 99.9% < 250ms; POST *: 99% <
     /// 1s': globs of groups, and the share of their requests to be answered within a time
-    #[arg(long = "objective", value_name = "OBJECTIVES")]
+    #[arg(long = "objective", value_name = "OBJECTIVES", allow_hyphen_values = true)]
     #[serde(rename = "objective")]
     objectives: Option<ObjectiveList>,
 }
