@@ -104,8 +104,22 @@ pub struct MetricExemplar {
     pub task: u64,
     /// The ids of trace and span, if the work has any.
     pub trace: Option<([u8; 16], [u8; 8])>,
+    /// How the work ended, if that is known. All formats leave out a word of more than 34
+    /// characters.
+    pub outcome: Option<String>,
     /// When the value was measured, in nanoseconds since 1970, if that is known.
     pub unix_ns: Option<u64>,
+}
+
+/// By the rules of `OpenMetrics` all labels of an exemplar have 128 characters at most. Trace, span
+/// and task take 87 of them, and the word `outcome` 7.
+const LONGEST_OUTCOME: usize = 34;
+
+impl MetricExemplar {
+    /// The outcome, as a label's value.
+    pub(crate) fn outcome_label(&self) -> Option<&str> {
+        self.outcome.as_deref().filter(|word| word.chars().count() <= LONGEST_OUTCOME)
+    }
 }
 
 #[cfg(test)]

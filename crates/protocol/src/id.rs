@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<ExemplarRow>(&json).unwrap(), of);
         for wrong in ["4b4b", "4b4b4b4b4b4b4b4g", ""] {
             let read: ExemplarRow = serde_json::from_str(&json.replace("4b4b4b4b4b4b4b4b", wrong)).unwrap();
-            assert_eq!(read, ExemplarRow { span_id: None, ..of }, "{wrong}");
+            assert_eq!(read, ExemplarRow { span_id: None, ..of.clone() }, "{wrong}");
         }
     }
 }

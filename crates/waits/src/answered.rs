@@ -6,10 +6,11 @@
 //!
 //! | the response is | a head comes | a frame of a stream | the task ends |
 //! |---|---|---|---|
-//! | `OPEN` | counts the latency; `ANSWERED` | `STREAM` | counts its age |
+//! | `OPEN` | counts the latency; `ANSWERED`, or `SHOWN` if it is an exemplar | `STREAM` | counts its age |
 //! | | not sure: `UNSURE` | | |
 //! | | of a stream: `STREAM` | | |
 //! | `ANSWERED` | – | – | counts the body |
+//! | `SHOWN` | – | – | counts the body; the exemplar has its outcome |
 //! | `UNSURE` | – | `STREAM` | counts the latency and the body |
 //! | `STREAM` | – | counts the gap before it | – |
 //!
@@ -23,7 +24,7 @@ use dormouse_keys::unlikely;
 
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
-use crate::response::{ANSWERED, Frames, Head, OPEN, STREAM, UNSURE};
+use crate::response::{ANSWERED, Frames, Head, OPEN, SHOWN, STREAM, UNSURE};
 use crate::rows::{self, Account, Shelf, row_of};
 use crate::slot::Slot;
 use crate::slow;
@@ -36,17 +37,13 @@ pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
         return;
     }
     response.head.store(now, Ordering::Relaxed);
-    response.state.store(
-        match head {
-            Head::Answer => ANSWERED,
-            Head::Unsure => UNSURE,
-            Head::Stream => STREAM,
-        },
-        Ordering::Relaxed,
-    );
-    if head == Head::Answer {
-        answered(slot, account, now);
-    }
+    let state = match head {
+        Head::Answer if answered(slot, account, now, None) => SHOWN,
+        Head::Answer => ANSWERED,
+        Head::Unsure => UNSURE,
+        Head::Stream => STREAM,
+    };
+    response.state.store(state, Ordering::Relaxed);
 }
 
 /// The last poll of the slot's task has made frames of its body.
@@ -91,10 +88,21 @@ fn count_frames_now(task: u64, group: u32, of: Frames, last: &mut u64) {
     }
 }
 
-/// The request of the slot's task, which began while times were taken, ends at `now`.
-/// `is_unanswered`: it was dropped or unwound, before its answer or in the middle of the body.
-/// Returns its age at its answer, or at its end if it has none, in ticks.
-pub(crate) fn ends(slot: &Slot, shelf: &Shelf, account: Account, now: u64, is_unanswered: bool) -> u64 {
+/// How the request of a slot's task ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestEnd {
+    /// When, as a stamp.
+    pub(crate) at: u64,
+    /// It was dropped or unwound, before its answer or in the middle of the body.
+    pub(crate) is_unanswered: bool,
+    /// The number of its outcome, if the caller has one.
+    pub(crate) outcome: Option<u8>,
+}
+
+/// The request of the slot's task ends, which began while times were taken. Returns its age at its
+/// answer, or at its end if it has none, in ticks.
+pub(crate) fn ends(slot: &Slot, shelf: &Shelf, account: Account, end: RequestEnd) -> u64 {
+    let RequestEnd { at: now, is_unanswered, outcome } = end;
     let response = &slot.response;
     let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
     let (head, frame) = (response.head.load(Ordering::Relaxed), response.frame.load(Ordering::Relaxed));
@@ -105,26 +113,32 @@ pub(crate) fn ends(slot: &Slot, shelf: &Shelf, account: Account, now: u64, is_un
             shelf.unanswered(group).count(age);
             slow::ends(task, group, age, slot.traced.get());
         }
-        OPEN => answered(slot, account, now),
-        UNSURE => answered(slot, account, head),
+        OPEN => _ = answered(slot, account, now, outcome),
+        UNSURE => _ = answered(slot, account, head, outcome),
+        SHOWN => {
+            if let Some(outcome) = outcome {
+                exemplars::has_outcome(task, group, age, outcome);
+            }
+        }
         _ => {}
     }
     // Without a frame it has no body.
-    if matches!(state, UNSURE | ANSWERED) && frame != 0 && !is_unanswered {
+    if matches!(state, UNSURE | ANSWERED | SHOWN) && frame != 0 && !is_unanswered {
         account.counts.count(Time::Body, frame.saturating_sub(head), task);
     }
     age
 }
 
-/// The request of the slot's task was answered at `now`.
-fn answered(slot: &Slot, account: Account, now: u64) {
+/// The request of the slot's task was answered at `now`. Returns whether it is an exemplar.
+fn answered(slot: &Slot, account: Account, now: u64, outcome: Option<u8>) -> bool {
     // Else it began before times were taken.
-    if slot.begun.load(Ordering::Relaxed) != 0 {
+    let is_known = slot.begun.load(Ordering::Relaxed) != 0;
+    is_known && {
         let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
         let (lasted, trace) = (age(slot, now), slot.traced.get());
         let is_longest = account.counts.count(Time::Request, lasted, task);
-        exemplars::ended(Ended { task, group, lasted, ends: now, trace, is_longest });
         slow::ends(task, group, lasted, trace);
+        exemplars::ended(Ended { task, group, lasted, ends: now, trace, is_longest, outcome })
     }
 }
 

@@ -10,10 +10,13 @@
 //! when a scrape has seen it. A request that is the longest of its thread so far takes the entry at
 //! once.
 //!
+//! A request that is answered takes an entry before anybody knows how it ends. Its end adds the
+//! outcome, if the entry is still its own.
+//!
 //! # Invariants
 //!
 //! 1. A thread that wants to write an entry finds it free, or skips it: no thread waits.
-//! 2. An entry that is read was written by one thread, for one request.
+//! 2. An entry that is read was written for one request. Only that request's end changes it.
 //!
 //! # Async-signal-safety
 //!
@@ -60,6 +63,9 @@ pub struct Exemplar {
     pub duration_ns: u64,
     /// When the request ended, in nanoseconds since 1970.
     pub unix_ns: u64,
+    /// The number of its outcome, as its [end](crate::TaskWaits::end_with) has it; `None` while its
+    /// body is being sent.
+    pub outcome: Option<u8>,
     /// The request's trace, if that is known and sampled.
     pub trace: Option<TraceContext>,
 }
@@ -72,9 +78,18 @@ struct Entry {
     /// The request's end, as a stamp; 0 if the entry was never written.
     ends: AtomicU64,
     unix_ns: AtomicU64,
+    /// In the low bits. Above them is the number of the outcome and one, or 0.
     duration_ns: AtomicU64,
     task: AtomicU64,
     trace: [AtomicU64; 3],
+}
+
+/// The bits of a duration: some two years.
+const DURATION: u32 = 56;
+
+fn packed(duration_ns: u64, outcome: Option<u8>) -> u64 {
+    let longest = (1 << DURATION) - 1;
+    duration_ns.min(longest) | outcome.map_or(0, |of| u64::from(of.saturating_add(1)) << DURATION)
 }
 
 /// The entries of a group.
@@ -95,7 +110,7 @@ const NO_MEMORY: *mut Entries = ptr::dangling_mut();
 
 static ROWS: [AtomicPtr<Entries>; GROUPS] = [const { AtomicPtr::new(ptr::null_mut()) }; GROUPS];
 
-/// A request that has ended.
+/// A request that was answered, or has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) task: u64,
@@ -107,17 +122,33 @@ pub(crate) struct Ended {
     pub(crate) trace: Option<TraceContext>,
     /// Whether its thread has counted no longer one.
     pub(crate) is_longest: bool,
+    /// Its outcome, if that is known yet.
+    pub(crate) outcome: Option<u8>,
 }
 
-/// A request has ended.
+/// A request was answered, or has ended. Returns whether it has taken an entry.
 #[inline]
-pub(crate) fn ended(of: Ended) {
+pub(crate) fn ended(of: Ended) -> bool {
     let row = &ROWS[row_of(of.group)];
     match entries(row) {
         Some(entries) => entries.take(of),
         None if row.load(Ordering::Relaxed).is_null() => begin(row, of),
-        None => {}
+        None => false,
     }
+}
+
+/// A request has ended with that outcome that took an entry when it was answered.
+#[cold]
+pub(crate) fn has_outcome(task: u64, group: u32, lasted: u64, outcome: u8) {
+    if let Some(entries) = entries(&ROWS[row_of(group)]) {
+        entries.by_bucket[bucket_of(lasted)].set_outcome(task, outcome);
+    }
+}
+
+/// The number of the entry for that duration, in ticks.
+#[inline]
+fn bucket_of(lasted: u64) -> usize {
+    buckets::place(ticks_to_ns(lasted)).div_ceil(1 << (SCALE - EXPORTED_SCALE))
 }
 
 /// The entries of a row, if it has some.
@@ -131,7 +162,7 @@ fn entries(row: &AtomicPtr<Entries>) -> Option<&'static Entries> {
 
 /// A group's first request.
 #[cold]
-fn begin(row: &AtomicPtr<Entries>, of: Ended) {
+fn begin(row: &AtomicPtr<Entries>, of: Ended) -> bool {
     match memory::map::<Entries>(1) {
         Some(made) => _ = memory::put(row, made),
         // Requests do not try again to map memory.
@@ -139,20 +170,21 @@ fn begin(row: &AtomicPtr<Entries>, of: Ended) {
             let _put = row.compare_exchange(ptr::null_mut(), NO_MEMORY, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
-    if let Some(entries) = entries(row) {
-        entries.take(of);
-    }
+    entries(row).is_some_and(|entries| entries.take(of))
 }
 
 impl Entries {
+    /// Whether the request has taken an entry.
     #[inline]
-    fn take(&self, of: Ended) {
-        let bucket = buckets::place(ticks_to_ns(of.lasted)).div_ceil(1 << (SCALE - EXPORTED_SCALE));
-        if self.by_bucket[bucket].take(of)
+    fn take(&self, of: Ended) -> bool {
+        let bucket = bucket_of(of.lasted);
+        let taken = self.by_bucket[bucket].take(of);
+        if taken == Some(IsFirst(true))
             && let Some(bit) = bucket.checked_sub(1)
         {
             self.used[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
         }
+        taken.is_some()
     }
 
     /// The powers of two of which an entry was written, each with its buckets' bits.
@@ -201,21 +233,25 @@ impl Entries {
     }
 }
 
+/// Whether the request that has taken an entry is the first one that did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct IsFirst(bool);
+
 impl Entry {
-    /// Whether it is the entry's first.
+    /// Takes the entry for a request, if it is due; `None`: it stays.
     #[inline]
-    fn take(&self, of: Ended) -> bool {
+    fn take(&self, of: Ended) -> Option<IsFirst> {
         let trace = of.trace.filter(|trace| trace.is_sampled());
         let ends = self.ends.load(Ordering::Relaxed);
         if ends != 0 && !of.is_longest {
             let is_traced = self.trace[..2].iter().any(|word| word.load(Ordering::Relaxed) != 0);
             let stays_ns = if is_traced && trace.is_none() { TRACED_STAYS_NS } else { STAYS_NS };
             if ticks_to_ns(of.ends.saturating_sub(ends)) < stays_ns {
-                return false;
+                return None;
             }
         }
         self.write(of, trace);
-        ends == 0
+        Some(IsFirst(ends == 0))
     }
 
     #[cold]
@@ -226,10 +262,21 @@ impl Entry {
         let _written = self.sequence.try_write(|| {
             self.ends.store(of.ends.max(1), Ordering::Relaxed);
             self.unix_ns.store(unix_ns, Ordering::Relaxed);
-            self.duration_ns.store(ticks_to_ns(of.lasted), Ordering::Relaxed);
+            self.duration_ns.store(packed(ticks_to_ns(of.lasted), of.outcome), Ordering::Relaxed);
             self.task.store(of.task, Ordering::Relaxed);
             for (to, from) in self.trace.iter().zip(words) {
                 to.store(from, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Adds the outcome, if the entry is that task's.
+    fn set_outcome(&self, task: u64, outcome: u8) {
+        // Not written: it is being written for another request.
+        let _written = self.sequence.try_write(|| {
+            if self.task.load(Ordering::Relaxed) == task {
+                let duration_ns = self.duration_ns.load(Ordering::Relaxed) & ((1 << DURATION) - 1);
+                self.duration_ns.store(packed(duration_ns, Some(outcome)), Ordering::Relaxed);
             }
         });
     }
@@ -238,12 +285,14 @@ impl Entry {
     fn read(&self) -> Option<Exemplar> {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let read = || {
-            let duration_ns = load(&self.duration_ns);
+            let packed = load(&self.duration_ns);
+            let duration_ns = packed & ((1 << DURATION) - 1);
             let exemplar = Exemplar {
                 bucket: buckets::place(duration_ns),
                 task: load(&self.task),
                 duration_ns,
                 unix_ns: load(&self.unix_ns),
+                outcome: ((packed >> DURATION) as u8).checked_sub(1),
                 trace: TraceContext::from_words(self.trace.each_ref().map(load), true),
             };
             (load(&self.ends) != 0).then_some(exemplar)
@@ -296,7 +345,7 @@ mod tests {
 
     fn request(group: u32, task: u64, trace: Option<TraceContext>) -> Ended {
         let lasted = (point().hz / 1e3) as u64;
-        Ended { task, group, lasted, ends: stamp(), trace, is_longest: false }
+        Ended { task, group, lasted, ends: stamp(), trace, is_longest: false, outcome: None }
     }
 
     fn traced(byte: u8) -> Option<TraceContext> {
@@ -358,6 +407,21 @@ mod tests {
         assert_eq!(seen(), [(160, 1), (176, 4), (177, 5)], "the longest of each");
         of(168, 6, traced(6));
         assert_eq!(seen(), [(160, 1), (168, 6), (177, 5)], "one with a trace is of more use");
+    }
+
+    #[test]
+    fn an_end_adds_its_outcome() {
+        let first = request(506, 1, None);
+        assert!(ended(first));
+        assert_eq!(only(506).outcome, None);
+        has_outcome(3, 506, first.lasted, 2);
+        assert_eq!(only(506).outcome, None, "the end of another request");
+        has_outcome(1, 506, first.lasted, 4);
+        let (seen, ns) = (only(506), ticks_to_ns(first.lasted));
+        assert_eq!((seen.outcome, seen.duration_ns, seen.bucket), (Some(4), ns, buckets::place(ns)));
+        assert!(!ended(Ended { task: 5, ..first }), "it is not due");
+        assert!(ended(Ended { task: 7, is_longest: true, outcome: Some(0), ..first }));
+        assert_eq!((only(506).task, only(506).outcome), (7, Some(0)));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`Arrival`] | what a request waits for before its task begins |
 //! | [`Unanswered`] | requests that ended without an answer |
 //! | [`Head`], [`Frames`], [`StreamFrames`] | what is stored of the response to a request |
+//! | [`Traffic`] | what the connections of a group carry |
 //! | [`take_slow`] | the requests that took long |
 //! | `seat` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
@@ -29,6 +30,7 @@
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
 //! | [`count_frames`] | the times of a response: of its head, its frames, its end |
+//! | [`count_traffic`] | the count of what connections carry |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
 //! | [`PartWaits`] | a part of a task that a collection polls |
@@ -56,6 +58,7 @@ mod answered;
 mod arrival;
 pub mod calls;
 mod cancelled;
+mod carried;
 mod cells;
 mod charged;
 mod counts;
@@ -83,6 +86,7 @@ mod task;
 mod trace_context;
 mod traced;
 mod traces;
+mod traffic;
 mod unanswered;
 mod wait;
 mod waiting;
@@ -91,6 +95,7 @@ mod waker;
 pub use answered::count_frames;
 pub use arrival::{Arrival, QueueTimes};
 pub use cancelled::{Cancellation, CancelledFor, Waited};
+pub use carried::count_traffic;
 pub use charged::{ChargedThread, charged, polled_on};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
@@ -115,5 +120,6 @@ pub use task::{LastPoll, TaskEnd, TaskWaits, Who};
 pub use trace_context::TraceContext;
 pub use traced::ActiveSpan;
 pub use traces::{Nesting, SpanSwitch, observe, set_trace_context};
+pub use traffic::Traffic;
 pub use unanswered::Unanswered;
 pub use waiting::{Waiting, are_times_taken, forget_gap, is_on, taken_for};

@@ -14,6 +14,7 @@ use crate::returned::never_less;
 use crate::rows::{self, GROUPS, Shelf, row_of};
 use crate::slab;
 use crate::slot::Slot;
+use crate::traffic::Traffic;
 use crate::unanswered::Unanswered;
 use crate::waiting::run;
 
@@ -47,6 +48,8 @@ pub struct GroupWaits {
     pub gaps: Histogram,
     /// The frames of streams.
     pub streams: StreamFrames,
+    /// Bytes and messages of connections, as far as a stream of dormouse's has seen them.
+    pub traffic: Traffic,
     /// The bodies of requests that are being sent now, ten seconds after the head or later.
     pub sending: u64,
     /// The requests that ended without an answer.
@@ -74,6 +77,7 @@ impl GroupWaits {
             bodies: self.bodies.since(&before.bodies),
             gaps: self.gaps.since(&before.gaps),
             streams: self.streams.since(&before.streams),
+            traffic: self.traffic.since(&before.traffic),
             sending: self.sending,
             unanswered: self.unanswered.since(&before.unanswered),
         }
@@ -199,10 +203,12 @@ fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut G
     of.queue = QueueTimes::default();
     of.unanswered = Unanswered::default();
     of.streams = StreamFrames::default();
+    of.traffic = Traffic::default();
     for shelf in shelves.iter().filter(|shelf| shelf.peek(number).is_some()) {
         shelf.queue(of.group).add_to(&mut of.queue);
         shelf.unanswered(of.group).add_to(&mut of.unanswered);
         shelf.streams[number].add_to(&mut of.streams);
+        shelf.traffic[number].add_to(&mut of.traffic);
     }
     for &time in wanted.times() {
         let histogram = match time {

@@ -39,6 +39,8 @@ pub(crate) const OPEN: u32 = 0;
 pub(crate) const ANSWERED: u32 = 1;
 pub(crate) const UNSURE: u32 = 2;
 pub(crate) const STREAM: u32 = 3;
+/// The request is `ANSWERED`, and has taken the entry of an exemplar.
+pub(crate) const SHOWN: u32 = 4;
 
 /// The response of a slot's task.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Response {
 
     /// Whether the body of a request is sent at `now`, and has been for long.
     pub(crate) fn is_long(&self, now: u64) -> bool {
-        let is_body = matches!(self.state.load(Ordering::Relaxed), ANSWERED | UNSURE);
+        let is_body = matches!(self.state.load(Ordering::Relaxed), ANSWERED | SHOWN | UNSURE);
         is_body && self.head().is_some_and(|head| ticks_to_ns(now.saturating_sub(head)) >= LONG_NS)
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! # Memory
 //!
-//! A shelf has room for all rows: 142 KB, of which only the written pages take memory. The
+//! A shelf has room for all rows: 175 KB, of which only the written pages take memory. The
 //! histograms of a row are mapped at its first use, within a budget ([`counts`](crate::counts)).
 //!
 //! # Invariants
@@ -48,6 +48,7 @@ use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::response::StreamSums;
 use crate::slot::{CpuTime, Slot, at};
+use crate::traffic::TrafficSums;
 use crate::unanswered::UnansweredSums;
 use crate::wait::Wait;
 
@@ -149,6 +150,7 @@ pub(crate) struct Shelf {
     queues: [QueueSums; GROUPS],
     unanswered: [UnansweredSums; GROUPS],
     pub(crate) streams: [StreamSums; GROUPS],
+    pub(crate) traffic: [TrafficSums; GROUPS],
     /// The thread's waits by group and place, while places are requested.
     pub(crate) places: KeyedSums<OWN_PLACES>,
 }

@@ -21,7 +21,7 @@ use std::task::{Context, Waker};
 use dormouse_clock::{begin_sharing, shared_stamp, stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
-use crate::answered;
+use crate::answered::{self, RequestEnd};
 use crate::arrival::{Arrival, QueuedTicks};
 use crate::cancelled::CancelledRequest;
 use crate::places;
@@ -299,8 +299,15 @@ impl TaskWaits {
     /// ended without an answer, in nanoseconds; `None` also if it began while times were not taken.
     #[inline]
     pub fn end(&mut self, as_what: TaskEnd) -> Option<u64> {
+        self.end_with(as_what, None)
+    }
+
+    /// [Ends](Self::end) the task with an outcome, a number of the caller's below 255: if the
+    /// request is an [exemplar](crate::Exemplar), that has it.
+    #[inline]
+    pub fn end_with(&mut self, as_what: TaskEnd, outcome: Option<u8>) -> Option<u64> {
         // SAFETY: a slot stays.
-        self.0.take().and_then(|slot| end(unsafe { slot.as_ref() }, Some(as_what)))
+        self.0.take().and_then(|slot| end(unsafe { slot.as_ref() }, Some((as_what, outcome))))
     }
 
     // Not cold, as the rest of the way is not: nothing would be inlined.
@@ -434,10 +441,9 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     account.row.task_begins(run, now);
 }
 
-/// The task leaves its slot. `None` instead of how it ends: it has had no times. Returns the age
-/// that a request had when it was answered, or ended without an answer, in nanoseconds.
+/// The task leaves its slot; returns what [`TaskWaits::end`] does. `None`: it has had no times.
 #[cold]
-fn end(slot: &'static Slot, as_what: Option<TaskEnd>) -> Option<u64> {
+fn end(slot: &'static Slot, as_what: Option<(TaskEnd, Option<u8>)>) -> Option<u64> {
     let shelf = rows::own();
     let account = shelf.and_then(|shelf| Some((shelf, shelf.account(slot.group.load(Ordering::Relaxed))?)));
     let age = account.and_then(|(shelf, account)| end_times(slot, shelf, account, as_what));
@@ -462,19 +468,16 @@ fn end_times(
     slot: &'static Slot,
     shelf: &'static Shelf,
     account: Account,
-    as_what: Option<TaskEnd>,
+    as_what: Option<(TaskEnd, Option<u8>)>,
 ) -> Option<u64> {
     let begins = slot.polling.load(Ordering::Relaxed);
     if begins != 0 {
         end_forgotten(Going { slot, begins }, shelf);
         return None;
     }
-    let run = run();
-    if slot.run.load(Ordering::Relaxed) != run {
-        return None;
-    }
+    let run = Some(run()).filter(|run| slot.run.load(Ordering::Relaxed) == *run)?;
     let since = slot.since.load(Ordering::Relaxed);
-    let Some(as_what) = as_what else {
+    let Some((as_what, outcome)) = as_what else {
         account.row.task_ends(run, Wait::new(since, 0, since));
         return None;
     };
@@ -490,6 +493,6 @@ fn end_times(
     if begun == 0 || as_what == TaskEnd::NoRequest {
         return None;
     }
-    let is_unanswered = as_what != TaskEnd::Answered;
-    Some(ticks_to_ns(answered::ends(slot, shelf, account, wait.ends, is_unanswered)))
+    let end = RequestEnd { at: wait.ends, is_unanswered: as_what != TaskEnd::Answered, outcome };
+    Some(ticks_to_ns(answered::ends(slot, shelf, account, end)))
 }

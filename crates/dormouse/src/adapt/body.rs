@@ -62,6 +62,9 @@ pub enum Sending {
     WithHead,
     /// Once the client's window has room (HTTP/2), after it has asked whether there is a body.
     WithinWindow,
+    /// Not at all if the response succeeds: the method is CONNECT, so a tunnel, or a WebSocket of
+    /// HTTP/2, begins in place of a body. Otherwise as `WithinWindow`.
+    Tunnel,
 }
 
 impl Sending {
@@ -198,7 +201,7 @@ impl<B> GroupBody<B> {
 
     /// The server has asked how much is left, and it was not nothing.
     pub(super) fn is_asked_for(&self) {
-        if self.sending == Sending::WithinWindow {
+        if matches!(self.sending, Sending::WithinWindow | Sending::Tunnel) {
             self.is_taken.store(true, Ordering::Relaxed);
         }
     }

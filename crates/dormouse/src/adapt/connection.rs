@@ -33,11 +33,11 @@ use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use ::tokio::net::{TcpListener, TcpStream};
 use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::receive::{Received, receive, want_times};
-use dormouse_waits::{Around, Arrival, are_times_taken, around};
+use dormouse_waits::{Around, Arrival, Traffic, are_times_taken, around, count_traffic};
 
 use super::http2::Arrivals;
 use super::responded::Unwritten;
-use super::web_socket::SentMessages;
+use super::web_socket::Messages;
 use crate::core::arrival::note;
 use crate::core::group::Group;
 use crate::core::task::Task;
@@ -67,7 +67,7 @@ pub struct ServedStream<I> {
     task: Option<Task>,
     receipt: Receipt,
     unwritten: Unwritten,
-    messages: SentMessages,
+    messages: Messages,
 }
 
 /// A stream whose reads, writes and close are a task of `group`: for servers that spawn the tasks
@@ -188,8 +188,24 @@ impl<I> ServedStream<I> {
             task,
             receipt: Receipt::default(),
             unwritten: Unwritten::Nothing,
-            messages: SentMessages::Unknown,
+            messages: Messages::default(),
         }
+    }
+
+    /// Counts bytes for the group whose task the stream is, or is read and written by. While times
+    /// are not taken nobody counts.
+    #[inline]
+    fn carries(&self, of: Traffic) {
+        if are_times_taken()
+            && let Some(group) = self.task.as_ref().map(Task::group).or_else(Group::current)
+        {
+            count_traffic(group.id(), of);
+        }
+    }
+
+    fn has_written(&mut self, slices: &[IoSlice<'_>], n: usize) {
+        self.carries(Traffic { written: n as u64, ..Traffic::default() });
+        self.messages.written(slices, n);
     }
 
     /// The stream itself.
@@ -252,7 +268,8 @@ impl<I: AsyncRead + Unpin + 'static> AsyncRead for ServedStream<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Self { io, task, receipt, .. } = &mut *self;
-        charged(io.as_mut(), task.as_mut(), cx, |io, cx| {
+        let before = buffer.filled().len();
+        let read = charged(io.as_mut(), task.as_mut(), cx, |io, cx| {
             if are_times_taken() {
                 return receipt.read(io, cx, buffer);
             }
@@ -260,7 +277,13 @@ impl<I: AsyncRead + Unpin + 'static> AsyncRead for ServedStream<I> {
                 receipt.forget(io);
             }
             Pin::new(io).poll_read(cx, buffer)
-        })
+        });
+        let bytes = buffer.filled().get(before..).unwrap_or_default();
+        if !bytes.is_empty() {
+            self.carries(Traffic { read: bytes.len() as u64, ..Traffic::default() });
+            self.messages.read(bytes);
+        }
+        read
     }
 }
 
@@ -268,7 +291,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for ServedStream<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = self.written(cx, |io, cx| io.poll_write(cx, bytes));
         if let Poll::Ready(Ok(n)) = written {
-            self.messages.written(&[IoSlice::new(bytes)], n);
+            self.has_written(&[IoSlice::new(bytes)], n);
         }
         written
     }
@@ -292,7 +315,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for ServedStream<I> {
     ) -> Poll<io::Result<usize>> {
         let written = self.written(cx, |io, cx| io.poll_write_vectored(cx, slices));
         if let Poll::Ready(Ok(n)) = written {
-            self.messages.written(slices, n);
+            self.has_written(slices, n);
         }
         written
     }

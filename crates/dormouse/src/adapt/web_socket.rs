@@ -1,10 +1,12 @@
-//! The messages that a WebSocket sends.
+//! The messages of a WebSocket.
 //!
 //! The layer of a group sees the response that upgrades a connection, and only the connection's
 //! stream sees the bytes, whichever library makes frames of messages. So the layer notes its group,
 //! with the runtime's number of the task. The stream takes the note at its next write, which begins
 //! with the head of that response. The bytes behind the head are frames (RFC 6455, section 5.2),
-//! whose headers are read.
+//! whose headers are read. The client's frames come behind the head of its request: a client waits
+//! for the response before it sends any (section 4.1), so the last bytes that were read before are
+//! the end of that head.
 //!
 //! # Invariants
 //!
@@ -13,13 +15,15 @@
 //! 3. Headers are followed from the first one on, whether times are taken or not: nobody finds the
 //!    next one in the midst of a stream.
 //! 4. Bytes that are no frames, such as those of TLS above the stream, end the counting.
+//! 5. Received messages are not followed if the bytes before the response end with anything else
+//!    than a head: the client has not waited, or its request has a body.
 
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::tokio::task::{Id, try_id};
-use dormouse_waits::{Frames, count_frames};
+use dormouse_waits::{Frames, Traffic, count_frames, count_traffic};
 
 use crate::core::group::Group;
 
@@ -50,16 +54,21 @@ pub(super) fn upgrades(group: Group) {
     }
 }
 
-/// The messages that a stream sends, if it is one of a WebSocket.
-#[derive(Debug, Default)]
-pub(super) enum SentMessages {
-    #[default]
-    Unknown,
-    Head(Head),
-    Frames(SentFrames),
+/// The messages of a stream, if it is one of a WebSocket.
+#[derive(Debug)]
+pub(super) enum Messages {
+    /// The stream is none, as far as anybody knows. The last four bytes that were read.
+    Unknown(u32),
+    Socket(Socket),
 }
 
-impl SentMessages {
+impl Default for Messages {
+    fn default() -> Self {
+        Self::Unknown(0)
+    }
+}
+
+impl Messages {
     /// The stream is about to write.
     #[inline]
     pub(super) fn follow(&mut self) {
@@ -70,72 +79,111 @@ impl SentMessages {
 
     #[inline(never)]
     fn take_note(&mut self) {
-        if matches!(self, Self::Unknown)
+        if let Self::Unknown(last) = *self
             // Invariant 1.
             && let Some((_, group)) = NOTED.get().filter(|(task, _)| try_id() == Some(*task))
         {
             NOTED.set(None);
-            *self = Self::Head(Head { group, bytes: 0, last: 0 });
+            *self = Self::Socket(Socket::new(group, last));
         }
     }
 
     /// The stream has written the first `n` bytes of these.
     #[inline]
     pub(super) fn written(&mut self, slices: &[IoSlice<'_>], n: usize) {
-        if !matches!(self, Self::Unknown) {
-            self.read(slices, n);
-        }
-    }
-
-    #[inline(never)]
-    fn read(&mut self, slices: &[IoSlice<'_>], mut n: usize) {
-        let mut sent = Sent::default();
-        for slice in slices {
-            let bytes = &slice[..slice.len().min(n)];
-            n -= bytes.len();
-            self.read_bytes(bytes, &mut sent);
-        }
-        if let Self::Frames(frames) = self
-            && sent.messages > 0
+        if let Self::Socket(socket) = self
+            && socket.sends(slices, n).is_err()
         {
-            let of = Frames { frames: sent.messages, bytes: sent.bytes, is_stream: true };
-            count_frames(dormouse_events::current_task(), frames.group.id(), of, &mut frames.last);
+            *self = Self::default();
         }
     }
 
-    fn read_bytes(&mut self, mut bytes: &[u8], sent: &mut Sent) {
-        if let Self::Head(head) = self {
-            let Ok(ended) = head.read(&mut bytes) else {
-                *self = Self::Unknown;
-                return;
-            };
-            if ended {
-                *self = Self::Frames(SentFrames::of(head.group));
-            }
-        }
-        if let Self::Frames(frames) = self
-            && frames.read(bytes, sent).is_err()
-        {
-            *self = Self::Unknown;
+    /// The stream has read these bytes.
+    #[inline]
+    pub(super) fn read(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Unknown(last) => match bytes.last_chunk() {
+                Some(chunk) => *last = u32::from_be_bytes(*chunk),
+                None => bytes.iter().for_each(|byte| *last = *last << 8 | u32::from(*byte)),
+            },
+            Self::Socket(socket) => socket.receives(bytes),
         }
     }
-}
-
-/// Messages that ended, or begin to end, in bytes that were written, and what they contain.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sent {
-    messages: u64,
-    bytes: u64,
 }
 
 /// The bytes are not those of a WebSocket.
 #[derive(Debug)]
 struct NoSocket;
 
-/// The head of the response, which is being written.
+/// A WebSocket, from the head of the response on that begins it.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct Socket {
     group: Group,
+    /// The head, while it is being written.
+    head: Option<Head>,
+    sent: MessageFrames,
+    /// `None` where messages are not followed: invariant 5.
+    received: Option<MessageFrames>,
+    /// When the last message was sent, as a stamp; 0: none was while times were taken.
+    last: u64,
+}
+
+impl Socket {
+    /// A socket whose stream has read these four bytes last.
+    fn new(group: Group, last: u32) -> Self {
+        let received = (last == END_OF_HEAD).then(MessageFrames::default);
+        Self { group, head: Some(Head::default()), sent: MessageFrames::default(), received, last: 0 }
+    }
+
+    #[inline(never)]
+    fn sends(&mut self, slices: &[IoSlice<'_>], mut n: usize) -> Result<(), NoSocket> {
+        let mut begun = Begun::default();
+        for slice in slices {
+            let bytes = &slice[..slice.len().min(n)];
+            n -= bytes.len();
+            self.send(bytes, &mut begun)?;
+        }
+        if begun.messages > 0 {
+            let of = Frames { frames: begun.messages, bytes: begun.bytes, is_stream: true };
+            count_frames(dormouse_events::current_task(), self.group.id(), of, &mut self.last);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, mut bytes: &[u8], begun: &mut Begun) -> Result<(), NoSocket> {
+        if let Some(head) = &mut self.head {
+            if !head.read(&mut bytes)? {
+                return Ok(());
+            }
+            self.head = None;
+        }
+        self.sent.read(bytes, begun)
+    }
+
+    #[inline(never)]
+    fn receives(&mut self, bytes: &[u8]) {
+        let mut begun = Begun::default();
+        let Some(received) = &mut self.received else { return };
+        if received.read(bytes, &mut begun).is_err() {
+            self.received = None;
+        }
+        if begun.messages > 0 {
+            let Begun { messages, bytes: message_bytes } = begun;
+            count_traffic(self.group.id(), Traffic { messages, message_bytes, ..Traffic::default() });
+        }
+    }
+}
+
+/// The messages whose last frames begin in some bytes, and the payload of all their frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Begun {
+    messages: u64,
+    bytes: u64,
+}
+
+/// The head of the response, which is being written.
+#[derive(Debug, Default)]
+struct Head {
     bytes: usize,
     last: u32,
 }
@@ -158,26 +206,21 @@ impl Head {
     }
 }
 
-/// The frames of a WebSocket that a stream sends.
-#[derive(Debug)]
-pub(super) struct SentFrames {
-    group: Group,
-    /// The header that is being written, and how much of it is.
+/// The frames of a WebSocket in one direction.
+#[derive(Debug, Default)]
+struct MessageFrames {
+    /// The header that is passing, and how much of it has passed.
     header: [u8; LONGEST],
     length: usize,
     /// The bytes of the frame that are still to come.
     left: u64,
-    /// When the last message was sent, as a stamp; 0: none was while times were taken.
-    last: u64,
+    /// The payload of the frames so far of a message whose last frame has not begun.
+    parts: u64,
 }
 
-impl SentFrames {
-    fn of(group: Group) -> Self {
-        Self { group, header: [0; LONGEST], length: 0, left: 0, last: 0 }
-    }
-
-    /// Adds the messages whose last frames begin in these bytes.
-    fn read(&mut self, mut bytes: &[u8], sent: &mut Sent) -> Result<(), NoSocket> {
+impl MessageFrames {
+    /// Adds what begins in these bytes.
+    fn read(&mut self, mut bytes: &[u8], begun: &mut Begun) -> Result<(), NoSocket> {
         loop {
             let payload = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
             self.left -= payload as u64;
@@ -186,7 +229,7 @@ impl SentFrames {
             self.header[self.length] = byte;
             self.length += 1;
             if self.length == self.header_length() {
-                self.begin(sent)?;
+                self.begin(begun)?;
             }
         }
     }
@@ -205,7 +248,7 @@ impl SentFrames {
     }
 
     /// The header is whole: the frame begins.
-    fn begin(&mut self, sent: &mut Sent) -> Result<(), NoSocket> {
+    fn begin(&mut self, begun: &mut Begun) -> Result<(), NoSocket> {
         let [flags, length, ref extended @ ..] = self.header;
         self.length = 0;
         // A length in some bytes, the highest first.
@@ -219,8 +262,11 @@ impl SentFrames {
         let is_valid = flags & 0x30 == 0 && self.left >> 63 == 0;
         match flags & 0xf {
             0..=2 if is_valid => {
-                sent.messages += u64::from(flags & 0x80 != 0);
-                sent.bytes += self.left;
+                self.parts = self.parts.saturating_add(self.left);
+                if flags & 0x80 != 0 {
+                    begun.messages += 1;
+                    begun.bytes += std::mem::take(&mut self.parts);
+                }
                 Ok(())
             }
             // Control frames are no messages.
@@ -249,17 +295,17 @@ mod tests {
         frame
     }
 
-    fn head() -> SentMessages {
-        SentMessages::Head(Head { group: Group::new("frames"), bytes: 0, last: 0 })
+    fn socket() -> Socket {
+        Socket::new(Group::new("frames"), END_OF_HEAD)
     }
 
     /// The messages in parts that are written one after the other; `None`: no socket writes them.
-    fn read(parts: &[&[u8]]) -> Option<Sent> {
-        let (mut of, mut sent) = (head(), Sent::default());
+    fn sent(parts: &[&[u8]]) -> Option<Begun> {
+        let (mut of, mut begun) = (socket(), Begun::default());
         for part in parts {
-            of.read_bytes(part, &mut sent);
+            of.send(part, &mut begun).ok()?;
         }
-        matches!(of, SentMessages::Frames(_)).then_some(sent)
+        of.head.is_none().then_some(begun)
     }
 
     #[test]
@@ -276,14 +322,14 @@ mod tests {
             frame(0x88, false, 2),
         ];
         let all = [UPGRADE, &frames.concat()].concat();
-        let whole = Sent { messages: 4, bytes: 2 + 300 + 70_000 + 125 };
-        assert_eq!(read(&[&all]), Some(whole));
+        let whole = Begun { messages: 4, bytes: 2 + 300 + 70_000 + 125 };
+        assert_eq!(sent(&[&all]), Some(whole));
         for at in (0..1_000).chain(all.len() - 200..all.len()) {
             let (before, after) = all.split_at(at);
-            assert_eq!(read(&[before, after]), Some(whole), "{at}");
+            assert_eq!(sent(&[before, after]), Some(whole), "{at}");
         }
         let bytes: Vec<&[u8]> = all.chunks(1).collect();
-        assert_eq!(read(&bytes), Some(whole));
+        assert_eq!(sent(&bytes), Some(whole));
     }
 
     #[test]
@@ -298,19 +344,44 @@ mod tests {
             &[UPGRADE, b"\x17\x03\x03\0\x20"].concat(),
         ];
         for bytes in refused {
-            assert_eq!(read(&[bytes]), None, "{bytes:?}");
+            assert_eq!(sent(&[bytes]), None, "{bytes:?}");
+            let mut of = Messages::Socket(socket());
+            of.written(&[IoSlice::new(bytes)], bytes.len());
+            assert!(matches!(of, Messages::Unknown(0)), "{of:?}");
         }
+        let mut of = socket();
+        of.receives(b"\x17\x03\x03\0\x20");
+        assert!(of.received.is_none(), "what is sent goes on: {of:?}");
+        assert!(of.sends(&[IoSlice::new(UPGRADE)], UPGRADE.len()).is_ok());
     }
 
     #[test]
     fn only_written_bytes_count() {
-        let (mut of, message) = (head(), frame(0x81, false, 2));
+        let (mut of, message) = (socket(), frame(0x81, false, 2));
         let slices = [UPGRADE, &message, &message].map(IoSlice::new);
-        of.written(&slices, UPGRADE.len() + message.len() + 1);
-        let SentMessages::Frames(frames) = &of else { panic!("{of:?}") };
-        assert_eq!((frames.length, frames.left, frames.header[0]), (1, 0, 0x81));
-        of.written(&[IoSlice::new(&message[1..])], 1);
-        let SentMessages::Frames(frames) = of else { panic!("{of:?}") };
-        assert_eq!((frames.length, frames.left), (0, 2));
+        of.sends(&slices, UPGRADE.len() + message.len() + 1).unwrap();
+        assert_eq!((of.sent.length, of.sent.left, of.sent.header[0]), (1, 0, 0x81));
+        of.sends(&[IoSlice::new(&message[1..])], 1).unwrap();
+        assert_eq!((of.sent.length, of.sent.left), (0, 2));
+    }
+
+    #[test]
+    fn received_messages_begin_behind_the_request() {
+        const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n";
+        let early = [REQUEST, &frame(0x81, true, 2)].concat();
+        for (parts, is_followed) in [
+            (vec![REQUEST], true),
+            (REQUEST.chunks(1).collect(), true),
+            (REQUEST.chunks(3).collect(), true),
+            // Nobody knows where in a frame these end.
+            (vec![&early[..]], false),
+            (early.chunks(1).collect(), false),
+            (vec![], false),
+        ] {
+            let mut of = Messages::default();
+            parts.iter().for_each(|part| of.read(part));
+            let Messages::Unknown(last) = of else { panic!("{of:?}") };
+            assert_eq!(Socket::new(Group::new("frames"), last).received.is_some(), is_followed, "{parts:?}");
+        }
     }
 }

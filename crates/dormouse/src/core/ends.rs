@@ -106,6 +106,11 @@ static WORDS: [OnceBox<Box<str>>; MAX_OUTCOMES] = [const { OnceBox::new() }; MAX
 
 impl TaskOutcome {
     /// Its number.
+    pub(crate) fn number(self) -> u8 {
+        self.number
+    }
+
+    /// Its number.
     pub(crate) fn index(self) -> usize {
         self.number.into()
     }
@@ -117,8 +122,7 @@ impl TaskOutcome {
 
     /// The word for it.
     pub(crate) fn word(self) -> &'static str {
-        let own = || WORDS.get(self.index() - KNOWN).and_then(OnceBox::get);
-        KNOWN_OUTCOMES.get(self.index()).copied().or_else(|| Some(&**own()?)).unwrap_or_default()
+        outcome_word(self.number).unwrap_or_default()
     }
 
     /// Whether the task was dropped before its end, or its answer was that the client is gone.
@@ -130,6 +134,14 @@ impl TaskOutcome {
     pub(crate) fn is_unanswered(self) -> bool {
         self.is_unwound || self.is_cancelled()
     }
+}
+
+/// The word for the outcome with that number, as exemplars have it
+/// ([`Exemplar::outcome`](crate::waits::Exemplar)). `None` if there is none.
+pub fn outcome_word(number: u8) -> Option<&'static str> {
+    let at = usize::from(number);
+    let own = || WORDS.get(at - KNOWN).and_then(OnceBox::get);
+    KNOWN_OUTCOMES.get(at).copied().or_else(|| Some(&**own()?))
 }
 
 /// How the task has ended, of which `ending` is known. Its note goes.

@@ -3,13 +3,17 @@
 use dormouse_events::{Availability, Count, Unit};
 use dormouse_keys::{BatchReport, KeyUse};
 use dormouse_protocol::{
-    BatchStat, CallRow, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow, PlaceRow,
-    ProbeInfo, QueueRow, StreamsRow, TaskRow, UnansweredRow, WaitsRow, WireId, WireTaskState, bucket_index,
+    BatchStat, CallRow, CarriedRow, ClockPoint, CountRow, EventInfo, ExemplarRow, GroupRow, HistogramRow,
+    MessagesRow, PlaceRow, ProbeInfo, QueueRow, StreamsRow, TaskRow, UnansweredRow, WaitsRow, WireId,
+    WireTaskState, bucket_index,
 };
 use dormouse_waits::calls::{CallKind, PeerCalls};
 use dormouse_waits::places::{Place, WalkEnd};
-use dormouse_waits::{Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext, Unanswered};
+use dormouse_waits::{
+    Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext, Traffic, Unanswered,
+};
 
+use crate::core::ends::outcome_word;
 use crate::core::group::Group;
 use crate::core::probe::Probe;
 
@@ -101,6 +105,8 @@ pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
         bodies: HistogramRow::without_tasks(&of.bodies),
         gaps: HistogramRow::without_tasks(&of.gaps),
         streams: Some(streams_row(of)),
+        carried: carried_row(of.traffic),
+        messages: messages_row(of.traffic),
         unanswered: Some(unanswered_row(of.unanswered)),
         stalls: None,
     }
@@ -113,6 +119,15 @@ fn queue_row(of: QueueTimes) -> QueueRow {
 
 fn streams_row(of: &GroupWaits) -> StreamsRow {
     StreamsRow { frames: of.streams.frames, bytes: of.streams.bytes, sending: of.sending }
+}
+
+/// Without any bytes nobody knows whether a stream would count them.
+fn carried_row(Traffic { read, written, .. }: Traffic) -> Option<CarriedRow> {
+    (read > 0 || written > 0).then_some(CarriedRow { read, written })
+}
+
+fn messages_row(Traffic { messages, message_bytes, .. }: Traffic) -> Option<MessagesRow> {
+    (messages > 0).then_some(MessagesRow { messages, bytes: message_bytes })
 }
 
 fn unanswered_row(Unanswered { requests, age_ns }: Unanswered) -> UnansweredRow {
@@ -137,6 +152,8 @@ pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
         bodies: HistogramRow::without_tasks(&of.bodies),
         gaps: HistogramRow::without_tasks(&of.gaps),
         streams: Some(streams_row(of)),
+        carried: carried_row(of.traffic),
+        messages: messages_row(of.traffic),
         unanswered: Some(unanswered_row(of.unanswered)),
         ..WaitsRow::default()
     }
@@ -148,6 +165,7 @@ pub(crate) fn exemplar_row(of: Exemplar) -> ExemplarRow {
         task: of.task,
         duration_ns: of.duration_ns,
         unix_ns: of.unix_ns,
+        outcome: of.outcome.and_then(outcome_word).map(Into::into),
         trace_id: of.trace.map(|trace| WireId(trace.trace_id())),
         span_id: of.trace.and_then(TraceContext::span_id).map(WireId),
     }

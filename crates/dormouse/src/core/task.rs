@@ -378,12 +378,13 @@ impl Drop for Task {
             let _no_age = self.waits.end(TaskEnd::NoRequest);
             return self.group.end_long(self.id(), since);
         }
-        let age_ns = self.waits.end(match is_request(self.id()) {
+        let as_what = match is_request(self.id()) {
             false => TaskEnd::NoRequest,
             true if outcome.is_cancelled() => TaskEnd::Cancelled,
             true if outcome.is_unanswered() => TaskEnd::Unanswered,
             true => TaskEnd::Answered,
-        });
+        };
+        let age_ns = self.waits.end_with(as_what, Some(outcome.number()));
         self.group.end_aged(self.id(), outcome, age_ns);
     }
 }

@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 
-use axum::{Router, extract::ConnectInfo, http::StatusCode, routing::get};
-use dormouse::waits::{TaskState, living};
+use axum::body::Bytes;
+use axum::routing::{get, post};
+use axum::{Router, extract::ConnectInfo, http::StatusCode};
+use dormouse::waits::{TaskState, Traffic, living};
 use dormouse::{Group, hyper::Executor, tower::GroupLayer};
 use dormouse_testkit::eventually;
 use hyper_util::rt::TokioIo;
@@ -67,6 +69,86 @@ fn axums_connections_have_a_group() {
         eventually(|| group.read().alive == 0);
         let ended = group.read();
         assert_eq!((ended.finished, ended.requests), (2, 0), "a connection is no request");
+    });
+}
+
+/// Sends a request and takes as many bytes of the answer as were announced. Returns the bytes of
+/// both.
+async fn carry(guest: &mut TcpStream, body: usize) -> (u64, u64) {
+    let request = format!("POST / HTTP/1.1\r\nHost: tea\r\nContent-Length: {body}\r\n\r\n");
+    let request = [request.into_bytes(), vec![b'+'; body]].concat();
+    guest.write_all(&request).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(guest.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(answer.clone()).unwrap().to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut rest = vec![0; length.parse().unwrap()];
+    guest.read_exact(&mut rest).await.unwrap();
+    (request.len() as u64, (answer.len() + rest.len()) as u64)
+}
+
+async fn bytes_are_counted() {
+    let app = || Router::<()>::new().route("/", post(async |body: Bytes| body));
+    let traffic = |group: Group| {
+        let Traffic { read, written, .. } = group.read_waits().traffic;
+        (read, written)
+    };
+    let [by_axum, by_hyper, plain] =
+        ["bytes by axum", "bytes by hyper", "bytes of plain sockets"].map(Group::new);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let axums = listener.local_addr().unwrap();
+    tokio::spawn(axum::serve(dormouse::axum::listener(listener, by_axum), app()).into_future());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hypers = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let stream = TokioIo::new(dormouse::tokio::received(stream));
+            let service = TowerToHyperService::new(app());
+            tokio::spawn(by_hyper.connection().instrument(async move {
+                Builder::new(Executor::server()).serve_connection(stream, service).await
+            }));
+        }
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plains = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = TowerToHyperService::new(app());
+            tokio::spawn(plain.connection().instrument(async move {
+                Builder::new(Executor::server()).serve_connection(TokioIo::new(stream), service).await
+            }));
+        }
+    });
+    for (address, group, is_seen) in
+        [(axums, by_axum, true), (hypers, by_hyper, true), (plains, plain, false)]
+    {
+        let mut guest = TcpStream::connect(address).await.unwrap();
+        carry(&mut guest, 10).await;
+        assert_eq!(traffic(group), (0, 0), "times are not taken");
+        let _waiting = dormouse::Waiting::start().unwrap();
+        let mut other = TcpStream::connect(address).await.unwrap();
+        let (mut sent, mut received) = (0, 0);
+        // Within one read and write, and within many.
+        for body in [0, 100, 300_000] {
+            for guest in [&mut guest, &mut other] {
+                let (more, answered) = carry(guest, body).await;
+                (sent, received) = (sent + more, received + answered);
+            }
+        }
+        let seen = if is_seen { (sent, received) } else { (0, 0) };
+        assert_eq!(traffic(group), seen, "{}", group.name());
+    }
+}
+
+#[test]
+fn bytes_of_connections_are_counted() {
+    // Alone, on one thread: nobody else has times taken, and what the service did for an answer is
+    // done when its client has that.
+    dormouse_testkit::in_child(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(bytes_are_counted());
     });
 }
 

@@ -335,6 +335,8 @@ fn many() -> Vec<GroupRow> {
         bodies: row(),
         gaps: HistogramRow::default(),
         streams: Some(StreamsRow::default()),
+        carried: None,
+        messages: None,
         unanswered: Some(UnansweredRow::default()),
         stalls: None,
         on_cpu_ns: None,

@@ -244,4 +244,7 @@ fn exemplar_of(message: &mut Message, of: &MetricExemplar, unix_ns: u64) {
     if of.task != 0 {
         message.nest(exemplar::ATTRIBUTE, |message| int_attribute(message, "task", of.task));
     }
+    if let Some(outcome) = of.outcome_label() {
+        message.message(exemplar::ATTRIBUTE, &text_attribute("outcome", outcome));
+    }
 }

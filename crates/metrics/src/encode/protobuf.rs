@@ -258,6 +258,9 @@ fn exemplar_of(message: &mut Message, of: &MetricExemplar) {
     if of.task != 0 {
         pair(message, exemplar::LABEL, "task", of.task.to_string().as_bytes());
     }
+    if let Some(outcome) = of.outcome_label() {
+        pair(message, exemplar::LABEL, "outcome", outcome.as_bytes());
+    }
     message.fixed(exemplar::VALUE, of.value.as_f64().to_bits());
     if let Some(unix_ns) = of.unix_ns {
         message.message(exemplar::TIMESTAMP, &timestamp_of(unix_ns));

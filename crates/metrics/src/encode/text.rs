@@ -221,6 +221,12 @@ impl Writer {
             decimal(&mut self.text, one.task);
             self.text.push(b'"');
         }
+        if let Some(outcome) = one.outcome_label() {
+            let is_first = one.trace.is_none() && one.task == 0;
+            self.text.extend(if is_first { &b"outcome=\""[..] } else { b",outcome=\"" });
+            escape(&mut self.text, outcome);
+            self.text.push(b'"');
+        }
         self.text.extend(b"} ");
         value(&mut self.text, one.value);
         if let Some(ns) = one.unix_ns {

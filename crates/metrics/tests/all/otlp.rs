@@ -121,7 +121,7 @@ fn histograms_keep_their_buckets() {
     assert_eq!((&*exemplar.trace_id, &*exemplar.span_id), (&[0xab; 16][..], &[1; 8][..]));
     assert_eq!(
         (exemplar.time_unix_nano, texts(&exemplar.filtered_attributes)),
-        (READ, vec![pair("task", "7")])
+        (READ, vec![pair("outcome", "sold \"out\""), pair("task", "7")])
     );
     assert_eq!((empty.count, empty.positive.as_ref().map(|of| of.bucket_counts.len())), (0, None));
 }

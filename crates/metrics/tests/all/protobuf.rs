@@ -172,7 +172,7 @@ fn native_histograms_have_the_classic_one_beside() {
     assert_eq!(classic, [(0.0625, 8), (1.0, 22), (4.0, 23), (f64::INFINITY, 25)]);
     assert_eq!(latency.bucket[3].exemplar.as_ref().unwrap().value.to_bits(), 4.5_f64.to_bits());
     let exemplar = latency.bucket[1].exemplar.as_ref().unwrap();
-    assert_eq!((exemplar.value, exemplar.label.len()), (0.5, 3));
+    assert_eq!((exemplar.value, exemplar.label.len()), (0.5, 4));
     assert_eq!(exemplar.timestamp.as_ref().unwrap().seconds, (READ / 1_000_000_000) as i64);
     assert!(latency.exemplar.is_empty(), "Prometheus takes those of the buckets");
     let polls = families[4].metric[0].histogram.as_ref().unwrap();

@@ -19,6 +19,7 @@ mod stat;
 mod switch;
 mod tasks;
 mod trace;
+mod traffic;
 mod triggers;
 mod waits;
 mod watch;

@@ -1,9 +1,12 @@
 //! `waits`: where the tasks of a group spend their time.
 
+use std::borrow::Cow;
+
 use dormouse_statistics::buckets::{BUCKETS, Histogram, OFFSET, SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 use serde::{Deserialize, Serialize};
 
 pub use super::stalls::StallsRow;
+pub use super::traffic::{CarriedRow, MessagesRow};
 use crate::id::{WireId, known};
 use crate::verb::{Memory, SHORT_ANSWER, Verb};
 
@@ -97,6 +100,12 @@ pub struct WaitsRow {
     /// The frames of streams, and long bodies; absent from agents that do not know them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsRow>,
+    /// The bytes of connections; absent if no stream of the service's has counted any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<CarriedRow>,
+    /// The messages that came by WebSockets; absent if none was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<MessagesRow>,
     /// The requests that ended without an answer; absent from agents that do not count them apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<UnansweredRow>,
@@ -225,6 +234,10 @@ pub struct ExemplarRow {
     pub duration_ns: u64,
     /// When the request ended, in nanoseconds since 1970; always the same number for one request.
     pub unix_ns: u64,
+    /// How the request ended, as in `outcomes` of its group; absent if its body is still being
+    /// sent, and from agents that do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Cow<'static, str>>,
     /// The trace to which the request belongs, if that is known and sampled.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<WireId<16>>,
@@ -371,6 +384,8 @@ impl WaitsRow {
             bodies: times(|row| &row.bodies),
             gaps: times(|row| &row.gaps),
             streams: self.streams.map(|of| of.since(&before.streams.unwrap_or_default())),
+            carried: self.carried.map(|of| of.since(&before.carried.unwrap_or_default())),
+            messages: self.messages.map(|of| of.since(&before.messages.unwrap_or_default())),
             unanswered: self.unanswered.map(|of| of.since(&before.unanswered.unwrap_or_default())),
             stalls: self.stalls.as_ref().map(|of| {
                 Box::new(before.stalls.as_ref().map_or_else(|| (**of).clone(), |before| of.since(before)))

@@ -118,6 +118,8 @@ fn group(id: u32) -> GroupRow {
         bodies: row(),
         gaps: row(),
         streams: Some(StreamsRow::default()),
+        carried: None,
+        messages: None,
         stalls: None,
         unanswered: Some(UnansweredRow::default()),
     };
@@ -148,6 +150,7 @@ fn exemplar(power: i32) -> ExemplarRow {
         task: 123_457,
         duration_ns: (1.3e9 * f64::from(power).exp2()) as u64,
         unix_ns: 1_700_000_000_123_456_789,
+        outcome: Some("completed".into()),
         trace_id: Some(WireId([0x4b; 16])),
         span_id: Some(WireId([0xf0; 8])),
     }

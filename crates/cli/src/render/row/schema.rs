@@ -7,8 +7,9 @@ use dormouse_protocol::figures::{
     CallFigure, Durations, FigureValue, GROUP_FIGURES, GroupFigure, GroupSpan, RuntimeFigure,
 };
 use dormouse_protocol::{
-    BlockingRow, CallRow, ExemplarRow, GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow,
-    Outliving, QueueRow, RuntimeRow, StallsRow, StreamsRow, UnansweredRow, WaitsRow, WireId,
+    BlockingRow, CallRow, CarriedRow, ExemplarRow, GroupRow, HistogramRow, LongLivedRow, MessagesRow,
+    ObjectiveRow, OutcomesRow, Outliving, QueueRow, RuntimeRow, StallsRow, StreamsRow, UnansweredRow,
+    WaitsRow, WireId,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -37,6 +38,8 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             unanswered: Some(UnansweredRow { requests: 1, age_ns: 1 }),
             queue: Some(QueueRow { requests: 1, received: 1, unseen_ns: 1, behind_ns: 1 }),
             streams: Some(StreamsRow { frames: 1, bytes: 1, sending: 1 }),
+            carried: Some(CarriedRow { read: 1, written: 1 }),
+            messages: Some(MessagesRow { messages: 1, bytes: 1 }),
             stalls: Some(Box::new(StallsRow {
                 throttled_ns: Some(1),
                 block_io_ns: Some(1),

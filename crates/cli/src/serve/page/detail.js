@@ -138,6 +138,7 @@ class GroupDetail {
           make('td.trace', {}, clean(one.trace_id)),
           make('td.number', {}, time(one.duration_ns)),
           make('td.number', {}, clock(one.unix_ns / 1e6)),
+          make('td', {}, clean(one.outcome ?? '')),
         ),
       ),
     );

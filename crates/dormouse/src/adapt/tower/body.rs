@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Buf;
+use dormouse_waits::Head;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
@@ -29,7 +30,9 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
     ) -> Result<Self::Grouped, E> {
         match answer {
             Ok(response) => {
-                let left = if sending == Sending::Nothing { NO_BODY } else { length(&response) };
+                let is_tunnel = sending == Sending::Tunnel && response.status().is_success();
+                let has_none = is_tunnel || sending == Sending::Nothing;
+                let left = if has_none { NO_BODY } else { length(&response) };
                 if let Some(task) = &mut task {
                     task.ends(ending(&response, left));
                     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -37,7 +40,11 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
                     }
                 }
                 let content_type = || response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-                let head = head_of(response.status().as_u16(), left, content_type);
+                let head = if is_tunnel {
+                    Head::Stream
+                } else {
+                    head_of(response.status().as_u16(), left, content_type)
+                };
                 Ok(response.map(|body| GroupBody::new(body, task, left, sending, head)))
             }
             Err(error) => {
@@ -64,6 +71,9 @@ fn upgrade(group: Group, headers: &HeaderMap) {
 /// How the server sends the body of the response to this request.
 #[inline]
 pub(in crate::adapt) fn sending<R>(request: &Request<R>) -> Sending {
+    if request.method() == Method::CONNECT {
+        return Sending::Tunnel;
+    }
     Sending::new(request.method() == Method::HEAD, request.version() >= Version::HTTP_2)
 }
 

@@ -35,12 +35,13 @@ pub(crate) mod verb;
 pub use dormouse_waits::calls::{LONGEST_PEER, PEERS, PeerCalls, PeerName};
 pub use dormouse_waits::{
     CpuTaking, Exemplar, GroupWaits, Histogram, LivingTask, PlaceTime, Placing, QueueTimes, TaskState,
-    Waiting, buckets, is_on, living, places, read, times_by_place, wake_unplaced,
+    Traffic, Waiting, buckets, is_on, living, places, read, times_by_place, wake_unplaced,
 };
 
 use dormouse_waits::calls::read_calls_of;
 use dormouse_waits::{exemplars, read_group};
 
+pub use crate::core::ends::outcome_word;
 use crate::core::group::Group;
 
 impl Group {

@@ -66,9 +66,16 @@ pub(crate) fn latencies() -> ExponentialHistogram {
                 value: MetricValue::Number(0.5),
                 task: 7,
                 trace: Some(([0xab; 16], [0x01; 8])),
+                outcome: Some("sold \"out\"".to_owned()),
                 unix_ns: Some(READ),
             },
-            MetricExemplar { value: MetricValue::Number(4.5), task: 9, trace: None, unix_ns: None },
+            MetricExemplar {
+                value: MetricValue::Number(4.5),
+                task: 9,
+                trace: None,
+                outcome: Some("a word that is longer than there is room".to_owned()),
+                unix_ns: None,
+            },
         ],
     }
 }

@@ -1,11 +1,12 @@
-//! Bodies of responses, and tasks that live for long: connections, streams, upgraded connections.
+//! Bodies of responses, and tasks that live for long: connections, streams, upgraded connections,
+//! with what they carry.
 
 use dormouse_metrics::MetricFamily;
 use dormouse_metrics::MetricKind::{Counter, Gauge, Histogram};
 use dormouse_metrics::MetricUnit::{Bytes, Seconds, Things};
 
 use super::entry::{column, histogram, metric, time, value};
-use super::values::{GroupFigure, long_lived, streams};
+use super::values::{GroupFigure, carried, long_lived, messages, streams};
 use crate::figures::{
     Figure, FigureJson as Json, FigurePart as Part, FigureUnit as Unit, FigureView as View,
 };
@@ -101,11 +102,51 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
         ..time("stream_bytes", |waits| streams(waits, |of| of.bytes))
     },
     Figure {
+        columns: &[column(View::StatBodies, 84, "MESSAGES IN", Unit::Whole).if_any()],
+        metric: Some(metric(&MetricFamily {
+            name: "dormouse.stream.received.messages",
+            unit: Things("{message}"),
+            kind: Counter,
+            help: "Messages that came by WebSockets, where a stream of dormouse's reads them.",
+        })),
+        ..time("received_messages", |waits| messages(waits, |of| of.messages))
+    },
+    Figure {
+        columns: &[column(View::StatBodies, 86, "BYTES IN", Unit::Whole).if_any()],
+        metric: Some(metric(&MetricFamily {
+            name: "dormouse.stream.received",
+            unit: Bytes,
+            kind: Counter,
+            help: "Bytes of these messages.",
+        })),
+        ..time("received_bytes", |waits| messages(waits, |of| of.bytes))
+    },
+    Figure {
         columns: &[
             column(View::StatBodies, 90, "GAP P50", Unit::Time).part(Part::P50),
             column(View::StatBodies, 100, "GAP P99", Unit::Time).part(Part::P99),
         ],
         metric: Some(metric(&STREAM_GAP)),
         ..histogram("stream_gap", |waits| &waits.gaps, |waits| &mut waits.gaps)
+    },
+    Figure {
+        columns: &[column(View::StatBodies, 110, "READ", Unit::Whole).if_any()],
+        metric: Some(metric(&MetricFamily {
+            name: "dormouse.connection.read",
+            unit: Bytes,
+            kind: Counter,
+            help: "Bytes that the group read from connections whose streams are dormouse's.",
+        })),
+        ..time("connection_read_bytes", |waits| carried(waits, |of| of.read))
+    },
+    Figure {
+        columns: &[column(View::StatBodies, 120, "WRITTEN", Unit::Whole).if_any()],
+        metric: Some(metric(&MetricFamily {
+            name: "dormouse.connection.written",
+            unit: Bytes,
+            kind: Counter,
+            help: "Bytes that the group wrote to these connections.",
+        })),
+        ..time("connection_written_bytes", |waits| carried(waits, |of| of.written))
     },
 ];

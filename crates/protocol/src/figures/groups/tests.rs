@@ -3,7 +3,7 @@
 use super::*;
 use crate::figures::{FigureColumn, FigureValue};
 use crate::objective::Objective;
-use crate::verbs::{GroupRow, HistogramRow, ObjectiveRow, QueueRow, WaitsRow};
+use crate::verbs::{CarriedRow, GroupRow, HistogramRow, MessagesRow, ObjectiveRow, QueueRow, WaitsRow};
 
 fn figure(key: &str, waits: &WaitsRow) -> FigureValue {
     let row = GroupRow { waits: Some(Box::new(waits.clone())), ..GroupRow::default() };
@@ -39,6 +39,20 @@ fn a_queue_that_was_not_measured_is_unknown() {
     for none in [None, Some(QueueRow::default())] {
         assert_eq!(figures(none), [None, None, None, None, Some(25.0)]);
     }
+}
+
+#[test]
+fn what_no_stream_counts_is_absent() {
+    let keys = ["connection_read_bytes", "connection_written_bytes", "received_messages", "received_bytes"];
+    let figures = |row: &WaitsRow| keys.map(|key| figure(key, row));
+    let absent = [const { FigureValue::Absent }; 4];
+    assert_eq!(figures(&WaitsRow::default()), absent);
+    let carried = Some(CarriedRow { read: 5, written: 0 });
+    let messages = Some(MessagesRow { messages: 2, bytes: 9 });
+    let row = WaitsRow { carried, messages, ..WaitsRow::default() };
+    assert_eq!(figures(&row), [5, 0, 2, 9].map(FigureValue::Whole));
+    assert_eq!(figures(&row.since(&row)), [0; 4].map(FigureValue::Whole), "nothing more");
+    assert_eq!(figures(&WaitsRow::default().since(&row)), absent);
 }
 
 #[test]

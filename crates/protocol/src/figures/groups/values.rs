@@ -8,7 +8,8 @@ use dormouse_statistics::buckets::{Histogram as HistogramOf, place};
 
 use crate::figures::{Durations, Figure, FigureValue, percent, ratio};
 use crate::verbs::{
-    GroupRow, HistogramRow, LongLivedRow, ObjectiveRow, OutcomesRow, Outliving, StreamsRow, WaitsRow,
+    CarriedRow, GroupRow, HistogramRow, LongLivedRow, MessagesRow, ObjectiveRow, OutcomesRow, Outliving,
+    StreamsRow, WaitsRow,
 };
 
 /// A group's rows over three spans of time, from which figures are computed. A reader that only has
@@ -136,6 +137,16 @@ pub(super) fn long_lived(group: &GroupSpan<'_>, of: fn(&LongLivedRow) -> FigureV
 pub(super) fn streams(waits: &WaitsRow, of: fn(&StreamsRow) -> u64) -> FigureValue {
     let streams = waits.streams.filter(|streams| streams.frames > 0);
     streams.map_or(FigureValue::Absent, |streams| of(&streams).into())
+}
+
+/// A figure of what connections carry; absent if none of their streams counts it.
+pub(super) fn carried(waits: &WaitsRow, of: fn(&CarriedRow) -> u64) -> FigureValue {
+    waits.carried.map_or(FigureValue::Absent, |carried| of(&carried).into())
+}
+
+/// A figure of messages that came; absent if nobody reads them in a stream that counts them.
+pub(super) fn messages(waits: &WaitsRow, of: fn(&MessagesRow) -> u64) -> FigureValue {
+    waits.messages.map_or(FigureValue::Absent, |messages| of(&messages).into())
 }
 
 /// A figure of outcomes; absent if the service does not count them.

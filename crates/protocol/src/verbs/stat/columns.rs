@@ -129,6 +129,12 @@ pub struct WaitsColumns {
     /// The `streams` of each group: `frames`, `bytes`, `sending`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<Option<(u64, u64, u64)>>,
+    /// The `carried` of each group: `read`, `written`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<Option<(u64, u64)>>,
+    /// The `messages` of each group: `messages`, `bytes`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Option<(u64, u64)>>,
     /// The `stalls` of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stalls: Vec<Option<Box<StallsRow>>>,
@@ -197,6 +203,12 @@ pub struct ExemplarColumns {
     pub duration_ns: Vec<u64>,
     /// The `unix_ns` of each exemplar.
     pub unix_ns: Vec<u64>,
+    /// The words for outcomes that follow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<Cow<'static, str>>,
+    /// The `outcome` of each exemplar: its place in `outcomes`, from 1 on; 0 if it is absent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outcome: Vec<u8>,
     /// The `trace_id` of each exemplar.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trace_id: Vec<KnownId<16>>,

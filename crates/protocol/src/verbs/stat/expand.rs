@@ -1,15 +1,18 @@
 //! Columns of groups as rows. They may come from any peer, so columns may differ in length, and
 //! numbers may be any.
 
+use std::borrow::Cow;
+
 use dormouse_statistics::buckets::{SCALE, place};
 
 use super::columns::{CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, WaitsColumns};
-use super::outcomes::OutcomesRow;
+use super::outcomes::{OutcomesRow, known_word};
 use super::{BlockingRow, CountRow, GroupRow, LongLivedRow, Stat};
 use crate::objective::Objective;
 use crate::verbs::objectives::ObjectiveRow;
 use crate::verbs::waits::{
-    ExemplarRow, HistogramRow, QueueRow, StreamsRow, UnansweredRow, WaitsRow, bucket_index,
+    CarriedRow, ExemplarRow, HistogramRow, MessagesRow, QueueRow, StreamsRow, UnansweredRow, WaitsRow,
+    bucket_index,
 };
 
 /// The most bytes of all names of events, with [`EACH_EVENT`] for each: every group gets a copy of
@@ -22,6 +25,11 @@ const MOST_OBJECTIVES: usize = 8;
 
 /// The most things that polls of a group slept in: a service tells nine apart.
 const MOST_WITHIN: usize = 16;
+
+/// The most words for outcomes of exemplars, and the bytes of each, because every exemplar gets a
+/// copy: a service has eleven words, the longest of 64 bytes.
+const MOST_OUTCOMES: usize = 16;
+const LONGEST_OUTCOME: usize = 64;
 
 /// The most rows of calls: a service has fewer, even if each of its groups has one of peers without
 /// rows of their own.
@@ -125,6 +133,7 @@ impl WaitsColumns {
         let (mut on_cpu_ns, mut runnable_ns) = (Column::of(self.on_cpu_ns), Column::of(self.runnable_ns));
         let (mut await_ns, mut queue) = (Column::of(self.await_ns), Column::of(self.queue));
         let (mut unanswered, mut streams) = (Column::of(self.unanswered), Column::of(self.streams));
+        let (mut carried, mut messages) = (Column::of(self.carried), Column::of(self.messages));
         let mut stalls = Column::of(self.stalls);
         self.poll_ns.into_iter().map(move |poll_ns| {
             let next =
@@ -150,6 +159,8 @@ impl WaitsColumns {
                 bodies: next(&mut bodies),
                 gaps: next(&mut gaps),
                 streams: streams.next().map(|(frames, bytes, sending)| StreamsRow { frames, bytes, sending }),
+                carried: carried.next().map(|(read, written)| CarriedRow { read, written }),
+                messages: messages.next().map(|(messages, bytes)| MessagesRow { messages, bytes }),
                 stalls: stalls.next().map(|mut of| {
                     of.within.truncate(MOST_WITHIN);
                     of
@@ -231,6 +242,13 @@ impl ExemplarColumns {
             task: self.task.into_iter(),
             duration_ns: Column::of(self.duration_ns),
             unix_ns: Column::of(self.unix_ns),
+            outcomes: self
+                .outcomes
+                .into_iter()
+                .take(MOST_OUTCOMES)
+                .map(|word| (word.len() <= LONGEST_OUTCOME).then(|| known_word(word)))
+                .collect(),
+            outcome: Column::of(self.outcome),
             trace_id: Column::of(self.trace_id),
             span_id: Column::of(self.span_id),
         }
@@ -244,6 +262,8 @@ struct ExemplarLists {
     task: std::vec::IntoIter<u64>,
     duration_ns: Column<u64>,
     unix_ns: Column<u64>,
+    outcomes: Vec<Option<Cow<'static, str>>>,
+    outcome: Column<u8>,
     trace_id: Column<KnownId<16>>,
     span_id: Column<KnownId<8>>,
 }
@@ -260,6 +280,9 @@ impl ExemplarLists {
                 task,
                 duration_ns,
                 unix_ns: self.unix_ns.next(),
+                outcome: usize::from(self.outcome.next())
+                    .checked_sub(1)
+                    .and_then(|at| self.outcomes.get(at)?.clone()),
                 trace_id: self.trace_id.next().0,
                 span_id: self.span_id.next().0,
             });

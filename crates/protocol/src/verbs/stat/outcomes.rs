@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 /// `panicked`.
 pub(super) type KnownOutcomes = (u64, u64, u64, u64, u64);
 
+/// The same word, without memory of its own if it is one that dormouse finds by itself.
+pub(super) fn known_word(word: Cow<'static, str>) -> Cow<'static, str> {
+    const KNOWN: [&str; 5] = ["completed", "client_error", "error", "cancelled", "panicked"];
+    KNOWN.into_iter().find(|known| *known == word).map_or(word, Cow::Borrowed)
+}
+
 /// The requests of a group, by their outcomes. The sum is the `requests` of the group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

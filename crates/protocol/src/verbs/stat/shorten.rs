@@ -1,5 +1,7 @@
 //! Rows of groups as columns.
 
+use std::borrow::Cow;
+
 use dormouse_statistics::buckets::{SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 
 use super::columns::{
@@ -123,6 +125,8 @@ impl WaitsColumns {
         self.unanswered.push(row.unanswered.map(|of| (of.requests, of.age_ns)));
         self.stalls.push(row.stalls);
         self.streams.push(row.streams.map(|of| (of.frames, of.bytes, of.sending)));
+        self.carried.push(row.carried.map(|of| (of.read, of.written)));
+        self.messages.push(row.messages.map(|of| (of.messages, of.bytes)));
         if let Some(exemplars) = &mut self.exemplars {
             exemplars.push(&row.requests.exemplars);
         }
@@ -147,6 +151,8 @@ impl WaitsColumns {
         leave_out(&mut self.queue);
         leave_out(&mut self.unanswered);
         leave_out(&mut self.streams);
+        leave_out(&mut self.carried);
+        leave_out(&mut self.messages);
         leave_out(&mut self.stalls);
         let others = [&mut self.bodies, &mut self.gaps, &mut self.polls, &mut self.delays, &mut self.awaits];
         for columns in others.into_iter().flatten().chain([&mut self.requests]) {
@@ -154,6 +160,7 @@ impl WaitsColumns {
             leave_out(&mut columns.tasks);
         }
         if let Some(exemplars) = &mut self.exemplars {
+            leave_out(&mut exemplars.outcome);
             leave_out(&mut exemplars.trace_id);
             leave_out(&mut exemplars.span_id);
         }
@@ -188,9 +195,24 @@ impl ExemplarColumns {
             self.task.push(of.task);
             self.duration_ns.push(of.duration_ns);
             self.unix_ns.push(of.unix_ns);
+            let outcome = of.outcome.as_ref().map_or(0, |word| self.place_of(word));
+            self.outcome.push(outcome);
             self.trace_id.push(KnownId(of.trace_id));
             self.span_id.push(KnownId(of.span_id));
         }
+    }
+
+    /// The place of a word among the outcomes, from 1 on; 0 if there is no room for it, which no
+    /// service of ours has.
+    fn place_of(&mut self, word: &Cow<'static, str>) -> u8 {
+        let known = self.outcomes.iter().position(|known| known == word);
+        let at = known.unwrap_or_else(|| {
+            if self.outcomes.len() < usize::from(u8::MAX) {
+                self.outcomes.push(word.clone());
+            }
+            self.outcomes.len() - 1
+        });
+        if self.outcomes[at] == *word { at as u8 + 1 } else { 0 }
     }
 }
 

@@ -29,6 +29,7 @@ fn groups() -> Vec<GroupRow> {
         task: 9,
         duration_ns,
         unix_ns: 1_790_000_000_123_456_789,
+        outcome: Some("sold_out".into()),
         trace_id: Some(WireId([7; 16])),
         span_id: None,
     };
@@ -59,6 +60,8 @@ fn groups() -> Vec<GroupRow> {
         bodies: HistogramRow { buckets: vec![(-10, 4)], ..UNITS },
         gaps: UNITS,
         streams: Some(StreamsRow { frames: 1, bytes: 2, sending: 3 }),
+        carried: Some(CarriedRow { read: 4, written: 5 }),
+        messages: Some(MessagesRow { messages: 6, bytes: 7 }),
         stalls: Some(Box::new(StallsRow {
             cpu_wait_ns: 1,
             throttled_ns: Some(2),
@@ -150,6 +153,22 @@ fn columns_of_any_length_are_read() {
 }
 
 #[test]
+fn outcomes_of_exemplars_are_words_of_the_list() {
+    let long = "o".repeat(LONGEST_OUTCOME + 1);
+    let words = ["error", "sold_out", &long].map(|word| Cow::Owned(word.to_owned()));
+    let exemplars = ExemplarColumns {
+        of_group: vec![5],
+        task: vec![1; 5],
+        outcomes: words.into_iter().chain((0..MOST_OUTCOMES).map(|_| "more".into())).collect(),
+        outcome: vec![1, 2, 3, MOST_OUTCOMES as u8, MOST_OUTCOMES as u8 + 1],
+        ..ExemplarColumns::default()
+    };
+    let seen: Vec<_> = exemplars.lists(SCALE).next().into_iter().map(|of| of.outcome).collect();
+    assert_eq!(seen, [Some("error"), Some("sold_out"), None, Some("more"), None].map(|of| of.map(Cow::from)));
+    assert!(matches!(seen[0], Some(Cow::Borrowed(_))), "{seen:?}");
+}
+
+#[test]
 fn long_names_of_events_are_not_copied() {
     let column = |length| CountColumns {
         event: "e".repeat(length).into(),
@@ -200,6 +219,8 @@ fn a_thousand_busy_groups_are_a_short_answer() {
         // Few groups have streams.
         gaps: UNITS,
         streams: Some(StreamsRow { frames: 123_456_789, bytes: 123_456_789_012, sending: 12 }),
+        carried: None,
+        messages: None,
         stalls: None,
         requests: HistogramRow { exemplars: exemplars.collect(), ..row(-180) },
     };
