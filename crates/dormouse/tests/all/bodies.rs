@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{Response, StatusCode};
 use axum::response::sse::{Event, Sse};
 use axum::{Router, routing::get};
 use dormouse::tower::GroupLayer;
@@ -28,6 +28,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::framed::{data, framed, trailers};
 
 /// A service whose requests are all in one group: `/json`, `/events`, which sends the number of
 /// each step of the test, and `/parts`, whose body ends with the first step.
@@ -232,27 +234,10 @@ fn a_client_that_has_gone_sees_no_head() {
     assert_eq!((read.outcomes.cancelled, counts(&waits), waits.unanswered.requests), (1, [0, 0, 0], 1));
 }
 
-/// Frames of a body of unknown length, the last one first.
-struct Frames(Vec<Frame<Bytes>>);
-
-impl HttpBody for Frames {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop().map(Ok))
-    }
-}
-
 /// A response of unknown length, with gRPC's status in its trailers.
 fn of_type(status: u16, content_type: &str, parts: &[&'static [u8]]) -> Response<Body> {
-    let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
-    let data = parts.iter().rev().map(|part| Frame::data(Bytes::from_static(part)));
-    let frames = [Frame::trailers(trailers)].into_iter().chain(data).collect();
-    let mut response = Response::new(Body::new(Frames(frames)));
+    let frames = parts.iter().map(|part| data(part)).chain([trailers("0")]);
+    let mut response = Response::new(Body::new(framed(frames)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap();
     response.headers_mut().insert(CONTENT_TYPE, content_type.parse().unwrap());
     response

@@ -5,21 +5,22 @@
 
 use std::convert::Infallible;
 use std::future::{pending, ready};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::http::{HeaderMap, Request, Response};
+use axum::http::{Request, Response};
 use dormouse::metrics::{Metrics, MetricsSpec};
 use dormouse::tracing::{calls, carry};
 use dormouse::waits::{PEERS, Waiting};
 use dormouse::{Call, CallKind, Group};
 use dormouse_testkit::{Answer, Filter, fork, in_child};
-use http_body::{Body, Frame};
+use http_body::Body as _;
 use tower::{Layer, Service, service_fn};
 use tracing::field::Empty;
 use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::framed::{FrameResult, Framed, framed, trailers};
 
 /// Kind, peer, answered calls, errors and cancelled calls of each peer, in order.
 fn of(group: Group) -> Vec<(&'static str, String, u64, Option<u64>, u64)> {
@@ -37,27 +38,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// A body of one frame, and trailers or an error after it.
-struct Sent(Vec<Result<Frame<Bytes>, &'static str>>);
-
-impl Body for Sent {
-    type Data = Bytes;
-    type Error = &'static str;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
-        Poll::Ready(self.0.pop())
-    }
-}
-
-fn trailers(status: &'static str) -> Frame<Bytes> {
-    Frame::trailers(HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())]))
-}
-
 /// Calls a client that answers so, and reads the body to its end.
-fn call<E>(request: Request<()>, answer: Result<Response<Sent>, E>) {
+fn call<E>(request: Request<()>, answer: Result<Response<Framed>, E>) {
     let mut answer = Some(answer);
     let client = service_fn(|_: Request<()>| ready(answer.take().expect("one call")));
     let mut client = dormouse::tower::calls().layer(client);
@@ -77,11 +59,8 @@ fn grpc(path: &str) -> Request<()> {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what a client's service resolves to")]
-fn answer(
-    status: u16,
-    frames: Vec<Result<Frame<Bytes>, &'static str>>,
-) -> Result<Response<Sent>, Infallible> {
-    Ok(Response::builder().status(status).body(Sent(frames)).unwrap())
+fn answer(status: u16, frames: Vec<FrameResult>) -> Result<Response<Framed>, Infallible> {
+    Ok(Response::builder().status(status).body(framed(frames)).unwrap())
 }
 
 #[test]
@@ -92,7 +71,7 @@ fn clients_are_counted_by_peer() {
         let _waiting = Waiting::start().unwrap();
         route.scope(|| {
             for status in [200, 204, 404, 503] {
-                call(get("http://me:word@stock.test:8080/tea?id=7"), answer(status, vec![Ok(trailers("0"))]));
+                call(get("http://me:word@stock.test:8080/tea?id=7"), answer(status, vec![trailers("0")]));
             }
             call(get("http://stock.test/"), answer(200, vec![Err("cut off")]));
             call(get("http://stock.test/"), Err("refused"));
@@ -101,7 +80,7 @@ fn clients_are_counted_by_peer() {
             call(Request::get("/").header("host", "by.header").body(()).unwrap(), answer(200, vec![]));
             call(get("/"), answer(200, vec![]));
             for status in ["0", "14"] {
-                call(grpc("/tea.Kitchen/Brew"), answer(200, vec![Ok(trailers(status))]));
+                call(grpc("/tea.Kitchen/Brew"), answer(200, vec![trailers(status)]));
             }
             let mut refused = answer(200, vec![]).unwrap();
             refused.headers_mut().insert("grpc-status", "7".parse().unwrap());
@@ -130,7 +109,7 @@ fn dropped_calls_are_cancelled() {
         let route = Group::new("GET /route");
         route.scope(|| {
             let mut client = dormouse::tower::calls()
-                .layer(service_fn(|_: Request<()>| pending::<Result<Response<Sent>, Infallible>>()));
+                .layer(service_fn(|_: Request<()>| pending::<Result<Response<Framed>, Infallible>>()));
             let mut waiting = Box::pin(client.call(get("http://slow.test/")));
             assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             drop(waiting);

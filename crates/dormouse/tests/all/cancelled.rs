@@ -7,7 +7,6 @@ use std::future::pending;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -20,7 +19,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get};
 use dormouse::tower::GroupLayer;
 use dormouse::waits::places::place;
-use dormouse::waits::{Placing, Waiting};
+use dormouse::waits::{LivingTask, Placing, TaskState, Waiting, living};
 use dormouse::{Group, Instrumented};
 use dormouse_profile::drops::{DropCause, drop_cause};
 use dormouse_profile::{NameFinder, Node, Profile, SourceFrame};
@@ -31,8 +30,11 @@ use futures_util::future::{join, select};
 use futures_util::stream;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tower::timeout::TimeoutLayer;
@@ -112,6 +114,24 @@ impl Seen {
             format!("{group}: {right} of {all} by {cause:?}; stack {}:\n{text}", row.stack)
         };
         assert!(all > 0 && right * 100 >= all * 99, "{}", wrong());
+    }
+}
+
+impl Seen {
+    /// Asserts that 99 of 100 cancelled requests of the group awaited something whose stack has a
+    /// function of that name, and nothing else.
+    #[track_caller]
+    pub(crate) fn assert_waited(&self, group: &str, function: &str) {
+        let rows = self.of(group);
+        let is_right = |row: &&&Cancellation| {
+            let place = self.names.get(&row.place).map_or(&[][..], Vec::as_slice);
+            let is_named = place.iter().any(|frame| frame.function.contains(function));
+            is_named && row.waited == Waited::Awaiting && row.more_places == 0
+        };
+        let [right, all] =
+            [&mut rows.iter().filter(is_right) as &mut dyn Iterator<Item = _>, &mut rows.iter()]
+                .map(|rows| rows.map(|row| row.requests).sum::<u64>());
+        assert!(all > 0 && right * 100 >= all * 99, "{group}: {right} of {all} in {function}: {rows:?}");
     }
 }
 
@@ -232,10 +252,8 @@ fn tasks_know_who_dropped_them() {
         seen.assert_dropped("shut down", DropCause::Shutdown, false);
         let unpolled = seen.of("a function, unpolled");
         assert!(unpolled.iter().all(|row| row.waited == Waited::NotBegun && row.place == 0), "{unpolled:?}");
+        seen.assert_waited("timeout", "Sleep");
         for row in seen.of("timeout") {
-            let leaf = &seen.names[&row.place];
-            assert!(leaf.iter().any(|frame| frame.function.contains("Sleep")), "{leaf:?}");
-            assert!(row.waited == Waited::Awaiting && row.more_places == 0, "{row:?}");
             assert!(row.ages.count() == row.requests && row.ages.max_ns >= 1_000_000, "{row:?}");
         }
     });
@@ -278,8 +296,36 @@ async fn impatient(request: Request, next: Next) -> Response {
     }
 }
 
-async fn stuck() {
+/// A handler begins to wait.
+pub(crate) static STUCK: Notify = Notify::const_new();
+
+pub(crate) async fn stuck() {
+    STUCK.notify_waiters();
     sleep(HANG).await;
+}
+
+/// Requests that are open when their server ends, all at once.
+pub(crate) fn last_ones() -> u64 {
+    each().min(100)
+}
+
+/// Gives up what has begun to wait.
+async fn gives_up(request: Request, next: Next) -> Response {
+    let is_aborted = request.uri().path() == "/aborted";
+    let (answer, begins) = (next.run(request), STUCK.notified());
+    if is_aborted {
+        let task = tokio::spawn(answer);
+        begins.await;
+        task.abort();
+        assert!(task.await.is_err_and(|error| error.is_cancelled()));
+    } else {
+        tokio::select! {
+            biased;
+            answer = answer => return answer,
+            () = begins => {}
+        }
+    }
+    StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 
 async fn endless() -> Body {
@@ -289,19 +335,38 @@ async fn endless() -> Body {
     }))
 }
 
-fn app() -> Router {
+/// Groups have the names of the server and of the path.
+fn app(server: &'static str) -> Router {
     let by_path = || {
-        GroupLayer::new(|request: &Request| {
-            request.extensions().get::<MatchedPath>().unwrap().as_str().to_owned().into()
+        GroupLayer::new(move |request: &Request| {
+            let path = request.extensions().get::<MatchedPath>().unwrap();
+            format!("{server} {}", path.as_str()).into()
         })
     };
     let tower = (HandleErrorLayer::new(|_| async { StatusCode::REQUEST_TIMEOUT }), TimeoutLayer::new(SOON));
     let outside = Router::new().route("/outside", get(stuck)).layer(by_path()).layer(from_fn(impatient));
     let layered = Router::new().route("/layered", get(stuck)).layer(by_path()).layer(tower);
     let inside = Router::new().route("/inside", get(stuck)).layer(from_fn(impatient)).layer(by_path());
-    let gone = ["/gone", "/reset"].iter().fold(Router::new(), |app, path| app.route(path, any(stuck)));
+    let given_up = Router::new().route("/lost", get(stuck)).route("/aborted", get(stuck));
+    let given_up = given_up.layer(by_path()).layer(from_fn(gives_up));
+    let gone =
+        ["/gone", "/reset", "/last"].iter().fold(Router::new(), |app, path| app.route(path, any(stuck)));
     let gone = gone.route("/endless", get(endless)).layer(by_path());
-    outside.merge(layered).merge(inside).merge(gone)
+    outside.merge(layered).merge(inside).merge(given_up).merge(gone)
+}
+
+/// Serves by axum, or by hyper alone.
+async fn serve(server: &'static str, listener: TcpListener) {
+    if server == "axum" {
+        return axum::serve(listener, app(server)).await.unwrap();
+    }
+    while let Ok((stream, _)) = listener.accept().await {
+        let service = TowerToHyperService::new(app(server));
+        tokio::spawn(async move {
+            let builder = auto::Builder::new(TokioExecutor::new());
+            builder.serve_connection(TokioIo::new(stream), service).await
+        });
+    }
 }
 
 pub(crate) fn ask(address: SocketAddr, path: &str) -> TcpStream {
@@ -333,37 +398,65 @@ pub(crate) async fn reset(address: SocketAddr, path: &str, group: Group) {
     serving.abort();
 }
 
-#[test]
-fn servers_know_who_dropped_their_requests() {
-    in_child(|| {
-        let Some(_on) = on() else { return };
-        let runtime = Arc::new(runtime());
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
-        runtime.spawn(async move { axum::serve(listener, app()).await });
-        for path in ["/outside", "/layered", "/inside", "/gone", "/endless"] {
-            let group = Group::new(path);
-            for n in 1..=each() {
-                let mut stream = ask(address, path);
-                eventually(|| group.read().started >= n);
-                if path != "/gone" {
-                    assert_ne!(stream.read(&mut [0; 512]).unwrap(), 0, "{path}");
-                }
+/// The number of tasks of a group that await something.
+pub(crate) fn awaiting(group: Group) -> u64 {
+    let is_one = |task: &LivingTask| task.group == group.id() && task.state == TaskState::Awaiting;
+    living().filter(is_one).count() as u64
+}
+
+fn servers_know(server: &'static str) {
+    let Some(_on) = on() else { return };
+    let (clients, service) = (runtime(), runtime());
+    let listener = service.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    service.spawn(serve(server, listener));
+    let name = |path: &str| format!("{server} {path}");
+    for path in ["/outside", "/layered", "/inside", "/lost", "/aborted", "/gone", "/endless"] {
+        let group = Group::new(&name(path));
+        for n in 1..=each() {
+            let mut stream = ask(address, path);
+            eventually(|| group.read().started >= n);
+            if path != "/gone" {
+                assert_ne!(stream.read(&mut [0; 512]).unwrap(), 0, "{path}");
             }
-            eventually(|| group.read().alive == 0);
         }
-        runtime.block_on(reset(address, "/reset", Group::new("/reset")));
-        let seen = Seen::now();
-        for path in ["/outside", "/layered"] {
-            assert_eq!(Group::new(path).read().outcomes.cancelled, each(), "{path}");
+        eventually(|| group.read().alive == 0);
+    }
+    clients.block_on(reset(address, "/reset", Group::new(&name("/reset"))));
+    let last = Group::new(&name("/last"));
+    let streams: Vec<_> = (0..last_ones()).map(|_| ask(address, "/last")).collect();
+    eventually(|| awaiting(last) == last_ones());
+    drop(service);
+    eventually(|| last.read().alive == 0);
+    drop(streams);
+    let seen = Seen::now();
+    for (path, cause) in [
+        ("/outside", DropCause::Timeout),
+        ("/layered", DropCause::Timeout),
+        ("/lost", DropCause::Select),
+        ("/aborted", DropCause::Abort),
+        ("/gone", DropCause::Connection),
+        ("/endless", DropCause::Connection),
+        ("/reset", DropCause::Connection),
+        ("/last", DropCause::Shutdown),
+    ] {
+        let requests = if path == "/last" { last_ones() } else { each() };
+        assert_eq!(Group::new(&name(path)).read().outcomes.cancelled, requests, "{path}");
+        seen.assert_dropped(&name(path), cause, ["/outside", "/lost"].contains(&path));
+        if path != "/endless" {
+            seen.assert_waited(&name(path), "Sleep");
         }
-        seen.assert_dropped("/outside", DropCause::Timeout, true);
-        seen.assert_dropped("/layered", DropCause::Timeout, false);
-        for path in ["/gone", "/endless", "/reset"] {
-            assert_eq!(Group::new(path).read().outcomes.cancelled, each(), "{path}");
-            seen.assert_dropped(path, DropCause::Connection, false);
-        }
-        let inside = Group::new("/inside").read().outcomes;
-        assert_eq!((inside.client_error, inside.cancelled, seen.of("/inside").len()), (each(), 0, 0));
-    });
+    }
+    let inside = Group::new(&name("/inside")).read().outcomes;
+    assert_eq!((inside.client_error, inside.cancelled, seen.of(&name("/inside")).len()), (each(), 0, 0));
+}
+
+#[test]
+fn axum_knows_who_dropped_its_requests() {
+    in_child(|| servers_know("axum"));
+}
+
+#[test]
+fn hyper_knows_who_dropped_its_requests() {
+    in_child(|| servers_know("hyper"));
 }

@@ -13,6 +13,7 @@ mod copies;
 mod counts;
 mod examples;
 mod fixtures;
+mod framed;
 mod group_waits;
 mod groups;
 mod happenings;

@@ -6,24 +6,24 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::{pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderMap, Response, StatusCode, Version, header::CONTENT_LENGTH};
+use axum::http::{Response, StatusCode, Version, header::CONTENT_LENGTH};
 use axum::routing::get;
 use dormouse::tower::GroupLayer;
 use dormouse::{Group, OutcomesRow, Waiting};
 use dormouse_testkit::{eventually, short_or_long};
 use futures_util::future::{join, select};
 use futures_util::{StreamExt as _, stream};
-use http_body::Frame;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::framed::{data, framed, trailers};
 
 /// Requests of each kind: with those over sockets (`others`, `cancelled`) some 10,000.
 fn each() -> u64 {
@@ -210,24 +210,8 @@ pub(crate) fn streamed<const N: usize>(frames: [Result<&'static str, &'static st
     Body::from_stream(stream::iter(frames.map(|frame| frame.map(Bytes::from))))
 }
 
-/// Frames, the last one first.
-struct Frames(Vec<Frame<Bytes>>);
-
-impl HttpBody for Frames {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop().map(Ok))
-    }
-}
-
-fn trailers(code: &'static str) -> Body {
-    let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), code.parse().unwrap())]);
-    Body::new(Frames(vec![Frame::trailers(trailers), Frame::data(Bytes::from_static(b"tea"))]))
+fn grpc(code: &'static str) -> Body {
+    Body::new(framed([data(b"tea"), trailers(code)]))
 }
 
 pub(crate) fn response(status: u16, headers: &[(&'static str, &'static str)], body: Body) -> Response<Body> {
@@ -287,9 +271,9 @@ const CASES: [Case; 21] = [
         |of| &mut of.completed,
     ),
     ("body fails", || response(200, &[], streamed([Ok("t"), Err("no more")])), Read::All, |of| &mut of.error),
-    ("grpc 0", || response(200, &[], trailers("0")), Read::All, |of| &mut of.completed),
-    ("grpc 14", || response(200, &[], trailers("14")), Read::All, |of| &mut of.error),
-    ("grpc 5", || response(200, &[], trailers("5")), Read::All, |of| &mut of.client_error),
+    ("grpc 0", || response(200, &[], grpc("0")), Read::All, |of| &mut of.completed),
+    ("grpc 14", || response(200, &[], grpc("14")), Read::All, |of| &mut of.error),
+    ("grpc 5", || response(200, &[], grpc("5")), Read::All, |of| &mut of.client_error),
     (
         "grpc 14, no body",
         || response(200, &[("grpc-status", "14")], Body::empty()),
@@ -393,4 +377,40 @@ fn latencies_are_of_answered_requests() {
     assert!(times.unanswered.age_ns >= few() * PATIENCE.as_nanos() as u64, "{:?}", times.unanswered);
     assert!(u128::from(times.requests.max_ns) < PATIENCE.as_nanos(), "{:?}", times.requests.max_ns);
     assert!(group.read_exemplars().iter().all(|it| u128::from(it.duration_ns) < PATIENCE.as_nanos()));
+}
+
+#[test]
+fn exemplars_have_the_outcome() {
+    let parts = || Body::from_stream(stream::iter([1, 2].map(|_| Ok::<_, Infallible>("tea"))));
+    let app = Router::new()
+        .route("/exemplars/served", get(async move || parts()))
+        .route("/exemplars/cut", get(async move || parts()))
+        .route("/exemplars/failed", get(async || StatusCode::BAD_GATEWAY))
+        .route("/exemplars/word", get(async || _ = dormouse::outcome("sold_out")));
+    let app = app.layer(GroupLayer::new(route));
+    let outcome = |path: &str| {
+        let all = Group::new(&format!("GET {path}")).read_exemplars();
+        assert_eq!(all.len(), 1, "{path}: {all:?}");
+        all[0].outcome.and_then(dormouse::waits::outcome_word)
+    };
+    let _waiting = Waiting::start().unwrap();
+    runtime().block_on(async {
+        for (path, right) in [
+            ("/exemplars/served", "completed"),
+            ("/exemplars/cut", "cancelled"),
+            ("/exemplars/failed", "error"),
+            ("/exemplars/word", "sold_out"),
+        ] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let mut body = app.clone().oneshot(request).await.unwrap().into_body().into_data_stream();
+            if path == "/exemplars/served" {
+                assert_eq!(outcome(path), None, "its body is still being sent");
+            }
+            let has_begun = body.next().await.is_some();
+            assert_eq!(has_begun, ["/exemplars/served", "/exemplars/cut"].contains(&path), "{path}");
+            while path != "/exemplars/cut" && body.next().await.is_some() {}
+            drop(body);
+            assert_eq!(outcome(path), Some(right), "{path}");
+        }
+    });
 }

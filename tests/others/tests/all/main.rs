@@ -4,6 +4,7 @@
 mod actix;
 mod batch;
 mod ends;
+mod every_end;
 mod grpc;
 mod lines;
 mod recipes;
