@@ -17,8 +17,11 @@
 //! | `wake/SERVICE/WORKERS/CASE/p99` | from there until the client had read it |
 //! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from client, without the sign |
 //! | `received-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from received |
-//! | `shown/streams/{alone,beside}/p99` | the latency of a route without streams, and with 200 |
-//! | `shown-error/streams/p99` | how far the second is from the first, without the sign |
+//! | `shown/streams/{alone,again,beside}/p99` | the latency of a route without streams, twice, and with 200 |
+//! | `received/streams/{alone,again,beside}/p99` | the same, as the client's kernel has it |
+//! | `received/streams/{bare,bare-beside}/p99` | the same of a service without dormouse |
+//! | `shown-error/streams/{p99,null-p99}` | how far `beside`, and `again`, are from `alone`, without the sign |
+//! | `received-error/streams/{p99,null-p99,bare-p99}` | the same of `received`, and of the two without dormouse |
 //! | `request/{asleep,times}/{task,queued}` | a request, from its task or its arrival on |
 //! | `write/{asleep,counted}/{connection,route}` | a response that is made, written and flushed |
 //!
@@ -37,7 +40,7 @@ mod writes;
 use std::time::Duration;
 
 use self::load::{Latencies, Load, Protocol};
-use self::service::Service;
+use self::service::{Dormouse, Service};
 use crate::bench::Bench;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
@@ -125,19 +128,12 @@ fn specs(at: &str, load: &Load) -> Vec<Spec> {
 
 /// In the order of [`specs`].
 fn sample(workers: usize, load: &Load) -> Result<[f64; 8], Failure> {
-    let service = Service::start(load.protocol, workers)?;
+    let service = Service::start(load.protocol, workers, Dormouse::Inside)?;
     let Latencies { mut sent, mut due, mut received, mut wake } = load.run(service.address())?;
     let shown = service.end()?;
     if shown.count != sent.len() as u64 {
         return Err(Failure::wrong(format!("{} of {} requests are counted", shown.count, sent.len())));
     }
-    let quantile = |of: &mut [Duration], share: f64| {
-        if of.is_empty() {
-            return Err(Failure::wrong("the kernel has stamped no answer"));
-        }
-        of.sort_unstable();
-        Ok(of[((of.len() as f64 * share) as usize).min(of.len() - 1)].as_secs_f64() * 1e3)
-    };
     Ok([
         quantile(&mut sent, 0.5)?,
         quantile(&mut sent, 0.99)?,
@@ -148,6 +144,15 @@ fn sample(workers: usize, load: &Load) -> Result<[f64; 8], Failure> {
         shown.p50_ms,
         shown.p99_ms,
     ])
+}
+
+/// In milliseconds.
+fn quantile(of: &mut [Duration], share: f64) -> Result<f64, Failure> {
+    if of.is_empty() {
+        return Err(Failure::wrong("the kernel has stamped no answer"));
+    }
+    of.sort_unstable();
+    Ok(of[((of.len() as f64 * share) as usize).min(of.len() - 1)].as_secs_f64() * 1e3)
 }
 
 #[cfg(test)]

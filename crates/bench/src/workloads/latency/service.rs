@@ -30,6 +30,14 @@ pub(super) struct Service {
     ask: PipeWriter,
 }
 
+/// Whether dormouse is in the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dormouse {
+    Inside,
+    /// The service has neither layers nor streams of dormouse's, and shows nothing.
+    Nowhere,
+}
+
 /// The latency of the measured requests as dormouse shows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown {
@@ -39,12 +47,15 @@ pub(super) struct Shown {
 }
 
 impl Service {
-    pub(super) fn start(protocol: Protocol, workers: usize) -> Result<Self, Failure> {
+    pub(super) fn start(protocol: Protocol, workers: usize, dormouse: Dormouse) -> Result<Self, Failure> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (asked, ask) = pipe()?;
-        let child = Child::start(move || serve(listener, protocol, workers, asked))?;
+        let child = Child::start(move || match dormouse {
+            Dormouse::Inside => serve(listener, protocol, workers, asked),
+            Dormouse::Nowhere => serve_bare(listener, workers, asked),
+        })?;
         Ok(Self { child, address, ask })
     }
 
@@ -76,11 +87,7 @@ fn serve(
             path => path.to_owned().into(),
         }
     });
-    let app = Router::new()
-        .route(MEASURED, get(handle))
-        .route("/long/{awaits}/{keeps}/{id}", get(handle))
-        .route(EVENTS, get(events))
-        .layer(groups);
+    let app = routes().layer(groups);
     let connections = Group::new("connections");
     {
         let _inside = runtime.enter();
@@ -106,6 +113,26 @@ fn serve(
     let shown = vec![requests.count() as f64, ms(0.5), ms(0.99)];
     runtime.shutdown_background();
     Ok(shown)
+}
+
+fn routes() -> Router {
+    Router::new()
+        .route(MEASURED, get(handle))
+        .route("/long/{awaits}/{keeps}/{id}", get(handle))
+        .route(EVENTS, get(events))
+}
+
+/// By HTTP/1.
+fn serve_bare(listener: TcpListener, workers: usize, mut asked: PipeReader) -> Result<Vec<f64>, Failure> {
+    let runtime = Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    runtime.spawn(axum::serve(listener, routes()).into_future());
+    asked.read_exact(&mut [0])?;
+    runtime.shutdown_background();
+    Ok(vec![0.0; 3])
 }
 
 /// Connections of hyper's own.

@@ -42,7 +42,7 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.added("wake", "bare", &["asleep", "times", "tokio-metrics", "await-tree"]);
     bench.added("wake", "account", &["account-times", "account-watched"]);
     bench.added("end", "part", &["request"]);
-    bench.added("end", "request", &["traced", "unanswered", "answered"]);
+    bench.added("end", "request", &["request-again", "traced", "unanswered", "answered"]);
     bench.added("end", "asleep", &["asleep-answered"]);
     bench.at_most("times add at most 40 ns to a poll of the account", "wake-added/account-times", 40.0);
     bench.added("objective", "none", &["one", "eight"]);

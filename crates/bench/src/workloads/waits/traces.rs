@@ -14,10 +14,14 @@ use crate::runner::Failure;
 /// A group that no other row has.
 const GROUP: u32 = 1_000;
 
+/// Some outcome, as each request has one.
+const OUTCOME: Option<u8> = Some(0);
+
 /// Adds the rows.
 pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "part", Waiting::start, |who| once(who, TaskEnd::NoRequest, || ()));
     row(bench, "request", Waiting::start, |who| once(who, TaskEnd::Answered, || ()));
+    row(bench, "request-again", Waiting::start, |who| once(who, TaskEnd::Answered, || ()));
     row(bench, "unanswered", Waiting::start, |who| once(who, TaskEnd::Unanswered, || ()));
     row(bench, "answered", Waiting::start, answered);
     row(bench, "asleep", || Ok::<_, Failure>(()), |who| once(who, TaskEnd::Answered, || ()));
@@ -53,7 +57,7 @@ fn once(who: Who, end: TaskEnd, inside: impl FnOnce()) {
     let stretch = waits.run(who);
     inside();
     drop(stretch);
-    waits.end(end);
+    waits.end_with(end, OUTCOME);
 }
 
 /// A request whose poll makes the head and the body of its response.
@@ -62,7 +66,7 @@ fn answered(who: Who) {
     drop(waits.run(who));
     waits.head(Head::Answer);
     waits.frames(Frames { frames: 1, bytes: 100, is_stream: false });
-    waits.end(TaskEnd::Answered);
+    waits.end_with(TaskEnd::Answered, OUTCOME);
 }
 
 /// A trace of its own for each.
