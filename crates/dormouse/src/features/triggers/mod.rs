@@ -37,8 +37,8 @@ use dormouse_sys::keeper::KeeperError;
 use dormouse_waits::Waiting;
 
 use self::engine::{
-    CpuSight, FieldSight, Groups, Leases, LockSight, LongPollSight, OutcomeSight, Polls, RequestSight, Sight,
-    StoreSettings, Triggers, requests,
+    CommandSight, CpuSight, FieldSight, Groups, Leases, LockSight, LongPollSight, OutcomeSight, PanicSight,
+    Polls, RequestSight, Sight, StoreSettings, Triggers, requests,
 };
 use self::rules::{Rule, Wanted};
 use crate::core::panics::{self, PanicWait};
@@ -228,8 +228,8 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
 ///
 /// An error of the observing thread.
 pub fn save() -> Result<u64, TriggerError> {
-    let begun =
-        LOOKOUT.begin(|engines| engines.get::<Triggers>().arm(None, Sight::Command, Leases::default()))?;
+    let begun = LOOKOUT
+        .begin(|engines| engines.get::<Triggers>().arm(None, Box::new(CommandSight), Leases::default()))?;
     begun.map_err(|why| TriggerError::Unavailable { rule: "command".to_owned(), why })
 }
 
@@ -262,13 +262,13 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
     let (mut waiting, mut placed, mut counting, mut locks) = (None, None, None, None);
     let globs = rule.groups.as_deref().map(Selector::parse).transpose();
     let groups = globs.map(Groups).map_err(|why| unavailable(why.to_string()))?;
-    let sight = match &rule.wanted {
+    let sight: Box<dyn Sight> = match &rule.wanted {
         Wanted::Request(threshold) => {
             waiting = Some(start()?);
             // Without memory for places there are times.
             placed = Placed::start().ok();
             let before = requests(&groups).unwrap_or_default();
-            Sight::Request(RequestSight {
+            Box::new(RequestSight {
                 threshold: *threshold,
                 groups,
                 before,
@@ -281,11 +281,11 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             let reports = long_polls(*threshold).map_err(|why| unavailable(why.to_string()))?;
             let polls = Polls(Box::new(move |most| reports.take_some(most)));
             let (threshold, highest) = (*threshold, Duration::ZERO);
-            Sight::LongPoll(LongPollSight { threshold, groups, polls, last: 0, highest })
+            Box::new(LongPollSight { threshold, groups, polls, last: 0, highest })
         }
         Wanted::Lock(threshold) => {
             locks = Some(LockTimes::start(Holds::Sampled).map_err(|why| unavailable(why.to_string()))?);
-            Sight::Lock(LockSight::new(*threshold, groups))
+            Box::new(LockSight::new(*threshold, groups))
         }
         Wanted::Cpu { percent, length } => {
             if rule.groups.is_some() {
@@ -293,23 +293,14 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
                 counting = Some(begun.map_err(|why| unavailable(why.to_string()))?);
             }
             let over = HashMap::new();
-            Sight::Cpu(CpuSight {
-                percent: *percent,
-                length: *length,
-                groups,
-                over,
-                highest: 0,
-                refused: None,
-            })
+            Box::new(CpuSight { percent: *percent, length: *length, groups, over, highest: 0, refused: None })
         }
-        Wanted::Outcome { of, level, length } => {
-            Sight::Outcome(OutcomeSight::new(*of, *level, *length, groups))
-        }
+        Wanted::Outcome { of, level, length } => Box::new(OutcomeSight::new(*of, *level, *length, groups)),
         Wanted::Field { path, comparison, value } => {
             let (keys, places) = probes(path)?;
             let trace = Trace::of(keys).map_err(|why| unavailable(why.to_string()))?;
             let (path, comparison, limit) = (path.clone(), *comparison, value.clone());
-            Sight::Field(FieldSight {
+            Box::new(FieldSight {
                 path,
                 comparison,
                 limit,
@@ -322,7 +313,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
         }
         Wanted::Panic => {
             let wait = PanicWait::begin(|| LOOKOUT.wake()).map_err(|why| unavailable(why.to_string()))?;
-            Sight::Panic { _wait: wait, count: PanicWait::count() }
+            Box::new(PanicSight::new(wait))
         }
     };
     let leases = Leases { _waiting: waiting, _placed: placed, _counting: counting, _locks: locks };

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use dormouse_locks::{LongWait, take_long_waits};
 
-use super::scene::{Groups, Sighting, Span, of};
+use super::scene::{Groups, LOOK, Scene, SceneNeed, Sighting, Span, of};
+use super::sight::{Sight, why_not};
 use crate::core::memory;
 use crate::features::locks::verb::line;
 
@@ -16,8 +17,8 @@ const WAITS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct LockSight {
-    pub(super) threshold: Duration,
-    pub(super) groups: Groups,
+    threshold: Duration,
+    groups: Groups,
     highest_ns: u64,
     /// The waits that were over the threshold at the last look, by their threads and beginnings.
     seen: HashSet<(u32, u64)>,
@@ -40,11 +41,20 @@ impl LockSight {
     pub(crate) fn new(threshold: Duration, groups: Groups) -> Self {
         Self { threshold, groups, highest_ns: 0, seen: HashSet::new() }
     }
+}
 
-    /// Looks at the waits that several triggers look at; `armed`: for how long this one has been.
-    pub(super) fn look(&mut self, waits: &[LongWait], armed: Duration) -> Option<Sighting> {
+impl Sight for LockSight {
+    fn every(&self) -> Option<Duration> {
+        Some(LOOK)
+    }
+
+    fn needs(&self) -> SceneNeed<'_> {
+        SceneNeed::LockWaits { longer_than_ns: self.threshold.as_nanos() as u64 }
+    }
+
+    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
         let (mut now, mut longest, mut times) = (HashSet::new(), None::<&LongWait>, 0);
-        for wait in waits.iter().filter(|wait| self.groups.has(wait.group)) {
+        for wait in scene.lock_waits.iter().filter(|wait| self.groups.has(wait.group)) {
             let over = u128::from(wait.ns).checked_sub(self.threshold.as_nanos()).filter(|over| *over > 0);
             let Some(over) = over else { continue };
             self.highest_ns = self.highest_ns.max(wait.ns);
@@ -66,9 +76,13 @@ impl LockSight {
         longest.map(|wait| sighting(wait, times))
     }
 
-    pub(super) fn highest(&self) -> Option<String> {
+    fn highest(&self) -> Option<String> {
         let span = |ns| Span(Duration::from_nanos(ns));
         (self.highest_ns > 0).then(|| format!("{} of {}", span(self.highest_ns), Span(self.threshold)))
+    }
+
+    fn why_not(&self) -> String {
+        why_not(&self.groups, self.highest(), || "no such wait was seen".to_owned())
     }
 }
 

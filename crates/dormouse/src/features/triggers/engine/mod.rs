@@ -14,9 +14,9 @@
 //! |---|---|
 //! | `store` | the directory of files, and the room that they may take |
 //! | `scene` | things that triggers look at together, and that a look finds |
+//! | `sight` | what a trigger looks at, and how near that has come |
 //! | `locks` | waits for locks that take long |
 //! | `outcomes` | how requests ended over a while |
-//! | `sight` | what a trigger looks at, and how near that has come |
 //! | `firing` | a file that is being written |
 //!
 //! # Cost
@@ -38,10 +38,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_locks::keep_long_waits;
-use dormouse_protocol::{Stat, TriggerRow, TriggersAnswer};
+use dormouse_protocol::{TriggerRow, TriggersAnswer};
 use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
 
-use crate::core::group::Group;
 use crate::core::panics;
 use crate::core::tasks::is_request;
 use crate::features::recorder::engine::Recording;
@@ -49,14 +48,16 @@ use crate::features::triggers::rules::Rule;
 use crate::lookout::{self, Engine};
 
 use firing::Firing;
-use scene::{CpuLook, LOOK, SECOND, Scene, Sighting, Span};
-use sight::{lock_threshold_ns, thresholds_ns};
+use scene::{CpuLook, LOOK, SECOND, Scene, SceneNeed, Sighting, Span};
 use store::{Store, file_name};
 
 pub(crate) use locks::LockSight;
 pub(crate) use outcomes::OutcomeSight;
 pub(crate) use scene::Groups;
-pub(crate) use sight::{CpuSight, FieldSight, Leases, LongPollSight, Polls, RequestSight, Sight, requests};
+pub(crate) use sight::{
+    CommandSight, CpuSight, FieldSight, Leases, LongPollSight, PanicSight, Polls, RequestSight, Sight,
+    requests,
+};
 pub(crate) use store::StoreSettings;
 
 /// The least time between the beginnings of two files, whatever their rules; a panic's file does
@@ -75,7 +76,7 @@ struct ArmedTrigger {
     number: u64,
     /// `None`: a command.
     rule: Option<Rule>,
-    sight: Sight,
+    sight: Box<dyn Sight>,
     _leases: Leases,
     armed: Instant,
     /// When it looks next by itself.
@@ -100,11 +101,11 @@ struct WantedRequests<'a> {
 impl WantedRequests<'_> {
     fn has(&mut self, group: u32, age_ns: u64) -> bool {
         let lowest_ns = self.lowest_ns.entry(group).or_insert_with(|| {
-            let sights = self.armed.iter().filter_map(|armed| match &armed.sight {
-                Sight::Request(sight) if sight.groups.has(group) => Some(sight.threshold_ns()),
+            let thresholds = self.armed.iter().filter_map(|armed| match armed.sight.needs() {
+                SceneNeed::Requests { longer_than_ns, groups } if groups.has(group) => Some(longer_than_ns),
                 _ => None,
             });
-            sights.min().unwrap_or(u64::MAX)
+            thresholds.min().unwrap_or(u64::MAX)
         });
         age_ns > *lowest_ns
     }
@@ -151,7 +152,12 @@ impl Engine for Triggers {
 
 impl Triggers {
     /// Arms a trigger; its number. Without a rule it fires at once.
-    pub(crate) fn arm(&mut self, rule: Option<Rule>, sight: Sight, leases: Leases) -> Result<u64, String> {
+    pub(crate) fn arm(
+        &mut self,
+        rule: Option<Rule>,
+        sight: Box<dyn Sight>,
+        leases: Leases,
+    ) -> Result<u64, String> {
         // Commands that are done make way.
         self.armed.retain(|armed| {
             armed.rule.is_some() || armed.due.is_some() || armed.fault.is_none() && armed.file.is_none()
@@ -203,12 +209,25 @@ impl Triggers {
         self.living = None;
     }
 
-    fn thresholds_ns(&self) -> impl Iterator<Item = u64> {
-        thresholds_ns(self.armed.iter().map(|armed| &armed.sight))
+    fn needs(&self) -> impl Iterator<Item = SceneNeed<'_>> {
+        self.armed.iter().map(|armed| armed.sight.needs())
     }
 
+    /// The thresholds of rules on requests.
+    fn thresholds_ns(&self) -> impl Iterator<Item = u64> {
+        self.needs().filter_map(|need| match need {
+            SceneNeed::Requests { longer_than_ns, .. } => Some(longer_than_ns),
+            _ => None,
+        })
+    }
+
+    /// The lowest threshold of rules on locks.
     fn lock_threshold_ns(&self) -> Option<u64> {
-        lock_threshold_ns(self.armed.iter().map(|armed| &armed.sight))
+        let thresholds = self.needs().filter_map(|need| match need {
+            SceneNeed::LockWaits { longer_than_ns } => Some(longer_than_ns),
+            _ => None,
+        });
+        thresholds.min()
     }
 
     /// Judges what has been seen, and writes files.
@@ -252,7 +271,7 @@ impl Triggers {
 
     /// Looks at what several triggers look at.
     fn scene(&mut self, now: Instant) -> Scene {
-        let has_cpu = self.armed.iter().any(|armed| matches!(armed.sight, Sight::Cpu(_)));
+        let has_cpu = self.needs().any(|need| matches!(need, SceneNeed::Cpu));
         let lock_waits = self.lock_threshold_ns().map_or_else(Vec::new, locks::long_waits);
         let mut scene = Scene { lock_waits, ..Scene::default() };
         let thresholds: Vec<u64> = self.thresholds_ns().collect();
@@ -294,7 +313,7 @@ impl Triggers {
         if !is_second {
             return scene;
         }
-        let total = if has_cpu { cpu() } else { CpuLook::default() };
+        let total = if has_cpu { CpuLook::now() } else { CpuLook::default() };
         if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
             && let Some((_, new)) = &self.second
             && old.used.process_cpu_ns > 0
@@ -365,12 +384,8 @@ impl Triggers {
 impl ArmedTrigger {
     fn look(&mut self, now: Instant, scene: &Scene) {
         if let Some(every) = self.sight.every() {
-            // A scene that several look at is for all of them; the rest goes by its own time.
-            let is_shared = !scene.slow.is_empty()
-                || !scene.lock_waits.is_empty()
-                || scene.living.is_some()
-                || scene.cpu.is_some();
-            if self.next > now && !is_shared {
+            // A part that several look at is for all of them; the rest goes by its own time.
+            if self.next > now && !self.sight.needs().is_in(scene) {
                 return;
             }
             self.next = now + every;
@@ -386,7 +401,7 @@ impl ArmedTrigger {
     }
 
     fn is_panic(&self) -> bool {
-        matches!(self.sight, Sight::Panic { .. })
+        self.sight.is_hurried()
     }
 
     /// When the next file may be begun.
@@ -450,15 +465,6 @@ impl ArmedTrigger {
     }
 }
 
-/// CPU time so far.
-fn cpu() -> CpuLook {
-    let begun_ns = dormouse_clock::process_cpu_ns();
-    let groups = Group::read_all(false).into_iter().map(|(row, _)| row).collect();
-    let process_cpu_ns = dormouse_clock::process_cpu_ns();
-    let used = Stat { process_cpu_ns, groups, ..Stat::default() };
-    CpuLook { begun_ns, used, ..CpuLook::default() }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -476,7 +482,7 @@ mod tests {
             seen: HashSet::new(),
         };
         let rule = crate::features::triggers::rules::rules("request>50ms").unwrap().remove(0);
-        triggers.arm(Some(rule), Sight::Request(sight), Leases::default()).unwrap();
+        triggers.arm(Some(rule), Box::new(sight), Leases::default()).unwrap();
         let begun = Instant::now();
         let mut recording = Recording::default();
         let mut looks = 0;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use dormouse_protocol::{Objective, PercentText};
 
-use super::scene::{Groups, SECOND, Sighting, Span, of};
+use super::scene::{Groups, SECOND, Scene, Sighting, Span, of};
+use super::sight::Sight;
 use crate::core::ends::Ending;
 use crate::core::group::Group;
 use crate::core::memory;
@@ -47,17 +48,6 @@ impl OutcomeSight {
     pub(crate) fn new(counted: Counted, level: u64, length: Duration, groups: Groups) -> Self {
         let level = if counted == Counted::Met { MILLION.saturating_sub(level) } else { level };
         Self { counted, level, length, groups, readings: VecDeque::new(), highest: None }
-    }
-
-    pub(super) fn look(&mut self, armed: Duration) -> Option<Sighting> {
-        let apart = (self.length / READINGS).max(SECOND);
-        let is_due = self.readings.back().is_none_or(|(last, _)| armed.saturating_sub(*last) >= apart);
-        if !is_due || !memory::is_there(memory::SOME) {
-            return None;
-        }
-        let groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
-        let now = groups.flat_map(|group| self.ended(group)).collect();
-        self.judge(armed, now)
     }
 
     fn ended(&self, group: Group) -> Ended {
@@ -138,8 +128,29 @@ impl OutcomeSight {
         Some((rounded, value > u128::from(self.level) * one))
     }
 
-    /// How close it has come, in words.
-    pub(super) fn highest(&self) -> Option<String> {
+    fn has_no_objective(&self) -> bool {
+        let mut groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
+        groups.all(|group| group.read_objectives().is_empty())
+    }
+}
+
+impl Sight for OutcomeSight {
+    fn every(&self) -> Option<Duration> {
+        Some(SECOND)
+    }
+
+    fn look(&mut self, _: &Scene, armed: Duration) -> Option<Sighting> {
+        let apart = (self.length / READINGS).max(SECOND);
+        let is_due = self.readings.back().is_none_or(|(last, _)| armed.saturating_sub(*last) >= apart);
+        if !is_due || !memory::is_there(memory::SOME) {
+            return None;
+        }
+        let groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
+        let now = groups.flat_map(|group| self.ended(group)).collect();
+        self.judge(armed, now)
+    }
+
+    fn highest(&self) -> Option<String> {
         let (highest, level) = (self.highest?, self.level);
         Some(match self.counted {
             Counted::Failed => format!("{highest} % of {level} %"),
@@ -148,7 +159,7 @@ impl OutcomeSight {
         })
     }
 
-    pub(super) fn why_not(&self) -> String {
+    fn why_not(&self) -> String {
         let end = if self.counted == Counted::Met { "lowest" } else { "highest" };
         let seen = || self.highest().map(|highest| format!("{end} seen {highest}"));
         let none = match self.counted {
@@ -161,11 +172,6 @@ impl OutcomeSight {
             Counted::Cancelled => format!("not armed for {} yet", Span(self.length)),
         };
         self.groups.complaint().or_else(seen).unwrap_or(none)
-    }
-
-    fn has_no_objective(&self) -> bool {
-        let mut groups = Group::all().into_iter().filter(|group| self.groups.has(group.id()));
-        groups.all(|group| group.read_objectives().is_empty())
     }
 }
 

@@ -78,6 +78,31 @@ pub(crate) struct Scene {
     pub(crate) cpu: Option<CpuLook>,
 }
 
+/// The part of a scene that a trigger looks at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SceneNeed<'a> {
+    /// None: it looks by itself.
+    Nothing,
+    /// Requests of these groups that take longer.
+    Requests { longer_than_ns: u64, groups: &'a Groups },
+    /// Waits for locks that take longer.
+    LockWaits { longer_than_ns: u64 },
+    /// CPU time.
+    Cpu,
+}
+
+impl SceneNeed<'_> {
+    /// Whether there is such a part now. It is not there again for those who do not look at it.
+    pub(super) fn is_in(self, scene: &Scene) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Requests { .. } => !scene.slow.is_empty() || scene.living.is_some(),
+            Self::LockWaits { .. } => !scene.lock_waits.is_empty(),
+            Self::Cpu => scene.cpu.is_some(),
+        }
+    }
+}
+
 /// CPU time of groups and the process: so far, or of a while.
 #[derive(Debug, Default)]
 pub(crate) struct CpuLook {
@@ -90,6 +115,15 @@ pub(crate) struct CpuLook {
 }
 
 impl CpuLook {
+    /// CPU time so far.
+    pub(super) fn now() -> Self {
+        let begun_ns = dormouse_clock::process_cpu_ns();
+        let groups = Group::read_all(false).into_iter().map(|(row, _)| row).collect();
+        let process_cpu_ns = dormouse_clock::process_cpu_ns();
+        let used = Stat { process_cpu_ns, groups, ..Stat::default() };
+        Self { begun_ns, used, ..Self::default() }
+    }
+
     /// The CPU time between two readings of it so far.
     pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
         let used = self.used.since(&before.used);

@@ -8,9 +8,7 @@ use dormouse_events::Counting;
 use dormouse_locks::LockTimes;
 use dormouse_waits::{Histogram, Histograms, SlowRequest, Waiting, living, read_each};
 
-use super::locks::LockSight;
-use super::outcomes::OutcomeSight;
-use super::scene::{CpuLook, Groups, LOOK, SECOND, Scene, Sighting, Span, of};
+use super::scene::{Groups, LOOK, SECOND, Scene, SceneNeed, Sighting, Span, of};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::panics::{self, PanicWait};
@@ -36,22 +34,54 @@ pub(crate) struct Leases {
     pub(crate) _locks: Option<LockTimes>,
 }
 
-/// A thing that a trigger watches.
-#[derive(Debug)]
-pub(crate) enum Sight {
-    Request(RequestSight),
-    LongPoll(LongPollSight),
-    Lock(LockSight),
-    Cpu(CpuSight),
-    Outcome(OutcomeSight),
-    Field(FieldSight),
-    Panic {
-        _wait: PanicWait,
-        count: u64,
-    },
-    /// A request of the command, which fires at once.
-    Command,
+/// A thing that a trigger watches. Each kind is one implementation of this.
+pub(crate) trait Sight: fmt::Debug + Send {
+    /// How often it looks; `None`: others wake the lookout for it.
+    fn every(&self) -> Option<Duration>;
+
+    /// The part of the scene that it looks at.
+    fn needs(&self) -> SceneNeed<'_> {
+        SceneNeed::Nothing
+    }
+
+    /// Looks; `armed`: for how long the trigger has been.
+    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting>;
+
+    /// How close it has come to its threshold, in words.
+    fn highest(&self) -> Option<String> {
+        None
+    }
+
+    /// The reason why it may not see what it waits for.
+    fn complaint(&self) -> Option<String> {
+        None
+    }
+
+    /// Why it has not seen what it waits for.
+    fn why_not(&self) -> String;
+
+    /// Whether the process may end by what it waits for, so that its file is written at once.
+    fn is_hurried(&self) -> bool {
+        false
+    }
 }
+
+/// The first of these: no group matches, how close it has come, or that `nothing` was seen.
+pub(super) fn why_not(groups: &Groups, highest: Option<String>, nothing: impl FnOnce() -> String) -> String {
+    let seen = || highest.map(|highest| format!("highest seen {highest}"));
+    groups.complaint().or_else(seen).unwrap_or_else(nothing)
+}
+
+/// A panic.
+#[derive(Debug)]
+pub(crate) struct PanicSight {
+    _wait: PanicWait,
+    count: u64,
+}
+
+/// A request of the command, which fires at once.
+#[derive(Debug)]
+pub(crate) struct CommandSight;
 
 #[derive(Debug)]
 pub(crate) struct RequestSight {
@@ -110,95 +140,65 @@ pub(crate) struct FieldSight {
     pub(crate) nearest: Option<f64>,
 }
 
-impl Sight {
-    /// Looks; `armed`: for how long the trigger has been.
-    pub(crate) fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
-        match self {
-            Self::Request(sight) => sight.look(scene, armed),
-            Self::LongPoll(sight) => sight.look(),
-            Self::Lock(sight) => sight.look(&scene.lock_waits, armed),
-            Self::Cpu(sight) => sight.look(scene.cpu.as_ref()?),
-            Self::Outcome(sight) => sight.look(armed),
-            Self::Field(sight) => sight.look(),
-            Self::Panic { count, .. } => {
-                let (now, seen) = PanicWait::seen()?;
-                let times = now - std::mem::replace(count, now);
-                // Without the hook only the guard of its task has seen it.
-                let line = if seen.line == 0 { String::new() } else { format!(", at line {}", seen.line) };
-                (times > 0).then(|| Sighting {
-                    words: format!(
-                        "a panic in thread {}{line}, in task {}{}",
-                        seen.tid,
-                        seen.task,
-                        of(seen.group)
-                    ),
-                    task: Some(seen.task).filter(|task| *task != 0),
-                    group: Some(seen.group).filter(|group| *group != 0),
-                    trace: None,
-                    times,
-                })
-            }
-            Self::Command => None,
-        }
-    }
-
-    /// How close it has come to its threshold, in words.
-    pub(crate) fn highest(&self) -> Option<String> {
-        match self {
-            Self::Request(sight) => {
-                let highest = sight.highest()?;
-                Some(format!("{} of {}", Span(highest), Span(sight.threshold)))
-            }
-            Self::LongPoll(LongPollSight { threshold, highest, .. }) => {
-                (!highest.is_zero()).then(|| format!("{} of {}", Span(*highest), Span(*threshold)))
-            }
-            Self::Lock(sight) => sight.highest(),
-            Self::Cpu(sight) => Some(format!("{} % of {} %", sight.highest, sight.percent)),
-            Self::Outcome(sight) => sight.highest(),
-            Self::Field(sight) => Some(format!("{} of {}", sight.nearest?, sight.limit)),
-            Self::Panic { .. } | Self::Command => None,
-        }
-    }
-
-    /// The reason why it may not see what it waits for.
-    pub(crate) fn complaint(&self) -> Option<String> {
-        let Self::Panic { .. } = self else { return None };
-        panics::complaint().map(|(why, fix)| format!("{why}; {fix}"))
-    }
-
-    /// Why it has not seen what it waits for.
-    pub(crate) fn why_not(&self) -> String {
-        let highest = || self.highest().map(|highest| format!("highest seen {highest}"));
-        match self {
-            Self::Request(RequestSight { groups, .. }) => groups
-                .complaint()
-                .or_else(highest)
-                .unwrap_or_else(|| "no request has begun since it was armed".to_owned()),
-            Self::LongPoll(LongPollSight { groups, threshold, .. }) => groups
-                .complaint()
-                .or_else(highest)
-                .unwrap_or_else(|| format!("no poll of {} was seen", Span(*threshold))),
-            Self::Lock(LockSight { groups, .. }) => {
-                groups.complaint().or_else(highest).unwrap_or_else(|| "no such wait was seen".to_owned())
-            }
-            Self::Cpu(sight) => sight
-                .groups
-                .complaint()
-                .or_else(|| sight.refused.map(|why| format!("CPU time of groups is refused: {why}")))
-                .or_else(|| sight.lasting())
-                .or_else(highest)
-                .unwrap_or_default(),
-            Self::Outcome(sight) => sight.why_not(),
-            Self::Field(sight) => sight.why_not(),
-            Self::Panic { .. } => self.complaint().unwrap_or_else(|| "no panic was seen".to_owned()),
-            Self::Command => "it fires once".to_owned(),
-        }
+impl PanicSight {
+    pub(crate) fn new(wait: PanicWait) -> Self {
+        Self { _wait: wait, count: PanicWait::count() }
     }
 }
 
-impl RequestSight {
-    pub(super) fn threshold_ns(&self) -> u64 {
-        self.threshold.as_nanos() as u64
+impl Sight for PanicSight {
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
+    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
+        let (now, seen) = PanicWait::seen()?;
+        let times = now - std::mem::replace(&mut self.count, now);
+        // Without the hook only the guard of its task has seen it.
+        let line = if seen.line == 0 { String::new() } else { format!(", at line {}", seen.line) };
+        (times > 0).then(|| Sighting {
+            words: format!("a panic in thread {}{line}, in task {}{}", seen.tid, seen.task, of(seen.group)),
+            task: Some(seen.task).filter(|task| *task != 0),
+            group: Some(seen.group).filter(|group| *group != 0),
+            trace: None,
+            times,
+        })
+    }
+
+    fn complaint(&self) -> Option<String> {
+        panics::complaint().map(|(why, fix)| format!("{why}; {fix}"))
+    }
+
+    fn why_not(&self) -> String {
+        self.complaint().unwrap_or_else(|| "no panic was seen".to_owned())
+    }
+
+    fn is_hurried(&self) -> bool {
+        true
+    }
+}
+
+impl Sight for CommandSight {
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
+    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
+        None
+    }
+
+    fn why_not(&self) -> String {
+        "it fires once".to_owned()
+    }
+}
+
+impl Sight for RequestSight {
+    fn every(&self) -> Option<Duration> {
+        Some(LOOK)
+    }
+
+    fn needs(&self) -> SceneNeed<'_> {
+        SceneNeed::Requests { longer_than_ns: self.threshold_ns(), groups: &self.groups }
     }
 
     fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
@@ -246,8 +246,22 @@ impl RequestSight {
         })
     }
 
+    fn highest(&self) -> Option<String> {
+        self.longest().map(|longest| format!("{} of {}", Span(longest), Span(self.threshold)))
+    }
+
+    fn why_not(&self) -> String {
+        why_not(&self.groups, self.highest(), || "no request has begun since it was armed".to_owned())
+    }
+}
+
+impl RequestSight {
+    fn threshold_ns(&self) -> u64 {
+        self.threshold.as_nanos() as u64
+    }
+
     /// The longest request since the trigger was armed, with those that go on.
-    fn highest(&self) -> Option<Duration> {
+    fn longest(&self) -> Option<Duration> {
         let since = requests(&self.groups).map(|now| now.since(&self.before).max_ns);
         let living = living().filter(|task| is_request(task.task) && self.groups.has(task.group));
         let living = living.filter(|task| task.answered_ns.is_none()).filter_map(|task| task.age_ns).max();
@@ -271,8 +285,12 @@ pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
     Some(sum)
 }
 
-impl LongPollSight {
-    fn look(&mut self) -> Option<Sighting> {
+impl Sight for LongPollSight {
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
+    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
         let (mut seen, mut times) = (None, 0);
         for report in (self.polls.0)(REPORTS) {
             let group = report.group.map_or(0, Group::id);
@@ -296,10 +314,29 @@ impl LongPollSight {
         }
         seen
     }
+
+    fn highest(&self) -> Option<String> {
+        let Self { threshold, highest, .. } = self;
+        (!highest.is_zero()).then(|| format!("{} of {}", Span(*highest), Span(*threshold)))
+    }
+
+    fn why_not(&self) -> String {
+        let nothing = || format!("no poll of {} was seen", Span(self.threshold));
+        why_not(&self.groups, self.highest(), nothing)
+    }
 }
 
-impl CpuSight {
-    fn look(&mut self, cpu: &CpuLook) -> Option<Sighting> {
+impl Sight for CpuSight {
+    fn every(&self) -> Option<Duration> {
+        Some(SECOND)
+    }
+
+    fn needs(&self) -> SceneNeed<'_> {
+        SceneNeed::Cpu
+    }
+
+    fn look(&mut self, scene: &Scene, _: Duration) -> Option<Sighting> {
+        let cpu = scene.cpu.as_ref()?;
         self.refused = cpu.refused.filter(|_| self.groups.0.is_some());
         if self.refused.is_some() {
             self.over.clear();
@@ -338,14 +375,30 @@ impl CpuSight {
         seen.map(|seen| Sighting { times, ..seen })
     }
 
+    fn highest(&self) -> Option<String> {
+        Some(format!("{} % of {} %", self.highest, self.percent))
+    }
+
+    fn why_not(&self) -> String {
+        let refused = || self.refused.map(|why| format!("CPU time of groups is refused: {why}"));
+        let known = self.groups.complaint().or_else(refused).or_else(|| self.lasting());
+        known.unwrap_or_else(|| why_not(&self.groups, self.highest(), String::new))
+    }
+}
+
+impl CpuSight {
     fn lasting(&self) -> Option<String> {
         let longest = self.over.values().max()?;
         Some(format!("over {} % for {} of {}", self.percent, Span(*longest), Span(self.length)))
     }
 }
 
-impl FieldSight {
-    fn look(&mut self) -> Option<Sighting> {
+impl Sight for FieldSight {
+    fn every(&self) -> Option<Duration> {
+        Some(LOOK)
+    }
+
+    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
         let Self { path, comparison, limit, trace, places, records, lost, nearest } = self;
         let dropped = trace.dropped();
         *lost += dropped.rings + dropped.trace;
@@ -385,6 +438,10 @@ impl FieldSight {
         seen.map(|seen| Sighting { times, ..seen })
     }
 
+    fn highest(&self) -> Option<String> {
+        Some(format!("{} of {}", self.nearest?, self.limit))
+    }
+
     fn why_not(&self) -> String {
         let nearest = match self.comparison {
             Comparison::Less | Comparison::LessOrEqual => "lowest",
@@ -400,32 +457,4 @@ impl FieldSight {
             (records, None) => format!("{records} records, none with {}{lost}", self.limit),
         }
     }
-}
-
-impl Sight {
-    /// How often it looks; `None`: others wake the lookout for it.
-    pub(crate) fn every(&self) -> Option<Duration> {
-        match self {
-            Self::Request(_) | Self::Lock(_) | Self::Field(_) => Some(LOOK),
-            Self::Cpu(_) | Self::Outcome(_) => Some(SECOND),
-            Self::LongPoll(_) | Self::Panic { .. } | Self::Command => None,
-        }
-    }
-}
-
-/// The thresholds of these requests, in nanoseconds.
-pub(crate) fn thresholds_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> impl Iterator<Item = u64> {
-    sights.filter_map(|sight| match sight {
-        Sight::Request(sight) => Some(sight.threshold_ns()),
-        _ => None,
-    })
-}
-
-/// The lowest threshold of these waits for locks, in nanoseconds.
-pub(crate) fn lock_threshold_ns<'a>(sights: impl Iterator<Item = &'a Sight>) -> Option<u64> {
-    let thresholds = sights.filter_map(|sight| match sight {
-        Sight::Lock(sight) => Some(sight.threshold.as_nanos() as u64),
-        _ => None,
-    });
-    thresholds.min()
 }
