@@ -22,12 +22,12 @@
 //! 1. Only the thread with the block writes a hand, and its successor in the block.
 //! 2. A cell that is held contains the address of its mark.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize as Plain, Ordering};
+use std::sync::atomic::{AtomicUsize as Plain, Ordering};
 
 use dormouse_sys::thread::MAX_THREADS;
 
 use crate::cell::{Cell, Entry};
-use crate::primitive::AtomicUsize;
+use crate::primitive::{AtomicU32, AtomicUsize};
 
 /// The locks that a thread can have in its hand.
 pub(crate) const CELLS: usize = if cfg!(loom) { 1 } else { 7 };
@@ -50,8 +50,46 @@ static HANDS: [Hand; MAX_THREADS] = [const { Hand::new() }; MAX_THREADS];
 static HANDS: std::sync::LazyLock<[Hand; 1]> = std::sync::LazyLock::new(|| [Hand::new()]);
 
 /// The places in which locks that are waited for were taken last, by their addresses: a thread that
-/// waits looks there before it looks at all hands.
-static HINTS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
+/// waits looks there before it looks at all hands. Locks may share a hint, and a place may have
+/// another lock by now, so only the entry there decides.
+#[derive(Debug)]
+struct Hints<const N: usize>([AtomicU32; N]);
+
+#[cfg(not(all(test, loom)))]
+static HINTS: Hints<1024> = Hints::new();
+#[cfg(all(test, loom))]
+static HINTS: std::sync::LazyLock<Hints<1>> = std::sync::LazyLock::new(Hints::new);
+
+impl<const N: usize> Hints<N> {
+    dormouse_sys::const_unless_loom! {
+        const fn new() -> Self {
+            #[cfg(not(all(test, loom)))]
+            {
+                Self([const { AtomicU32::new(0) }; N])
+            }
+            #[cfg(all(test, loom))]
+            {
+                Self(std::array::from_fn(|_| AtomicU32::new(0)))
+            }
+        }
+    }
+
+    fn of(&self, address: usize) -> &AtomicU32 {
+        let hash = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        &self.0[hash as usize % N]
+    }
+
+    /// The lock is about to be held in the cell of this place.
+    fn put(&self, address: usize, place: u32) {
+        self.of(address).store(place, Ordering::Relaxed);
+    }
+
+    /// The holder of a lock in this run, if the last hint leads to it.
+    fn holder(&self, hands: &[Hand], address: usize, run: u32) -> Option<Entry> {
+        let (entry, _) = cell_of(hands, self.of(address).load(Ordering::Relaxed))?.read()?;
+        ((entry.address, entry.run) == (address, run)).then_some(entry)
+    }
+}
 
 /// The hands from here on were never used.
 static USED: Plain = Plain::new(0);
@@ -148,8 +186,13 @@ pub(crate) fn place(index: usize, nth: usize) -> u32 {
 /// The cell of a place.
 #[inline]
 pub(crate) fn cell(place: u32) -> Option<&'static Cell> {
+    cell_of(HANDS.as_slice(), place)
+}
+
+#[inline]
+fn cell_of(hands: &[Hand], place: u32) -> Option<&Cell> {
     let nth = place as usize % MARKS;
-    HANDS.get(place as usize / MARKS)?.cells.get(nth.checked_sub(1)?)
+    hands.get(place as usize / MARKS)?.cells.get(nth.checked_sub(1)?)
 }
 
 /// The thread of a place did not get the lock.
@@ -181,17 +224,12 @@ pub(crate) fn all() -> impl Iterator<Item = (u64, Entry)> {
 /// The lock was taken, and its holder is in the cell of this place. For locks that are waited for:
 /// all threads share what is written here.
 pub(crate) fn hint(address: usize, place: u32) {
-    HINTS[hashed(address)].store(place, Ordering::Relaxed);
+    HINTS.put(address, place);
 }
 
 /// The holder of a lock in this run, if the last hint leads to it.
 pub(crate) fn hinted(address: usize, run: u32) -> Option<Entry> {
-    let (entry, _) = cell(HINTS[hashed(address)].load(Ordering::Relaxed))?.read()?;
-    ((entry.address, entry.run) == (address, run)).then_some(entry)
-}
-
-fn hashed(address: usize) -> usize {
-    ((address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % HINTS.len()
+    HINTS.holder(HANDS.as_slice(), address, run)
 }
 
 /// Whether a thread other than that of the place takes the lock, holds it, or has just left it.

@@ -65,3 +65,33 @@ fn holders_follow_one_another_under_the_lock() {
         other.join().unwrap();
     });
 }
+
+#[test]
+fn a_hint_leads_to_a_holder_or_none() {
+    let mut model = loom::model::Builder::new();
+    // All orders are too many.
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (hands, hints) = (Arc::new([Hand::new(), Hand::new()]), Arc::new(Hints::<1>::new()));
+        let lock = Arc::new(Mutex::new(()));
+        let hold = |own: usize, address: usize| {
+            let (hands, hints, lock) = (hands.clone(), hints.clone(), lock.clone());
+            move || {
+                let entry = entry(address, own as u32 + 1);
+                let nth = hands[own].begin(mark(address, RUN), &entry);
+                let _guard = lock.lock().unwrap();
+                hints.put(address, place(own, nth));
+                hands[own].cells[0].show(entry.since);
+                assert_eq!(hints.holder(&hands[..], address, RUN), Some(entry), "its own hint is the last");
+                hands[own].cells[0].free();
+            }
+        };
+        // Both share the hint: the second time it is that of another lock.
+        let others = [spawn(hold(0, 8)), spawn(hold(1, 16))];
+        if let Some(seen) = hints.holder(&hands[..], 8, RUN) {
+            assert_eq!(seen, entry(8, 1), "the holder of this lock, whole");
+        }
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(hints.holder(&hands[..], 8, RUN), None, "it is free");
+    });
+}
