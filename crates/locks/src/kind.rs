@@ -25,12 +25,29 @@ pub enum LockKind {
     AsyncPermit = 8,
 }
 
-/// The type of a lock, with its value's.
+/// The type of a lock, with its name.
 #[derive(Debug)]
 pub(crate) struct LockType {
     pub(crate) kind: LockKind,
-    /// The name of the value's type; empty if it is not known.
-    pub(crate) name: fn() -> &'static str,
+    pub(crate) name: LockName,
+}
+
+/// The name of a lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LockName {
+    /// The name of its value's type; empty if it is not known.
+    Type(fn() -> &'static str),
+    /// A word of the service's own.
+    Word(&'static str),
+}
+
+impl LockName {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Type(name) => name(),
+            Self::Word(word) => word,
+        }
+    }
 }
 
 impl LockType {
@@ -38,7 +55,8 @@ impl LockType {
     #[inline]
     pub(crate) fn unnamed(kind: LockKind) -> &'static Self {
         static UNNAMED: [LockType; LockKind::ALL.len()] = {
-            let mut all = [const { LockType { kind: LockKind::Mutex, name: || "" } }; LockKind::ALL.len()];
+            const NAME: LockName = LockName::Word("");
+            let mut all = [const { LockType { kind: LockKind::Mutex, name: NAME } }; LockKind::ALL.len()];
             let mut at = 0;
             while at < all.len() {
                 all[at].kind = LockKind::ALL[at];

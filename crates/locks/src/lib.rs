@@ -24,6 +24,7 @@
 //! | [`read_locks`], [`lock_holders`], [`lock_waiters`], [`lock_cycles`] | what readers find |
 //! | [`LockGuard`] | what the faces like std's and tokio's share |
 //! | [`Mutex`], [`RwLock`], [`Condvar`], [`Once`], [`Semaphore`] | faces like std's |
+//! | [`PermitQueue`] | waits for what others hand out, and those who have it |
 //! | [`parking_lot`], [`tokio`] | faces like theirs |
 //!
 //! # Things it does not do
@@ -47,6 +48,7 @@ mod once;
 #[cfg(feature = "parking-lot")]
 pub mod parking_lot;
 mod primitive;
+mod queue;
 mod read;
 mod row;
 mod rows;
@@ -63,6 +65,7 @@ pub use face::LockGuard;
 pub use kind::LockKind;
 pub use mutex::{Mutex, MutexGuard};
 pub use once::Once;
+pub use queue::{PermitQueue, QueuedWork};
 pub use read::{
     Blocked, LockPlace, LockRow, LockUser, LongWait, LongestWait, keep_long_waits, lock_cycles, lock_holders,
     lock_holders_at, lock_rows, lock_waiters, read_locks, take_long_waits,

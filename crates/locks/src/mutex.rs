@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::{self, LockResult, TryLockResult};
 
 use crate::face::{LockGuard, noted, tried, unnoted};
-use crate::kind::{LockKind, LockType};
+use crate::kind::{LockKind, LockName, LockType};
 use crate::note::{Held, Lock, Taker};
 use crate::run::are_noted;
 
@@ -50,7 +50,7 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     #[inline]
     fn lock_of(&self) -> Lock {
-        let of = const { &LockType { kind: LockKind::Mutex, name: type_name::<T> } };
+        let of = const { &LockType { kind: LockKind::Mutex, name: LockName::Type(type_name::<T>) } };
         Lock { address: ptr::from_ref(self).addr(), of }
     }
 

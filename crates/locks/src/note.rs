@@ -242,6 +242,13 @@ impl Taker {
         self.holder(lock).map(|by| self.wait_for(lock, by, false))
     }
 
+    /// Waits for one of several things. If nobody is noted to have one, the holder is unknown:
+    /// perhaps there is none yet.
+    pub(crate) fn wait_in_queue(self, lock: Lock) -> Wait {
+        let by = self.holder(lock).unwrap_or(Blame { by: LockHolder::Unknown, row: None });
+        self.wait_for(lock, by, false)
+    }
+
     fn wait_for(self, lock: Lock, by: Blame, is_timed: bool) -> Wait {
         let (since, flags) = (stamp(), if is_timed { TIMED } else { 0 });
         let token = Here::current().and_then(|here| {

@@ -217,7 +217,7 @@ impl Shelf {
         group: u32,
         of: &LockType,
     ) -> Option<&'static Row> {
-        let made = || self.make(Site::Here(site), key_of(site.line(), group), of.kind, (of.name)());
+        let made = || self.make(Site::Here(site), key_of(site.line(), group), of.kind, of.name.text());
         self.row(site, group).or_else(made)
     }
 

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::{self, LockResult, TryLockResult};
 
 use crate::face::{LockGuard, noted, tried, unnoted};
-use crate::kind::{LockKind, LockType};
+use crate::kind::{LockKind, LockName, LockType};
 use crate::note::Lock;
 use crate::run::are_noted;
 
@@ -50,8 +50,9 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    const READ: &'static LockType = &LockType { kind: LockKind::Read, name: type_name::<T> };
-    const WRITE: &'static LockType = &LockType { kind: LockKind::Write, name: type_name::<T> };
+    const READ: &'static LockType = &LockType { kind: LockKind::Read, name: LockName::Type(type_name::<T>) };
+    const WRITE: &'static LockType =
+        &LockType { kind: LockKind::Write, name: LockName::Type(type_name::<T>) };
 
     #[inline]
     fn lock_of(&self, of: &'static LockType) -> Lock {

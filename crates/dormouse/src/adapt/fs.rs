@@ -28,7 +28,7 @@ use super::pool_queue::queued;
 
 /// A panic of std's is an error, as in tokio.
 async fn run<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(queued(inherit_fn_within(f))).await.map_err(io::Error::other)?
+    spawn_blocking(inherit_fn_within(queued(f))).await.map_err(io::Error::other)?
 }
 
 macro_rules! of_a_path {

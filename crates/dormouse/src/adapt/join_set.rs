@@ -103,7 +103,7 @@ impl<T: 'static> JoinSet<T> {
         F: FnOnce() -> T + Send + 'static,
         T: Send,
     {
-        self.0.spawn_blocking(queued(inherit_fn(f)))
+        self.0.spawn_blocking(inherit_fn(queued(f)))
     }
 
     /// Runs a closure on the blocking pool of `runtime` in the current group.
@@ -113,7 +113,7 @@ impl<T: 'static> JoinSet<T> {
         F: FnOnce() -> T + Send + 'static,
         T: Send,
     {
-        self.0.spawn_blocking_on(queued(inherit_fn(f)), runtime)
+        self.0.spawn_blocking_on(inherit_fn(queued(f)), runtime)
     }
 
     /// Waits for a task to end; `None` if the set is empty. Cancel safe.

@@ -242,7 +242,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    ::tokio::task::spawn_blocking(queued(inherit_fn(f)))
+    ::tokio::task::spawn_blocking(inherit_fn(queued(f)))
 }
 
 /// `Handle::spawn_blocking` in the current group.
@@ -263,7 +263,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    runtime.spawn_blocking(queued(inherit_fn(f)))
+    runtime.spawn_blocking(inherit_fn(queued(f)))
 }
 
 /// Charges blocking work that no group has asked for to the group `tokio blocking`: `tokio::fs`,

@@ -12,7 +12,7 @@ use tokio::sync::TryLockError;
 
 use super::{Around, take, tokio, tried};
 use crate::face::LockGuard;
-use crate::kind::{LockKind, LockType};
+use crate::kind::{LockKind, LockName, LockType};
 use crate::note::{Held, Lock, take as take_blocking};
 use crate::run::are_noted;
 
@@ -79,7 +79,10 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     fn lock_of(&self) -> Lock {
         let address = ptr::from_ref(self).cast::<()>().addr();
-        Lock { address, of: const { &LockType { kind: LockKind::AsyncMutex, name: type_name::<T> } } }
+        Lock {
+            address,
+            of: const { &LockType { kind: LockKind::AsyncMutex, name: LockName::Type(type_name::<T>) } },
+        }
     }
 
     /// Takes the lock, and awaits it if it is not free.

@@ -11,7 +11,7 @@ use tokio::sync::TryLockError;
 
 use super::{take, tokio, tried};
 use crate::face::LockGuard;
-use crate::kind::{LockKind, LockType};
+use crate::kind::{LockKind, LockName, LockType};
 use crate::note::Lock;
 
 /// `tokio::sync::RwLock` that shows its holders, readers among them.
@@ -46,8 +46,10 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    const READ: &'static LockType = &LockType { kind: LockKind::AsyncRead, name: type_name::<T> };
-    const WRITE: &'static LockType = &LockType { kind: LockKind::AsyncWrite, name: type_name::<T> };
+    const READ: &'static LockType =
+        &LockType { kind: LockKind::AsyncRead, name: LockName::Type(type_name::<T>) };
+    const WRITE: &'static LockType =
+        &LockType { kind: LockKind::AsyncWrite, name: LockName::Type(type_name::<T>) };
 
     fn lock_of(&self, of: &'static LockType) -> Lock {
         Lock { address: ptr::from_ref(self).cast::<()>().addr(), of }

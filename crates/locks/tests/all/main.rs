@@ -5,6 +5,7 @@ mod deadlocks;
 mod faces;
 mod fork;
 mod holders;
+mod queues;
 mod support;
 mod switched;
 

@@ -5,6 +5,11 @@
 //! `tokio` those of tokio, whose guards live over `.await`. None is larger than the lock
 //! underneath, and while nobody asks, to take one costs a sleeping instruction more.
 //!
+//! A [`PermitQueue`] stands in front of what others hand out, such as the connections of a pool,
+//! and shows the tasks that wait and those that have one: `CONNECTIONS.take(pool.get()).await?`.
+//! The threads for blocking work are shown like that if the work begins by
+//! `dormouse::tokio::spawn_blocking`.
+//!
 //! Locks are noted while a client asks for them (`dormouse locks`), while a [`LockTimes`] lives, or
 //! from [`init`](crate::init) on with `DORMOUSE_LOCKS=1`. Then it is counted for each line that
 //! takes locks, and each group, how often it did, how long it waited and for whom, and how long it
@@ -35,7 +40,7 @@ pub use dormouse_locks::parking_lot;
 pub use dormouse_locks::tokio;
 pub use dormouse_locks::{
     Blocked, Condvar, Holds, LockDurations, LockGuard, LockHolder, LockKind, LockPlace, LockResult, LockRow,
-    LockTimes, LockUser, LongestWait, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, Semaphore, SemaphorePermit, TryLockError, TryLockResult, WaitTimeoutResult, is_on,
-    lock_cycles, lock_holders, lock_holders_at, lock_waiters, read_locks,
+    LockTimes, LockUser, LongestWait, Mutex, MutexGuard, Once, PermitQueue, PoisonError, QueuedWork, RwLock,
+    RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, TryLockError, TryLockResult,
+    WaitTimeoutResult, is_on, lock_cycles, lock_holders, lock_holders_at, lock_waiters, read_locks,
 };
