@@ -182,7 +182,7 @@ fn every_metric_of_the_guide_is_exposed() {
     let of_events: Vec<_> = EVENT_FAMILIES.iter().map(|(_, family)| family).chain([&OTHER_EVENTS]).collect();
     names.retain(|name| !of_events.iter().any(|family| family.prometheus_name() == *name));
     // Only where a control group has a limit.
-    let of_limits = ["process_cpu_limit", "process_cpu_periods", "process_cpu_throttled"];
+    let of_limits = ["process_cpu_limit", "process_cpu_periods", "process_cpu_throttled", "process_pressure"];
     names.retain(|name| !of_limits.iter().any(|part| name.contains(part)));
     // Its locks are not those of `dormouse::sync`.
     names.retain(|name| !name.starts_with("dormouse_lock_"));

@@ -105,6 +105,7 @@ impl Answered for DoctorRequest {
             .chain(dormouse_clock::capability())
             .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
             .chain([threads_check(), runnable_check(), stalls::block_io_check(), stat::cpu_limits_check()])
+            .chain([stat::pressure_check()])
             .chain(dormouse_waits::capability())
             .chain(dormouse_waits::calls::capability())
             .chain(dormouse_locks::capability())

@@ -5,6 +5,8 @@
 //! machine but what a service of this user would get on it. With a target, that process is asked as
 //! well.
 
+mod stalls;
+
 use std::error::Error as _;
 use std::fs::File;
 use std::time::Duration;
@@ -89,7 +91,9 @@ impl Asked for Request {
             Some(mut session) => session.call(DoctorRequest {})?,
             None => Doctor { checks: vec![no_agent(&process), outside(process.pid)] },
         };
-        doctor.checks.push(stacks(&subject.target, context));
+        let (stacks, stalls) = stalls::checks(&subject.target, context, || stacks(&subject.target, context));
+        doctor.checks.push(stacks);
+        doctor.checks.extend(stalls);
         doctor.checks.extend(frame_pointers(process.pid));
         doctor.checks.extend(crate::debug_files::checks(process.pid));
         print(&describe(&process), Some(process.pid), &doctor, context)

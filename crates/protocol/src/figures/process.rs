@@ -4,7 +4,7 @@ use dormouse_metrics::MetricKind::{self, Counter, Gauge, Info};
 use dormouse_metrics::MetricUnit::{self, Bytes, Nothing, Ratio, Seconds, Things};
 use dormouse_metrics::{MetricFamily, MetricValue};
 
-use crate::verbs::{CpuLimitRow, Stat};
+use crate::verbs::{CpuLimitRow, PressureRow, Stat};
 
 /// A process at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +89,27 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         |process| lowest(process).map(|limit| MetricValue::Nanoseconds(limit.throttled_ns)),
     ),
     figure(
+        "dormouse.process.pressure.cpu.time",
+        Seconds,
+        Counter,
+        "Time for which all tasks of the process's control group waited for a CPU at once.",
+        |process| pressure(process)?.cpu_ns.map(MetricValue::Nanoseconds),
+    ),
+    figure(
+        "dormouse.process.pressure.memory.time",
+        Seconds,
+        Counter,
+        "Time for which all tasks of the process's control group waited for memory at once.",
+        |process| pressure(process)?.memory_ns.map(MetricValue::Nanoseconds),
+    ),
+    figure(
+        "dormouse.process.pressure.io.time",
+        Seconds,
+        Counter,
+        "Time for which all tasks of the process's control group waited for I/O at once.",
+        |process| pressure(process)?.io_ns.map(MetricValue::Nanoseconds),
+    ),
+    figure(
         "dormouse.cpu.coverage",
         Ratio,
         Gauge,
@@ -160,6 +181,11 @@ const fn figure(
 /// The lowest CPU limit.
 fn lowest<'a>(process: &ProcessSpan<'a>) -> Option<&'a CpuLimitRow> {
     process.stat.cpu_limits.as_ref()?.lowest()
+}
+
+/// The pressure of the control group, where the kernel shows it.
+fn pressure(process: &ProcessSpan<'_>) -> Option<PressureRow> {
+    process.stat.pressure?.group
 }
 
 /// A share of a whole; `None` of nothing.

@@ -4,6 +4,50 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+/// Less stalled time in a hundred is no reason to change anything.
+const NOTABLE_PERCENT: f64 = 1.0;
+
+/// The causes that a sentence names.
+const NAMED: usize = 3;
+
+/// The advice for a service that a CPU limit throttles.
+pub(super) const FOR_LIMIT: &str =
+    "raise the limit (cpu.max; in Kubernetes resources.limits.cpu), or let fewer threads run at once";
+
+const FOR_CPU: &str = "let fewer threads run at once (worker_threads of the runtime), or give them more CPUs";
+
+/// Calls on files.
+const ON_FILES: [&str; 13] = [
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "msync",
+    "read",
+    "readv",
+    "pread64",
+    "write",
+    "writev",
+    "pwrite64",
+    "openat",
+    "fallocate",
+    "ftruncate",
+];
+
+/// The setting to change where polls sleep in this call or state.
+fn remedy(call: &str) -> &'static str {
+    match call {
+        "futex" => "look at `dormouse locks`: it names who holds the locks of dormouse::sync",
+        "page fault" => {
+            "keep its memory there: raise the limit (memory.max; in Kubernetes resources.limits.memory), or turn \
+             off swap"
+        }
+        _ if ON_FILES.contains(&call) => {
+            "hand work on files to spawn_blocking (dormouse::tokio::fs), or move them to a faster disk"
+        }
+        _ => "hand calls that block to spawn_blocking, or use a form of them that is awaited",
+    }
+}
+
 /// The stalled time of one group by its causes, as far as these are known: lower bounds, in
 /// nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +65,10 @@ pub struct StallsRow {
     /// count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_io_ns: Option<u64>,
+    /// Major page faults of these polls, for which the kernel read memory from a disk or elsewhere:
+    /// those of windows that the group's polls filled. Absent from services that do not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub major_faults: Option<u64>,
     /// The names of the system calls in which they slept, `page fault`, and `other`; each with its
     /// time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -39,12 +87,84 @@ impl StallsRow {
             throttled_ns: part(self.throttled_ns, before.throttled_ns),
             asleep_ns: self.asleep_ns.saturating_sub(before.asleep_ns),
             block_io_ns: part(self.block_io_ns, before.block_io_ns),
+            major_faults: part(self.major_faults, before.major_faults),
             within: within.filter(|(_, ns)| *ns > 0).collect(),
         }
+    }
+
+    /// The stalled time whose cause is known.
+    pub fn known_ns(&self) -> u64 {
+        self.cpu_wait_ns.saturating_add(self.asleep_ns)
+    }
+
+    /// The causes for which polls of a group of this name stalled in a time of that length, in one
+    /// sentence, and the setting to change; `None` if they hardly stalled.
+    pub fn notice(&self, name: &str, length_ns: u64) -> Option<(String, String)> {
+        let percent = |ns: u64| 100.0 * ns as f64 / length_ns.max(1) as f64;
+        if percent(self.known_ns()) < NOTABLE_PERCENT {
+            return None;
+        }
+        let throttled_ns = self.throttled_ns.unwrap_or(0).min(self.cpu_wait_ns);
+        let mut parts: Vec<(Cow<'_, str>, u64, &str)> = self
+            .within
+            .iter()
+            .map(|(call, ns)| (format!("in {call}").into(), *ns, remedy(call)))
+            .chain([
+                ("throttled by a CPU limit".into(), throttled_ns, FOR_LIMIT),
+                ("waiting for a CPU".into(), self.cpu_wait_ns - throttled_ns, FOR_CPU),
+            ])
+            .filter(|(_, ns, _)| *ns > 0)
+            .collect();
+        parts.sort_by_key(|(_, ns, _)| std::cmp::Reverse(*ns));
+        let (_, _, remedy) = *parts.first()?;
+        let named = parts.iter().take(NAMED).map(|(what, ns, _)| format!("{:.0} % {what}", percent(*ns)));
+        let named: Vec<String> = named.collect();
+        let all = percent(self.known_ns());
+        let sentence = format!("{name}: its polls stalled for {all:.0} % of the time: {}", named.join(", "));
+        Some((sentence, format!("for {name}: {remedy}")))
     }
 
     /// The call or state in which the polls slept most, with its time.
     pub fn most(&self) -> Option<&(Cow<'static, str>, u64)> {
         self.within.iter().max_by_key(|(_, ns)| *ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_largest_cause_has_its_remedy() {
+        let row = |cpu_wait: u64, throttled: Option<u64>, within: &[(&'static str, u64)]| StallsRow {
+            cpu_wait_ns: cpu_wait * MS,
+            throttled_ns: throttled.map(|ms| ms * MS),
+            asleep_ns: within.iter().map(|(_, ms)| ms * MS).sum(),
+            within: within.iter().map(|(call, ms)| ((*call).into(), ms * MS)).collect(),
+            ..StallsRow::default()
+        };
+        let notice = |row: StallsRow| row.notice("GET /a", 1000 * MS);
+        assert_eq!(notice(row(5, None, &[("futex", 4)])), None, "less than a hundredth");
+        let (sentence, remedy) =
+            notice(row(90, Some(80), &[("futex", 300), ("fsync", 20), ("other", 1)])).unwrap();
+        assert_eq!(
+            sentence,
+            "GET /a: its polls stalled for 41 % of the time: 30 % in futex, 8 % throttled by a CPU limit, 2 % in fsync"
+        );
+        assert!(remedy.starts_with("for GET /a: look at `dormouse locks`"), "{remedy}");
+        for (row, part) in [
+            (row(90, Some(80), &[]), "raise the limit (cpu.max"),
+            (row(90, Some(10), &[]), "worker_threads"),
+            // Where no limit is seen, nobody is throttled by one.
+            (row(90, None, &[]), "worker_threads"),
+            (row(0, None, &[("page fault", 50)]), "memory.max"),
+            (row(0, None, &[("fdatasync", 50)]), "dormouse::tokio::fs"),
+            (row(0, None, &[("poll", 50)]), "is awaited"),
+        ] {
+            let (sentence, remedy) = notice(row).unwrap();
+            assert!(remedy.contains(part), "{sentence}; {remedy}");
+        }
     }
 }

@@ -7,6 +7,7 @@ mod expand;
 mod locks;
 mod outcomes;
 mod own;
+mod pressure;
 mod runtime;
 mod shorten;
 
@@ -27,6 +28,7 @@ pub use cpu_limits::{CpuLimitRow, CpuLimits};
 pub use locks::LockStatRow;
 pub use outcomes::OutcomesRow;
 pub use own::OwnCost;
+pub use pressure::{Pressure, PressureRow};
 pub use runtime::{BlockingRow, RuntimeRow};
 
 /// Takes a snapshot of groups and threads; the answer is [`Stat`]. The first one starts counting
@@ -84,6 +86,10 @@ pub struct Stat {
     /// not read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limits: Option<CpuLimits>,
+    /// For how long nothing on the host, or in the service's control group, could go on for want of
+    /// a resource. Absent where the kernel shows neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<Pressure>,
     /// CPU time since counting began for this client; absent if nothing is counted for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<CountedCpu>,
@@ -266,6 +272,7 @@ impl Stat {
                 Some(before) => now.since(before),
                 None => now.clone(),
             }),
+            pressure: self.pressure.zip(before.pressure).map(|(now, it)| now.since(it)),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),
             polls: self.polls.map(|now| now.since(before.polls.unwrap_or_default())),
             runtimes: RuntimeRow::all_since(&self.runtimes, &before.runtimes),

@@ -22,6 +22,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::pressure::FullPressure;
+
 /// The CPU limit of a control group, and what it has done since the group began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuLimit {
@@ -101,9 +103,26 @@ impl ControlGroup {
     /// of any group around it, also of those that are hidden; `None` where the kernel does not
     /// count it (before Linux 6.7) or the group is the outermost one.
     pub fn throttled_ns(&self) -> Option<u64> {
-        let place = self.mount.join(self.path.trim_start_matches('/'));
-        let text = fs::read_to_string(place.join("cpu.stat.local")).ok()?;
+        let text = fs::read_to_string(self.place().join("cpu.stat.local")).ok()?;
         throttled_ns(&text, self.version)
+    }
+
+    /// For how long all tasks of the group waited at once. Groups of version 1 have no such
+    /// account.
+    ///
+    /// # Cost
+    ///
+    /// Reads three files.
+    pub fn full_pressure(&self) -> FullPressure {
+        match self.version {
+            Version::One => FullPressure::default(),
+            Version::Two => FullPressure::of_group(&self.place()),
+        }
+    }
+
+    /// Its directory.
+    fn place(&self) -> PathBuf {
+        self.mount.join(self.path.trim_start_matches('/'))
     }
 
     /// The limits of the group and of each group around it that is visible, from the inside out.

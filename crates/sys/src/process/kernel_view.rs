@@ -3,7 +3,7 @@
 //!
 //! | file of `/proc/self/task/TID` | contains | readable |
 //! |---|---|---|
-//! | `stat` | the state, the delay by block devices | always, unless there is no `/proc` or a filter refuses to open files |
+//! | `stat` | the state, major page faults, the delay by block devices | always, unless there is no `/proc` or a filter refuses to open files |
 //! | `syscall` | the number of the call and its arguments, while the thread sleeps | not after a change of user: root owns it then |
 //! | `wchan` | the function of the kernel in which the thread sleeps | `0` where the kernel does not name it |
 //!
@@ -30,6 +30,9 @@ pub struct KernelState {
     /// The letter of the state: `R` running or runnable, `S` asleep, `D` asleep and not to be
     /// woken by signals, `T` and `t` stopped, and others.
     pub state: u8,
+    /// The page faults for which the kernel had to read from a disk or from another process, since
+    /// the thread began.
+    pub major_faults: u64,
     /// For how long the thread waited for block devices, in ticks of `sysconf(_SC_CLK_TCK)`. Always
     /// 0 where the kernel does not count it: [`counts_block_delay`].
     pub block_ticks: u64,
@@ -65,9 +68,10 @@ impl KernelState {
         let name_ends = text.iter().rposition(|byte| *byte == b')')?;
         let mut words = std::str::from_utf8(&text[name_ends + 1..]).ok()?.split_ascii_whitespace();
         let state = *words.next()?.as_bytes().first()?;
-        // Fields 4 to 41 come before it.
-        let block_ticks = words.nth(38)?.parse().ok()?;
-        Some(Self { state, block_ticks })
+        // Fields 4 to 11 come before it, and 13 to 41 before the other one.
+        let major_faults = words.nth(8)?.parse().ok()?;
+        let block_ticks = words.nth(29)?.parse().ok()?;
+        Some(Self { state, major_faults, block_ticks })
     }
 }
 
@@ -150,7 +154,7 @@ mod tests {
         let line = "77 (a) R b) D 1 77 77 0 -1 4194304 108 0 5 0 10 20 0 0 20 0 9 0 2715026 3133440 400 1 2 3 4 \
                     5 6 0 0 0 0 0 0 0 17 1 0 0 42 0 0 94 95 96 97 98 99 100 0\n";
         let stat = KernelState::parse(line.as_bytes()).unwrap();
-        assert_eq!(stat, KernelState { state: b'D', block_ticks: 42 });
+        assert_eq!(stat, KernelState { state: b'D', major_faults: 5, block_ticks: 42 });
         for malformed in ["", "77 (a) R", "77 (a", "77 (a) R 1 2 3 4 5 6 7 8 x"] {
             assert_eq!(KernelState::parse(malformed.as_bytes()), None, "{malformed}");
         }

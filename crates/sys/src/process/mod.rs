@@ -2,12 +2,13 @@
 //! threads.
 //!
 //! Each file depends only on those before it: `identity`, `lock`, `fork`, `schedstat`,
-//! `threads`, `cgroup`, `kernel_view`.
+//! `threads`, `pressure`, `cgroup`, `kernel_view`.
 
 pub mod cgroup;
 pub mod fork;
 pub mod identity;
 pub mod kernel_view;
 pub mod lock;
+pub mod pressure;
 pub mod schedstat;
 pub mod threads;

@@ -4,7 +4,7 @@
 use dormouse_protocol::figures::{
     CALL_FIGURES, CallFigure, FigureJson, GROUP_FIGURES, GroupFigure, RUNTIME_FIGURES, RuntimeFigure, ratio,
 };
-use dormouse_protocol::{CountRow, CpuLimits, EventInfo, Stat};
+use dormouse_protocol::{CountRow, CpuLimits, EventInfo, Pressure, Stat};
 use serde::Serialize;
 
 use super::account::{Account, Kind};
@@ -92,6 +92,10 @@ struct Process<'a> {
     /// The CPU limits of its control groups, with the counts of this time; null from services that
     /// do not read them.
     cpu_limits: Option<&'a CpuLimits>,
+    /// For how long all tasks of its control group, and of the host, waited for a resource at once;
+    /// absent where the kernel shows neither.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pressure: Option<Pressure>,
     #[serde(flatten)]
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,6 +158,7 @@ impl<'a> Figures<'a> {
                 cpus_used: ratio(delta.cpu_ns, delta.elapsed_ns),
                 runnable_ns: delta.runnable_ns(),
                 cpu_limits: inside.and_then(|inside| inside.cpu_limits.as_ref()),
+                pressure: inside.and_then(|inside| inside.pressure),
                 usage: delta.usage,
                 max_rss_bytes: delta.max_rss_bytes,
                 counts: counts(source, &account.process, OF_GROUPS),

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::Stat;
 use dormouse_protocol::figures::{CALL_FIGURES, FigureView, GROUP_FIGURES, ratio};
+use dormouse_protocol::{PressureRow, Stat};
 
 use super::account::{Account, Kind};
 use crate::duration::short;
@@ -126,6 +126,13 @@ fn process(delta: &Delta) -> Table {
                 clean(&limit.path)
             );
             figure(&mut table, Digits::All.percent(percent), "%", "throttled", of);
+        }
+    }
+    let pressure = delta.inside.as_ref().and_then(|inside| inside.pressure).unwrap_or_default();
+    for (of, row) in [("its control group", pressure.group), ("the host", pressure.host)] {
+        for (resource, ns) in row.into_iter().flat_map(PressureRow::notable) {
+            let note = format!("all tasks of {of} waited for {resource} at once");
+            figure(&mut table, ms(ns), "ms", "full pressure", note);
         }
     }
     usage_figures(&mut table, delta.usage.as_ref());

@@ -43,6 +43,7 @@ impl JsonSchema for RowDocument<'_, GroupFigure> {
             stalls: Some(Box::new(StallsRow {
                 throttled_ns: Some(1),
                 block_io_ns: Some(1),
+                major_faults: Some(1),
                 within: vec![("".into(), 1)],
                 ..StallsRow::default()
             })),

@@ -41,17 +41,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{stamp, thread_cpu_ns_of, ticks_to_ns};
-use dormouse_sys::process::cgroup::ControlGroup;
 use dormouse_sys::process::kernel_view::{KernelState, counts_block_delay};
 use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_waits::{charged, polled_on};
 
+use super::limit::LimitLook;
 use super::look::{ThreadIn, ThreadLook, ThreadTally};
 use crate::lookout::{Engine, own_cpu};
 
-/// The time between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+/// The time between two looks while polls stall, and while they do not.
+const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
+
+/// Looks become rarer when the last stall, and the last client's coming, are this long ago: so a
+/// client that stays for seconds has all its looks.
+const LASTING: Duration = Duration::from_secs(5);
+
+/// A stall of one window that is shorter is no reason to look more often.
+const STALL_NS: u64 = 2_000_000;
 
 /// The pause between looks is this many times the CPU time of the last one: at most a twentieth of
 /// a processor goes to them.
@@ -70,9 +77,6 @@ const NOTABLE_NS: u64 = 1_000_000;
 /// The most of both for which a match is awaited: two periods and more.
 const MOST_UNMATCHED_NS: u64 = 250_000_000;
 
-/// The time between two looks for a limit where there is none.
-const LIMIT_LOOK: Duration = Duration::from_secs(1);
-
 /// Nanoseconds of a tick in which the kernel shows delays by block devices (`USER_HZ`).
 const BLOCK_TICK_NS: u64 = 10_000_000;
 
@@ -88,6 +92,8 @@ pub(crate) struct GroupStalls {
     pub(crate) asleep_ns: u64,
     /// The part of that for block devices; unknown where the kernel does not count it.
     pub(crate) block_io_ns: Option<u64>,
+    /// Major page faults of polls, of windows that lay within the group's polls.
+    pub(crate) major_faults: u64,
     /// The calls in which the polls slept, by looks at the begin and at the end of each window.
     pub(crate) within: ThreadTally,
 }
@@ -116,6 +122,8 @@ pub(crate) struct StallAccount {
     windows: HashMap<usize, Window>,
     limit: LimitLook,
     counts_block_delay: bool,
+    /// When polls stalled last, or a client came.
+    stalled: Option<Instant>,
     next: Option<Instant>,
 }
 
@@ -169,6 +177,7 @@ struct Reading {
     waited_ns: u64,
     state: u8,
     block_ticks: u64,
+    major_faults: u64,
 }
 
 /// A part of the time of a group's polls.
@@ -184,8 +193,8 @@ impl Reading {
         let at = stamp();
         let run_ns = thread_cpu_ns_of(tid)?;
         let waited_ns = Schedstat::of_own(tid)?.runnable_ns?;
-        let KernelState { state, block_ticks } = KernelState::of_own(tid).ok()?;
-        Some(Self { at, run_ns, waited_ns, state, block_ticks })
+        let KernelState { state, block_ticks, major_faults } = KernelState::of_own(tid).ok()?;
+        Some(Self { at, run_ns, waited_ns, state, block_ticks, major_faults })
     }
 
     /// Whether the thread may have waited for a CPU ever since `before`.
@@ -223,7 +232,9 @@ impl Engine for StallAccount {
             let began = own_cpu();
             self.look();
             let took = own_cpu().saturating_sub(began);
-            self.next = Some(Instant::now() + (took * RARELY).clamp(LOOK, LONGEST));
+            let is_quiet = self.stalled.is_none_or(|at| now.saturating_duration_since(at) >= LASTING);
+            let least = LOOKS[usize::from(is_quiet)];
+            self.next = Some(Instant::now() + (took * RARELY).clamp(least, LONGEST));
         }
         self.next
     }
@@ -246,6 +257,7 @@ impl StallAccount {
         }
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         self.holders.push(number);
+        self.stalled = Some(Instant::now());
         self.next = None;
         Ok((number, Arc::clone(&self.sums)))
     }
@@ -297,11 +309,13 @@ impl StallAccount {
         };
         let before = window.begun;
         if now.may_wait_since(&before) {
+            self.stalled = Some(Instant::now());
             return None;
         }
         let window_ns = ticks_to_ns(now.at.saturating_sub(before.at));
         let waited_ns = now.waited_ns.saturating_sub(before.waited_ns);
-        let busy_ns = now.run_ns.saturating_sub(before.run_ns).saturating_add(waited_ns);
+        let ran_ns = now.run_ns.saturating_sub(before.run_ns);
+        let busy_ns = ran_ns.saturating_add(waited_ns);
         let rest_ns = window_ns.cast_signed().saturating_sub_unsigned(busy_ns);
         let (asleep_ns, ahead_ns) = sleep(rest_ns, window.ahead_ns);
         let earlier_ns = busy_ns.saturating_sub(window_ns).min(waited_ns);
@@ -309,11 +323,16 @@ impl StallAccount {
         let first = window.polled.and_then(|(group, polled_ns)| {
             Some((group, polled_on(index, start, group)?.saturating_sub(polled_ns)))
         });
+        // The time that it ran outside of the group's polls hides stalls here, and makes none.
+        if first.is_some_and(|(_, polled_ns)| polled_ns >= ran_ns.saturating_add(STALL_NS)) {
+            self.stalled = Some(Instant::now());
+        }
         let second = charged.map(|charged| (charged.group, charged.since_ns));
         let second = second.filter(|(group, _)| first.is_none_or(|(first, _)| first != *group));
         let slept_in = [window.within.or(within), within.or(window.within)];
         let block_ticks = now.block_ticks.saturating_sub(before.block_ticks);
         let block_io_ns = self.counts_block_delay.then_some(block_ticks * BLOCK_TICK_NS);
+        let faults = now.major_faults.saturating_sub(before.major_faults);
         let polled = charged.map(|charged| (charged.group, charged.polled_ns));
         let mut unmatched = window.unmatched;
         let mut longest = None;
@@ -323,7 +342,9 @@ impl StallAccount {
             if first.is_some_and(|(first, _)| first == group) {
                 stalled.cpu_wait_ns += earlier_ns;
             }
-            self.add(group, stalled, slept_in, block_io_ns);
+            // Two clocks are read one after the other.
+            let is_whole = window_ns.saturating_sub(polled_ns) <= window_ns / 64;
+            self.add(group, stalled, slept_in, block_io_ns, if is_whole { faults } else { 0 });
             longest = longest.max(Some((stalled.cpu_wait_ns, group)));
         }
         if let Some((ns, group)) = longest.filter(|(ns, _)| *ns > 0) {
@@ -336,7 +357,14 @@ impl StallAccount {
     /// Adds to the sums of a group. `slept_in`: at the begin of the window and at its end. Of sleep
     /// in two calls it is not known when the one ended, so each has half of it. Sleep that is seen
     /// at one of them is of that call; at none of them, of another one.
-    fn add(&self, group: u32, stalled: Stalled, slept_in: [Option<ThreadIn>; 2], block_io_ns: Option<u64>) {
+    fn add(
+        &self,
+        group: u32,
+        stalled: Stalled,
+        slept_in: [Option<ThreadIn>; 2],
+        block_io_ns: Option<u64>,
+        major_faults: u64,
+    ) {
         let Stalled { cpu_wait_ns, asleep_ns } = stalled;
         if cpu_wait_ns == 0 && asleep_ns == 0 {
             return;
@@ -348,6 +376,7 @@ impl StallAccount {
             let of = sums.entry(group).or_default();
             of.cpu_wait_ns += cpu_wait_ns;
             of.asleep_ns += asleep_ns;
+            of.major_faults += major_faults;
             if asleep_ns > 0 {
                 let half = asleep_ns / 2;
                 let [first, last] = slept_in;
@@ -368,48 +397,6 @@ fn asleep_in(tid: u32, now: &Reading) -> Option<ThreadIn> {
     let within = (now.state != b'R').then(|| ThreadLook::in_state(tid, now.state).within)?;
     // It may have woken meanwhile.
     (!matches!(within, ThreadIn::Cpu | ThreadIn::Runnable)).then_some(within)
-}
-
-/// The time for which limits have throttled the process's control group.
-#[derive(Debug, Default)]
-struct LimitLook {
-    group: Option<ControlGroup>,
-    throttled_ns: u64,
-    /// When there was none.
-    none_at: Option<Instant>,
-}
-
-impl LimitLook {
-    fn begin() -> Self {
-        let mut look = Self { group: ControlGroup::of_own().ok(), ..Self::default() };
-        look.throttled_ns = look.read().unwrap_or(0);
-        look
-    }
-
-    /// For how long, since the last time; `None` where no limit can be seen.
-    fn since(&mut self) -> Option<u64> {
-        if self.none_at.is_some_and(|at| at.elapsed() < LIMIT_LOOK) {
-            return None;
-        }
-        if !self.group.as_ref().is_some_and(ControlGroup::is_current) {
-            // The process has moved: what the group was throttled before is not the process's.
-            *self = Self::begin();
-        }
-        let now = self.read();
-        self.none_at = now.is_none().then(Instant::now);
-        let now = now?;
-        Some(now.saturating_sub(std::mem::replace(&mut self.throttled_ns, now)))
-    }
-
-    /// All limits around the process, if the kernel counts these together, else the sum of those
-    /// that are seen.
-    fn read(&self) -> Option<u64> {
-        let group = self.group.as_ref()?;
-        group.throttled_ns().or_else(|| {
-            let limits = group.cpu_limits().ok().filter(|limits| !limits.is_empty())?;
-            Some(limits.iter().fold(0, |sum, limit| limit.throttled_ns.saturating_add(sum)))
-        })
-    }
 }
 
 #[cfg(test)]
@@ -463,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_lasts_keeps_its_window() {
-        let before = Reading { at: 0, run_ns: 5, waited_ns: 7, state: b'R', block_ticks: 0 };
+        let before = Reading { at: 0, run_ns: 5, waited_ns: 7, state: b'R', block_ticks: 0, major_faults: 0 };
         let later = |run_ns, state| Reading { at: 9, run_ns, state, ..before };
         assert!(later(5, b'R').may_wait_since(&before));
         assert!(!later(6, b'R').may_wait_since(&before), "it has run");

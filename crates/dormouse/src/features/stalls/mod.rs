@@ -3,6 +3,7 @@
 //! The lookout reads the kernel's files about the threads of the service, which take no part.
 
 mod engine;
+mod limit;
 mod look;
 
 use std::borrow::Cow;
@@ -64,6 +65,7 @@ fn row(of: &GroupStalls) -> StallsRow {
         throttled_ns: of.throttled_ns,
         asleep_ns: of.asleep_ns,
         block_io_ns: of.block_io_ns,
+        major_faults: Some(of.major_faults),
         within: of.within.sorted().into_iter().map(within).collect(),
     }
 }

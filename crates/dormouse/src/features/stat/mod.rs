@@ -16,7 +16,7 @@ use dormouse_sys::{Capability, records};
 use dormouse_waits::calls::read_calls;
 
 use self::counting::ClientEvents;
-pub(crate) use self::limits::cpu_limits_check;
+pub(crate) use self::limits::{cpu_limits_check, pressure_check};
 use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::memory;
@@ -100,7 +100,9 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     best.runtimes = runtimes::rows();
     best.keys_on = dormouse_keys::count_on();
     best.own = Some(own_cost(&best.groups));
-    best.cpu_limits = Some(limits::cpu_limits());
+    let (cpu_limits, pressure) = limits::control_groups();
+    best.cpu_limits = Some(cpu_limits);
+    best.pressure = pressure;
     best
 }
 
@@ -166,6 +168,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot
         unattributed_cpu_ns: process_cpu_ns.saturating_sub(attributed),
         runnable_ns: None,
         cpu_limits: None,
+        pressure: None,
         counted: counting.and_then(|counting| {
             counting.since(CountedCpu { process_ns: process_cpu_ns, groups_ns: attributed })
         }),

@@ -71,6 +71,10 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
                count it.",
         ..time("stalled_block_io_ns", |waits| stalls(waits, |of| of.block_io_ns.into()))
     },
+    Figure {
+        help: "Major page faults of polls that stalled, as far as they are known.",
+        ..time("stalled_major_faults", |waits| stalls(waits, |of| of.major_faults.into()))
+    },
 ];
 
 const fn cause(cause: &'static str) -> FigureMetric {

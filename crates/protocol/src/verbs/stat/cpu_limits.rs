@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::verbs::stalls::FOR_LIMIT;
+
 /// Fewer throttled periods in a hundred are no reason to change anything.
 const NOTABLE_PERCENT: f64 = 1.0;
 
@@ -90,8 +92,7 @@ impl CpuLimits {
 
 impl CpuLimitRow {
     /// The advice for a service that is throttled.
-    pub const ADVICE: &'static str =
-        "raise the limit (cpu.max; in Kubernetes resources.limits.cpu), or let fewer threads run at once";
+    pub const ADVICE: &'static str = FOR_LIMIT;
 
     fn since(&self, before: &Self) -> Self {
         Self {

@@ -67,6 +67,7 @@ fn groups() -> Vec<GroupRow> {
             throttled_ns: Some(2),
             asleep_ns: 3,
             block_io_ns: None,
+            major_faults: Some(4),
             within: vec![("futex".into(), 3)],
         })),
         ..WaitsRow::default()

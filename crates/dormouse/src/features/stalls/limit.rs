@@ -1,0 +1,50 @@
+//! The CPU limits that have throttled the process, for its account of stalls.
+
+use std::time::{Duration, Instant};
+
+use dormouse_sys::process::cgroup::ControlGroup;
+
+/// The time between two looks for a limit where there is none.
+const LIMIT_LOOK: Duration = Duration::from_secs(1);
+
+/// The time for which limits have throttled the process's control group.
+#[derive(Debug, Default)]
+pub(super) struct LimitLook {
+    group: Option<ControlGroup>,
+    throttled_ns: u64,
+    /// When there was none.
+    none_at: Option<Instant>,
+}
+
+impl LimitLook {
+    pub(super) fn begin() -> Self {
+        let mut look = Self { group: ControlGroup::of_own().ok(), ..Self::default() };
+        look.throttled_ns = look.read().unwrap_or(0);
+        look
+    }
+
+    /// For how long, since the last time; `None` where no limit can be seen.
+    pub(super) fn since(&mut self) -> Option<u64> {
+        if self.none_at.is_some_and(|at| at.elapsed() < LIMIT_LOOK) {
+            return None;
+        }
+        if !self.group.as_ref().is_some_and(ControlGroup::is_current) {
+            // The process has moved: what the group was throttled before is not the process's.
+            *self = Self::begin();
+        }
+        let now = self.read();
+        self.none_at = now.is_none().then(Instant::now);
+        let now = now?;
+        Some(now.saturating_sub(std::mem::replace(&mut self.throttled_ns, now)))
+    }
+
+    /// All limits around the process, if the kernel counts these together, else the sum of those
+    /// that are seen.
+    fn read(&self) -> Option<u64> {
+        let group = self.group.as_ref()?;
+        group.throttled_ns().or_else(|| {
+            let limits = group.cpu_limits().ok().filter(|limits| !limits.is_empty())?;
+            Some(limits.iter().fold(0, |sum, limit| limit.throttled_ns.saturating_add(sum)))
+        })
+    }
+}
