@@ -23,6 +23,7 @@ mod page;
 mod placed;
 mod profile;
 mod protocol;
+mod queues;
 mod recorder;
 mod refusals;
 mod serve;

@@ -30,6 +30,7 @@ mod target;
 mod text;
 mod user;
 mod verb;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -20,7 +20,7 @@ const OF_OTHERS: [&str; 9] = [
 ];
 
 /// Library crates, for functions whose file is unknown.
-const CRATES_OF_OTHERS: [&str; 35] = [
+const CRATES_OF_OTHERS: [&str; 42] = [
     "core",
     "std",
     "alloc",
@@ -31,18 +31,25 @@ const CRATES_OF_OTHERS: [&str; 35] = [
     "actix_web",
     "axum",
     "axum_core",
+    "async_channel",
+    "bb8",
     "bytes",
     "crossbeam_deque",
     "crossbeam_epoch",
+    "deadpool",
+    "flume",
     "h2",
     "http_body",
     "http_body_util",
     "mio",
+    "mobc",
     "parking_lot",
     "rayon",
     "rayon_core",
     "rustls",
     "serde_json",
+    "sqlx",
+    "sqlx_core",
     "tonic",
     "tower_http",
     "tokio",

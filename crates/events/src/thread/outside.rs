@@ -145,7 +145,8 @@ impl PollLooker {
         Ok(found.map(of))
     }
 
-    fn word(&self, at: usize) -> Option<u64> {
+    /// A word of this process's memory; `None` if there is none at that address.
+    pub fn word(&self, at: usize) -> Option<u64> {
         let mut bytes = [0; size_of::<u64>()];
         self.memory.read_exact_at(&mut bytes, at as u64).ok()?;
         Some(u64::from_ne_bytes(bytes))

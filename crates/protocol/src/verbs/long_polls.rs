@@ -122,4 +122,8 @@ pub struct LongPollNowRow {
     /// The function of the kernel in which it sleeps, where the kernel shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_function: Option<String>,
+    /// If it sleeps in a futex that looks like a mutex of glibc's: the thread that owns it. A
+    /// function `pthread_mutex_lock` in the stack shows that it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mutex_owner: Option<u32>,
 }

@@ -11,6 +11,9 @@ use dormouse_protocol::{
 use dormouse_statistics::buckets::Histogram;
 use serde::Serialize;
 
+use super::futexes::FutexWaits;
+use crate::waiting::queues::TaskQueue;
+
 /// A line that took locks.
 #[derive(Debug)]
 pub(super) struct LockLine {
@@ -39,6 +42,11 @@ pub(super) struct LockListing<'a> {
     pub(super) holders: &'a [LockUserRow],
     pub(super) waiters: &'a [LockUserRow],
     pub(super) deadlocks: Vec<&'a LockCycleRow>,
+    /// The queues of others, and the number of tasks that wait at unknown places; `None`: the
+    /// service records no places.
+    pub(super) queues: Option<(Vec<TaskQueue>, u64)>,
+    /// The locks of others; `None`: the service reports no long polls.
+    pub(super) futexes: Option<Vec<FutexWaits>>,
     pub(super) lost_holders: u64,
     pub(super) lost_lines: u64,
 }
@@ -67,6 +75,8 @@ impl<'a> LockListing<'a> {
             holders: &now.holders,
             waiters: &now.waiters,
             deadlocks: now.deadlocks(before).collect(),
+            queues: None,
+            futexes: None,
             lost_holders: now.lost_holders.saturating_sub(before.lost_holders),
             lost_lines: now.lost_lines.saturating_sub(before.lost_lines),
         }
@@ -82,6 +92,9 @@ impl<'a> LockListing<'a> {
             holders: self.holders,
             waiters: self.waiters,
             deadlocks: &self.deadlocks,
+            queues: self.queues.as_ref().map(|(queues, _)| &queues[..]),
+            futexes: self.futexes.as_deref(),
+            unplaced: self.queues.as_ref().map(|(_, unplaced)| *unplaced),
             lost_holders: self.lost_holders,
             lost_lines: self.lost_lines,
         }
@@ -195,6 +208,15 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     waiters: &'a [LockUserRow],
     /// Threads and tasks that waited for one another at the beginning, and do so at the end.
     deadlocks: &'a [&'a LockCycleRow],
+    /// The queues in which tasks wait now, other than those of `dormouse::sync`; null if the
+    /// service records no places of tasks.
+    queues: Option<&'a [TaskQueue]>,
+    /// The locks, other than those of `dormouse::sync`, for which polls have waited for 20 ms or
+    /// longer, and do so now; null if the service reports no long polls.
+    futexes: Option<&'a [FutexWaits]>,
+    /// The number of tasks that may wait in a queue, or elsewhere: their wait began before places
+    /// were recorded. Null as `queues`.
+    unplaced: Option<u64>,
     /// How often there was no room for a lock's holder.
     lost_holders: u64,
     /// How often there was no room to count an acquisition.

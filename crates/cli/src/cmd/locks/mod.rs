@@ -1,8 +1,10 @@
-//! `dormouse locks`: the locks for which a service waits, with their holders.
+//! `dormouse locks`: the locks and queues for which a service waits, with their holders.
 //!
-//! The service notes its locks as long as this command is connected, unless it does so anyway. The
-//! command reads what is known twice, and shows the difference.
+//! The service notes its locks and the places of its tasks as long as this command is connected,
+//! unless it does so anyway. The command reads what is known of locks twice, and shows the
+//! difference; and the tasks that wait in queues at the end.
 
+mod futexes;
 mod listing;
 mod text;
 
@@ -10,7 +12,7 @@ pub(super) use listing::LocksDocument;
 
 use std::time::{Duration, Instant};
 
-use dormouse_protocol::{LockReportRequest, LocksBegun, LocksRequest};
+use dormouse_protocol::{LockReport, LockReportRequest, LocksBegun, LocksRequest};
 use serde::Deserialize;
 
 use crate::client::Client;
@@ -22,13 +24,14 @@ use crate::output::Context;
 use crate::verb::Asked;
 #[cfg(feature = "serve")]
 use crate::verb::Offer;
+use crate::waiting::queues;
 
 use listing::LockListing;
 
 /// For how long locks are noted before a list.
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// Show the locks for which a service waits: at which line, for how long, and their holders
+/// Show the locks and queues for which a service waits: lines, times and holders
 ///
 /// The locks are those of `dormouse::sync`: a service uses them in place of std's, `parking_lot`'s
 /// or tokio's. LOCK is the type of the value in the lock, where it is known, WHERE the line that
@@ -36,7 +39,11 @@ const LENGTH: Duration = Duration::from_secs(2);
 /// that waited, HELD BY those that held the lock when the waits began. P99 and LONGEST are of the
 /// waits, with the line at which the holder of the longest one had taken the lock. A lock that was
 /// taken before this command came has no holder: (before). Below stand the locks for which somebody
-/// waits at this moment, and deadlocks. Exits with code 1 if there is a deadlock.
+/// waits at this moment, and deadlocks. There are also the queues that are not of `dormouse::sync`:
+/// semaphores and locks of tokio's, the permits of pools (deadpool, bb8, sqlx, mobc), and channels
+/// that are full, by the line at which tasks wait; and locks of others by their futex, if a poll
+/// waits for one for 20ms or longer. Their holders are not known; only a mutex of the C library's
+/// contains its owner's thread. Exits with code 1 if there is a deadlock.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
@@ -59,17 +66,22 @@ impl Asked for Request {
     const OFFER: Option<Offer> = Some(Offer::reading::<Self>());
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
-        let (mut client, _) = Client::open(&subject.target, context.patience)?;
+        let (mut client, hello) = Client::open(&subject.target, context.patience)?;
         client.demand::<LocksRequest>()?;
         // Before locks are noted: from then on there is a list, also for a signal.
         let signals = context.cancel()?;
         let _begun: LocksBegun = client.call(LocksRequest { all: self.all })?;
+        let has_places = queues::begin(&mut client, &hello)?;
+        let has_long_polls = futexes::begin(&mut client)?;
         let begun = Instant::now();
         let before = client.call(LockReportRequest {})?;
         let length = self.length.map_or(LENGTH, |Length(length)| length);
         await_times(&mut client, length, &signals)?;
-        let now = client.call(LockReportRequest {})?;
-        let listing = LockListing::new(&before, &now, begun.elapsed());
+        let now: LockReport = client.call(LockReportRequest {})?;
+        let length = begun.elapsed();
+        let queues = if has_places { Some(queues::read(&mut client, context)?) } else { None };
+        let futexes = if has_long_polls { Some(futexes::read(&mut client, &now.waiters)?) } else { None };
+        let listing = LockListing { queues, futexes, ..LockListing::new(&before, &now, length) };
         if context.json {
             context.document(&listing.document((client.pid, client.who.as_str())))?;
         } else {

@@ -7,8 +7,10 @@ use dormouse_protocol::{LockCycleRow, LockLongestRow, LockPlaceRow, LockUserRow,
 use super::listing::{Holder, LockLine, LockListing};
 use crate::duration::{short, short_of};
 use crate::output::{BAD, DIM, HEAD};
+use crate::render::frame::CodeFrame;
 use crate::render::table::Table;
 use crate::text::{clean, count};
+use crate::waiting::queues::TaskQueue;
 
 /// The groups that a cell names.
 const NAMED: usize = 2;
@@ -124,7 +126,7 @@ fn longest(line: &LockLine) -> String {
     line.longest.as_ref().and_then(at).unwrap_or_else(|| short(line.waits.max_ns))
 }
 
-/// The locks for which somebody waits now.
+/// The locks and queues for which somebody waits now.
 fn present(text: &mut String, listing: &LockListing<'_>) {
     let mut addresses: Vec<u64> = Vec::new();
     for waiter in listing.waiters {
@@ -132,10 +134,12 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
             addresses.push(waiter.address);
         }
     }
-    if addresses.is_empty() {
+    let (queues, unplaced) = listing.queues.as_ref().map_or((&[][..], 0), |(all, n)| (&all[..], *n));
+    let futexes = listing.futexes.as_deref().unwrap_or_default();
+    if addresses.is_empty() && queues.is_empty() && futexes.is_empty() {
         return;
     }
-    let mut table = Table::new([">WAITING NOW", "LOCK", "WHERE", ">LONGEST", "HELD BY", "SINCE"]);
+    let mut table = Table::new([">WAITING NOW", "LOCK", "WHERE", ">LONGEST", "BY", "HELD BY", "SINCE"]);
     for address in addresses.iter().take(PRESENT) {
         let waiters: Vec<_> = listing.waiters.iter().filter(|user| user.address == *address).collect();
         let holders: Vec<_> = listing.holders.iter().filter(|user| user.address == *address).collect();
@@ -153,12 +157,73 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
             lock(&first.place),
             place(&first.place),
             first.for_ns.map(short).unwrap_or_default(),
+            named(groups_of(&waiters).into_iter()),
             held.join(", "),
             since.map(short).unwrap_or_default(),
         ]);
     }
+    for queue in queues.iter().take(PRESENT) {
+        let by = queue.by.iter().map(|of| (clean(&of.group), of.tasks));
+        table.row([
+            queue.waiting.to_string(),
+            queue_name(queue),
+            code_place(&queue.place),
+            short(queue.longest_ns),
+            named(by),
+            holder(&(WireHeldBy::Unknown, None)),
+            String::new(),
+        ]);
+    }
+    for futex in futexes.iter().take(PRESENT) {
+        let owner = futex.owner_tid.map(|tid| format!("thread {tid}"));
+        table.row([
+            futex.waiting.to_string(),
+            format!("futex {:#x}", futex.address),
+            futex.place.as_ref().map(code_place).unwrap_or_default(),
+            short(futex.longest_ns),
+            named(futex.by.iter().map(|group| (group_name(Some(&**group).filter(|it| !it.is_empty())), 1))),
+            owner.unwrap_or_else(|| holder(&(WireHeldBy::Unknown, None))),
+            String::new(),
+        ]);
+    }
     text.push('\n');
     text.push_str(&table.render(HEAD));
+    let all = [addresses.len(), queues.len(), futexes.len()];
+    let more: usize = all.iter().map(|rows| rows.saturating_sub(PRESENT)).sum();
+    if more > 0 {
+        let _ = writeln!(text, "{DIM}and {}{DIM:#}", count(more as u64, "more lock or queue"));
+    }
+    if unplaced > 0 {
+        let tasks = count(unplaced, "task");
+        let _ = writeln!(text, "{DIM}{tasks} may wait there, too: since before places were noted{DIM:#}");
+    }
+}
+
+/// How many of these waits are of each group, the largest number first.
+fn groups_of(waiters: &[&LockUserRow]) -> Vec<(String, u64)> {
+    let mut groups: Vec<(String, u64)> = Vec::new();
+    for name in waiters.iter().map(|user| group_name(user.group.as_deref())) {
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, waits)) => *waits += 1,
+            None => groups.push((name, 1)),
+        }
+    }
+    groups.sort_by_key(|(_, waits)| std::cmp::Reverse(*waits));
+    groups
+}
+
+/// The name of a queue of others.
+fn queue_name(of: &TaskQueue) -> String {
+    let kind = of.kind.word();
+    of.pool.map_or_else(|| kind.to_owned(), |pool| format!("{kind} ({pool})"))
+}
+
+/// A line of code, or its function where there is no line.
+fn code_place(of: &CodeFrame) -> String {
+    match (&of.file, of.line) {
+        (Some(file), Some(line)) => format!("{}:{line}", clean(file.rsplit('/').next().unwrap_or(file))),
+        _ => clean(&of.function),
+    }
 }
 
 /// A group, its task and its line.
@@ -190,8 +255,11 @@ mod tests {
     use anstream::adapter::strip_str;
     use dormouse_protocol::{LockBlockedRow, LockReport};
 
+    use super::super::futexes::FutexWaits;
     use super::super::listing::tests::{blame, place as row_place, row};
     use super::*;
+    use crate::waiting::place::tests::frame;
+    use crate::waiting::queues::QueueKind;
 
     fn user(number: u64, task: u64, line: u32, group: &str) -> LockUserRow {
         LockUserRow {
@@ -234,8 +302,41 @@ mod tests {
         Config (read)         config.rs:7      2.0  1.50 ms/s  (no group)                         (before)    3.00 ms  3.00 ms
         and 1 more line
 
-        WAITING NOW  LOCK   WHERE        LONGEST  HELD BY                              SINCE
-                  2  Index  cache.rs:41  5.00 ms  GET /blend (task 77) at cache.rs:88  9.00 ms
+        WAITING NOW  LOCK   WHERE        LONGEST  BY                                 HELD BY                              SINCE
+                  2  Index  cache.rs:41  5.00 ms  POST /orders 50 %, GET /menu 50 %  GET /blend (task 77) at cache.rs:88  9.00 ms
+        ");
+    }
+
+    #[test]
+    fn queues_of_others_have_no_holder() {
+        let at = |kind, pool, line, by: &[(&str, u64)]| {
+            let place = frame("shop::orders", "/src/orders.rs", line);
+            let by = by.iter().map(|(group, tasks)| (*group, *tasks));
+            TaskQueue::of(kind, pool, place, 5_000_000, by)
+        };
+        let queues = vec![
+            at(QueueKind::Pool, Some("sqlx"), 42, &[("POST /orders", 3), ("GET /menu", 1)]),
+            at(QueueKind::Channel, None, 0, &[("GET /tea", 1)]),
+        ];
+        let report_of = LockReport::default();
+        let listing = LockListing::new(&report_of, &report_of, Duration::from_secs(2));
+        let futexes = vec![FutexWaits {
+            address: 0x7f01_00a0,
+            place: Some(frame("shop::menu", "/src/menu.rs", 9)),
+            waiting: 2,
+            longest_ns: 40_000_000,
+            by: vec!["GET /menu".to_owned(), String::new()],
+            owner_tid: Some(77),
+        }];
+        let listing = LockListing { queues: Some((queues, 7)), futexes: Some(futexes), ..listing };
+        insta::assert_snapshot!(strip_str(&report(&listing, 2)), @r"
+        no lock of dormouse::sync was taken in 2.00 s
+
+        WAITING NOW  LOCK              WHERE         LONGEST  BY                                 HELD BY    SINCE
+                  4  pool (sqlx)       orders.rs:42  5.00 ms  POST /orders 75 %, GET /menu 25 %  (unknown)
+                  1  full channel      shop::orders  5.00 ms  GET /tea                           (unknown)
+                  2  futex 0x7f0100a0  menu.rs:9     40.0 ms  GET /menu 50 %, (no group) 50 %    thread 77
+        7 tasks may wait there, too: since before places were noted
         ");
     }
 

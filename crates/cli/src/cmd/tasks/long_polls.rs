@@ -7,8 +7,6 @@ use dormouse_protocol::LongPollRow;
 
 use super::choice::Choice;
 use super::listing::long_poll::{LongPollDocument, report};
-use super::reports;
-use super::waiting_places::names_of;
 use crate::client::Client;
 use crate::duration::short_of;
 use crate::exit::{Exit, Outcome};
@@ -16,6 +14,8 @@ use crate::output::{Context, FAIR};
 use crate::sample::tasks::Numbers;
 use crate::target::{Proc, Target};
 use crate::text::{clean, count};
+use crate::waiting::reports;
+use crate::waiting::stacks::names_of;
 
 /// The time between two questions for reports.
 const LOOK: Duration = Duration::from_millis(50);

@@ -4,13 +4,10 @@
 //! anyway. It reads its tasks while they run, a few thousand at a time: each is listed in its state
 //! at one moment, which differs from task to task.
 
-mod agent;
 mod choice;
 mod leaks;
 mod listing;
 mod long_polls;
-mod reports;
-mod waiting_places;
 
 pub(super) use leaks::document::LeaksDocument;
 #[cfg(feature = "serve")]
@@ -36,20 +33,19 @@ use crate::client::waits::await_times;
 use crate::duration::parse;
 use crate::exit::{Exit, Outcome};
 use crate::length::Length;
-use crate::output::{Context, DIM, FAIR};
+use crate::output::{Context, DIM};
 use crate::target::Target;
-use crate::text::{clean, count, read_by_text};
+use crate::text::{count, read_by_text};
 use crate::verb::Asked;
 #[cfg(feature = "serve")]
 use crate::verb::Offer;
+use crate::waiting::list::{self, Taken, TaskList};
+use crate::waiting::place::PlaceNames;
 
-use agent::{Taken, TaskList};
 use choice::{Choice, Sort};
 use listing::cancelled::{CancelledListing, stacks};
-use listing::place::PlaceNames;
 use listing::tree;
 use listing::{Listing, text};
-use waiting_places::named;
 
 /// The time for which times and places are taken before a list.
 const LENGTH: Duration = Duration::from_secs(1);
@@ -182,16 +178,16 @@ fn list(request: &Request, choice: &Choice, target: &Target, context: &mut Conte
     let (mut client, hello) = Client::open(target, context.patience)?;
     // Before times begin: from then on there is a list, also for a signal.
     let signals = context.cancel()?;
-    let has_places = agent::begin(&mut client, &hello, request.cpu)?;
+    let has_places = list::begin(&mut client, &hello, request.cpu)?;
     if request.wake {
-        let woken = agent::wake(&mut client)?;
+        let woken = list::wake(&mut client)?;
         context.note(format_args!("{DIM}{} woken{DIM:#}", count(woken, "task")));
     }
     let length = wait_length(request, &mut client)?;
     await_times(&mut client, length, &signals)?;
-    let taken = agent::taken(&mut client)?;
+    let taken = list::taken(&mut client)?;
     let begun = Instant::now();
-    let mut list = agent::list(&mut client)?;
+    let mut list = list::list(&mut client)?;
     let took = begun.elapsed();
     let names = names(&mut client, &list, context)?;
     names.find_yields(&mut list);
@@ -227,7 +223,7 @@ fn wait_length(request: &Request, client: &mut Client) -> Outcome<Duration> {
         // Those that were woken are to be polled first, and CPU time is taken from now on.
         None if request.wake || request.cpu => 0,
         None => {
-            let Taken { times_ns, places_ns } = agent::taken(client)?;
+            let Taken { times_ns, places_ns } = list::taken(client)?;
             times_ns.min(places_ns.unwrap_or(0))
         }
     };
@@ -239,15 +235,7 @@ fn wait_length(request: &Request, client: &mut Client) -> Outcome<Duration> {
 fn names(client: &mut Client, list: &TaskList, context: &Context) -> Outcome<PlaceNames> {
     let places = list.tasks.iter().flat_map(|task| &task.places).copied();
     let wanted: BTreeSet<u32> = places.chain(stacks(&list.cancelled)).collect();
-    if wanted.is_empty() {
-        return Ok(PlaceNames::default());
-    }
-    let stacks = agent::places(client, &wanted)?;
-    let (names, why) = named(client.names(), &stacks);
-    if let Some(why) = why {
-        context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
-    }
-    Ok(PlaceNames(names))
+    PlaceNames::of(client, &wanted, context)
 }
 
 /// The width of the terminal, if there is one.
@@ -258,9 +246,9 @@ fn width() -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::listing::tests::{list, task};
     use super::*;
     use crate::verb::Line;
+    use crate::waiting::tests::{list, task};
     use clap::Parser;
 
     #[derive(Debug, Parser)]

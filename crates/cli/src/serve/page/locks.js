@@ -1,6 +1,6 @@
 'use strict';
-// The locks of `dormouse::sync` for which the process waits, with their holders. They are noted for a
-// second of each look.
+// The locks of `dormouse::sync` for which the process waits, with their holders, and the queues of
+// others. They are noted for a second of each look.
 
 const HOLDERS = { before: '(before)', unknown: '(unknown)', others: '(others)' };
 
@@ -48,7 +48,19 @@ class LocksPart extends AskedPart {
       held: sharing(row.held_by, (of) => HOLDERS[of.by] ?? group(of)),
       blamed: row.longest?.place ? ` at ${atFile(row.longest.place)}` : '',
     }));
-    const { waiters, deadlocks } = answer;
+    const { waiters, deadlocks, queues } = answer;
+    for (const { kind, pool, place, longest_ns: ns, waiting, by } of queues ?? []) {
+      rows.push({
+        place: { ...place, kind },
+        lock: `${clean(pool ?? '')} ${kind}: ${plural(waiting, 'task')} now`,
+        where: place.file ? atFile(place) : clean(place.function),
+        waited: 0,
+        by: sharing(by.map((of) => ({ ...of, wait_ns: of.tasks })), group),
+        held: HOLDERS.unknown,
+        wait_max_ns: ns,
+        blamed: '',
+      });
+    }
     const waits = waiters.length ? ` ${plural(waiters.length, 'wait')} now, for up to ${time(waiters[0].for_ns)}.` : '';
     const dead = deadlocks.length ? ` ${plural(deadlocks.length, 'deadlock')}: see dormouse locks.` : '';
     return { told: `Locks were noted for ${time(answer.for_ns)}.${waits}${dead}`, rows };

@@ -97,6 +97,9 @@ pub struct LongPollNow {
     pub arguments: Option<[u64; 3]>,
     /// The function of the kernel in which it sleeps, where the kernel shows it.
     pub kernel_function: Option<String>,
+    /// The id of the thread that owns the mutex for which it sleeps, if that is one of the C
+    /// library's (glibc): the futex looks like one. The thread's stack shows whether it is.
+    pub mutex_owner: Option<u32>,
 }
 
 /// The numbers of watches and of long polls, which no two have, also of two lookouts.
@@ -360,7 +363,7 @@ impl LongPollWatches {
             Ok(stack) => (Some(stack), None),
             Err(why) => (None, Some(why)),
         };
-        let now = poll.now();
+        let now = poll.now(&eyes.looker);
         let report = LongPoll { stack, no_stack, now, ..poll.report(seen_for, false) };
         for watch in &self.watches {
             let mut due = poll.due(watch);
@@ -414,10 +417,12 @@ impl KnownPoll {
     }
 
     /// The last look, for a report that is made right after it.
-    fn now(&self) -> Option<LongPollNow> {
+    fn now(&self, looker: &PollLooker) -> Option<LongPollNow> {
         let (_, ThreadLook { within, arguments }) = self.last_look.filter(|(at, _)| *at >= self.until)?;
         let kernel_function = arguments.and_then(|_| kernel_function(self.seen.tid));
-        Some(LongPollNow { within, arguments, kernel_function })
+        let futex = arguments.filter(|_| within == ThreadIn::Call(libc::SYS_futex as u32));
+        let mutex_owner = futex.and_then(|[futex, ..]| mutex_owner(looker, futex as usize, self.seen.tid));
+        Some(LongPollNow { within, arguments, kernel_function, mutex_owner })
     }
 
     fn seen_for(&self) -> Duration {
@@ -458,4 +463,14 @@ impl KnownPoll {
             is_over,
         }
     }
+}
+
+/// The owner of a mutex of glibc's at that address for which a thread waits. Such a mutex has three
+/// words of 32 bits at its beginning: 2 while somebody waits, a count, and the owner's thread id.
+fn mutex_owner(looker: &PollLooker, futex: usize, waits: u32) -> Option<u32> {
+    const CONTENDED: u32 = 2;
+    let state = looker.word(futex)? as u32;
+    let owner = looker.word(futex.checked_add(8)?)? as u32;
+    let is_thread = || std::fs::exists(format!("/proc/self/task/{owner}")).unwrap_or(false);
+    (state == CONTENDED && owner != 0 && owner != waits && is_thread()).then_some(owner)
 }

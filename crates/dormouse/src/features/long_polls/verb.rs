@@ -82,7 +82,7 @@ fn look_row((within, looks): (ThreadIn, u64)) -> ThreadLookRow {
     ThreadLookRow { within: within.to_string(), looks }
 }
 
-fn now_row(LongPollNow { within, arguments, kernel_function }: LongPollNow) -> LongPollNowRow {
+fn now_row(LongPollNow { within, arguments, kernel_function, mutex_owner }: LongPollNow) -> LongPollNowRow {
     let arguments = arguments.map_or_else(Vec::new, Vec::from);
-    LongPollNowRow { within: within.to_string(), arguments, kernel_function }
+    LongPollNowRow { within: within.to_string(), arguments, kernel_function, mutex_owner }
 }

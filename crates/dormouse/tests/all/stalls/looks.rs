@@ -1,5 +1,6 @@
 //! Reports on a long poll name the call or state of its thread.
 
+use std::cell::UnsafeCell;
 use std::io::{Read as _, Write as _};
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use dormouse::{Group, LongPoll, LongPolls, ThreadIn, long_polls};
+use dormouse_sys::process::identity;
 use dormouse_testkit::{Filter, eventually, fork, in_child, skip};
 
 use super::faults::Faulting;
@@ -80,6 +82,39 @@ fn calls_are_named_with_their_arguments() {
     let reading = |poll: &LongPoll| is_now(poll, "read");
     let read = last_report(&polls, "reads", reads, reading, || to.write_all(b"x").unwrap());
     assert!(found(&read, &["read"]).0 > 0 && found(&read, &["futex"]).0 == 0, "{read:?}");
+}
+
+/// A mutex of the C library's.
+struct CMutex(UnsafeCell<libc::pthread_mutex_t>);
+
+// SAFETY: only the C library touches it.
+unsafe impl Sync for CMutex {}
+
+static IN_C: CMutex = CMutex(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+
+fn lock_in_c() {
+    // SAFETY: a static, which is locked and unlocked in turn by each thread.
+    assert_eq!(unsafe { libc::pthread_mutex_lock(IN_C.0.get()) }, 0);
+}
+
+fn unlock_in_c() {
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::pthread_mutex_unlock(IN_C.0.get()) }, 0);
+}
+
+#[cfg(target_env = "gnu")]
+#[test]
+fn a_mutex_in_c_names_its_owner() {
+    let polls = watch();
+    lock_in_c();
+    let own = identity::tid();
+    let is_owned = |poll: &LongPoll| poll.now.as_ref().is_some_and(|now| now.mutex_owner == Some(own));
+    let waits = || {
+        lock_in_c();
+        unlock_in_c();
+    };
+    let report = last_report(&polls, "locks in C", waits, is_owned, unlock_in_c);
+    assert!(found(&report, &["futex"]).0 > 0, "{report:?}");
 }
 
 #[test]

@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 use dormouse_profile::own::path_in_package;
 use dormouse_protocol::{SiteGrowth, SpawnSiteRow, SpawnSites, SpawnSitesRequest, TaskRow};
 
-use super::agent::{self, Taken, TaskList};
 use super::choice::Choice;
-use super::listing::place::PlaceNames;
-use super::waiting_places::{UNLEARNED_PLACE, named};
 use super::width;
 use crate::client::Client;
 use crate::client::waits::await_times;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Context, FAIR};
+use crate::output::Context;
 use crate::signals::Signals;
 use crate::target::Target;
 use crate::text::clean;
+use crate::waiting::list::{self, Taken, TaskList};
+use crate::waiting::place::PlaceNames;
+use crate::waiting::stacks::UNLEARNED_PLACE;
 
 use document::LeaksDocument;
 
@@ -212,20 +212,13 @@ fn with_leaks(
     let (mut client, hello) = Client::open(target, context.patience)?;
     let signals = context.cancel()?;
     client.demand::<SpawnSitesRequest>()?;
-    agent::begin(&mut client, &hello, false)?;
+    list::begin(&mut client, &hello, false)?;
     let sites = watch(&mut client, length, &signals)?;
-    let taken = agent::taken(&mut client)?;
-    let list = agent::list(&mut client)?;
+    let taken = list::taken(&mut client)?;
+    let list = list::list(&mut client)?;
     let mut leaks = Leaks::new((client.pid, &client.who), taken, &list, &sites, choice);
     let wanted = leaks.wanted_places();
-    if !wanted.is_empty() {
-        let stacks = agent::places(&mut client, &wanted)?;
-        let (names, why) = named(client.names(), &stacks);
-        if let Some(why) = why {
-            context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
-        }
-        leaks.places = PlaceNames(names);
-    }
+    leaks.places = PlaceNames::of(&mut client, &wanted, context)?;
     then(&leaks, context)
 }
 
@@ -249,8 +242,8 @@ fn watch(client: &mut Client, length: Option<Duration>, signals: &Signals) -> Ou
 pub(super) mod tests {
     use super::*;
     use crate::cmd::tasks::Request;
-    use crate::cmd::tasks::listing::place::tests::frame;
-    use crate::cmd::tasks::listing::tests::{list, task};
+    use crate::waiting::place::tests::frame;
+    use crate::waiting::tests::{list, task};
     use dormouse_protocol::WireTaskState;
 
     const SECOND_NS: u64 = 1_000_000_000;

@@ -15,14 +15,14 @@ use dormouse_protocol::{CancelledRow, CancelledRows, WireWaited};
 use dormouse_statistics::buckets::Histogram;
 use serde::Serialize;
 
-use super::place::{PlaceNames, called, name};
 use super::text::{cut, short_name};
-use crate::cmd::tasks::waiting_places::{CUT, LOST, UNKNOWN_PLACE, UNLEARNED_PLACE};
 use crate::duration::short;
 use crate::output::HEAD;
 use crate::render::frame::CodeFrame;
 use crate::render::table::Table;
 use crate::text::count;
+use crate::waiting::place::{PlaceNames, called, name};
+use crate::waiting::stacks::{CUT, LOST, UNKNOWN_PLACE, UNLEARNED_PLACE};
 
 /// The most lines of the table.
 const MOST_LINES: usize = 20;
@@ -248,7 +248,7 @@ impl<'a> CancelledLine<'a> {
             max_task: Some(self.ages.max_task).filter(|task| *task != 0),
             max_trace_id: of.trace_id.as_deref(),
             last_ns: of.last_ns,
-            set: self.waited_at.contains(super::place::IN_A_SET),
+            set: self.waited_at.contains(crate::waiting::place::IN_A_SET),
         }
     }
 }
@@ -309,8 +309,8 @@ mod tests {
     use dormouse_protocol::HistogramRow;
     use dormouse_statistics::buckets::place;
 
-    use super::super::place::tests::frame;
     use super::*;
+    use crate::waiting::place::tests::frame;
 
     fn row(group: u32, stack: u32, requests: u64, ages_ms: &[u64]) -> CancelledRow {
         let mut ages = Histogram::default();

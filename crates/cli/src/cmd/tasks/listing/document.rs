@@ -6,10 +6,10 @@ use dormouse_protocol::TaskRow;
 use serde::Serialize;
 
 use super::cancelled::{CancelledDocument, CancelledListing};
-use super::place::hides_parts;
 use super::{Listing, Unlisted, state};
-use crate::cmd::tasks::waiting_places::{CUT, LOST};
 use crate::render::frame::CodeFrame;
+use crate::waiting::place::hides_parts;
+use crate::waiting::stacks::{CUT, LOST};
 
 /// The part that the list and the tree have in common.
 #[derive(Debug, Serialize)]
@@ -167,10 +167,11 @@ impl<'a> TaskDocument<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::PlaceNames;
-    use super::super::place::tests::frame;
-    use super::super::tests::{list, listing, task};
+    use super::super::tests::listing;
     use super::*;
+    use crate::waiting::place::PlaceNames;
+    use crate::waiting::place::tests::frame;
+    use crate::waiting::tests::{list, task};
     use dormouse_protocol::WireTaskState;
 
     #[test]

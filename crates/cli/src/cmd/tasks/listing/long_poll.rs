@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use dormouse_protocol::{LongPollNowRow, LongPollRow, ThreadLookRow};
 use serde::Serialize;
 
-use super::place::name;
 use crate::duration::{clock_time, short};
 use crate::output::{DIM, FAIR, HEAD};
 use crate::render::frame::CodeFrame;
 use crate::text::{clean, count};
+use crate::waiting::place::name;
 
 /// The most functions of a stack without any of the service's own.
 const MOST_FOREIGN: usize = 12;
@@ -137,8 +137,8 @@ impl<'a> LongPollDocument<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::tests::frame;
     use super::*;
+    use crate::waiting::place::tests::frame;
 
     fn row() -> LongPollRow {
         LongPollRow {
@@ -185,6 +185,7 @@ mod tests {
             within: "futex".into(),
             arguments: vec![0x7f01_00a0, 128, 2],
             kernel_function: Some("futex_wait_queue".into()),
+            mutex_owner: None,
         };
         let looks = vec![look("futex", 6), look("on a CPU", 1)];
         let lasts = LongPollRow { looks: looks.clone(), now: Some(now), ..row() };

@@ -3,7 +3,6 @@
 pub(crate) mod cancelled;
 pub(crate) mod document;
 pub(crate) mod long_poll;
-pub(crate) mod place;
 pub(crate) mod text;
 pub(crate) mod tree;
 
@@ -14,13 +13,13 @@ use std::time::Duration;
 use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
-use crate::cmd::tasks::agent::{Taken, TaskList};
-use crate::cmd::tasks::waiting_places::UNKNOWN_PLACE;
 use crate::duration::short;
 use crate::text::{clean, count};
+use crate::waiting::list::{Taken, TaskList};
+use crate::waiting::place::{PlaceNames, is_unplaced};
+use crate::waiting::stacks::UNKNOWN_PLACE;
 
 use cancelled::CancelledListing;
-use place::PlaceNames;
 
 /// The place of a task that awaits and that nothing can wake.
 const LOST: &str = "nothing has its waker";
@@ -137,11 +136,6 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Whether the task waits at an unknown place.
-fn is_unplaced(task: &TaskRow) -> bool {
-    task.state == WireTaskState::Awaiting && task.has_waker && task.places.is_empty()
-}
-
 /// The word for a state.
 pub(crate) fn state(of: WireTaskState) -> &'static str {
     match of {
@@ -155,36 +149,7 @@ pub(crate) fn state(of: WireTaskState) -> &'static str {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use dormouse_protocol::TaskGroup;
-
-    pub(crate) fn task(number: u64, group: u32, state: WireTaskState, for_ns: u64) -> TaskRow {
-        TaskRow {
-            task: number,
-            group,
-            age_ns: Some(for_ns * 2),
-            state,
-            for_ns,
-            poll_ns: 1_000,
-            runnable_ns: 0,
-            cpu_ns: None,
-            await_ns: for_ns,
-            polls: 3,
-            wakes: 2,
-            has_waker: true,
-            places: Vec::new(),
-            polls_ago: 0,
-            more_places: false,
-            trace_id: None,
-            site: 0,
-            unwakeable: false,
-        }
-    }
-
-    pub(crate) fn list(tasks: Vec<TaskRow>) -> TaskList {
-        let group = |id: u32, name: &str, alive| (id, TaskGroup { id, name: name.into(), alive });
-        let groups = [group(1, "GET /tea", 5), group(2, "GET /menu", 1)].into();
-        TaskList { tasks, groups, ..TaskList::default() }
-    }
+    use crate::waiting::tests::{list, task};
 
     pub(crate) fn listing(list: &TaskList, places: PlaceNames) -> Listing<'_> {
         let took = Duration::from_millis(1);

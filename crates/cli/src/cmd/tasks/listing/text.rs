@@ -99,10 +99,11 @@ pub(crate) fn cut(text: &str, width: Option<usize>, style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::PlaceNames;
-    use super::super::place::tests::frame;
-    use super::super::tests::{list, listing, task};
+    use super::super::tests::listing;
     use super::*;
+    use crate::waiting::place::PlaceNames;
+    use crate::waiting::place::tests::frame;
+    use crate::waiting::tests::{list, task};
 
     #[test]
     fn each_task_has_a_line() {

@@ -8,7 +8,6 @@ use dormouse_protocol::{TaskRow, WireTaskState};
 use serde::Serialize;
 
 use super::document::ListingHead;
-use super::place::name;
 use super::text::cut;
 use super::{LOST, Listing, Unlisted, state};
 use crate::duration::short;
@@ -16,6 +15,7 @@ use crate::output::HEAD;
 use crate::render::frame::CodeFrame;
 use crate::render::table::Table;
 use crate::text::clean;
+use crate::waiting::place::name;
 
 /// The most functions on the way to a place: the others, on the outside, are left out.
 const MOST_FRAMES: usize = 128;
@@ -178,10 +178,11 @@ impl<'a> TreeDocument<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::PlaceNames;
-    use super::super::place::tests::frame;
-    use super::super::tests::{list, listing, task};
+    use super::super::tests::listing;
     use super::*;
+    use crate::waiting::place::PlaceNames;
+    use crate::waiting::place::tests::frame;
+    use crate::waiting::tests::{list, task};
 
     #[test]
     fn tasks_are_counted_on_their_way_inside() {

@@ -4,7 +4,7 @@
 //! informative function is the innermost that belongs neither to a runtime nor to a library; these
 //! are below and above the service's own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use dormouse_profile::is_yield;
@@ -12,20 +12,37 @@ use dormouse_profile::own::place;
 use dormouse_profile::sets::{Called, around_set, parts_of};
 use dormouse_protocol::{TaskRow, WireTaskState};
 
-use crate::cmd::tasks::agent::TaskList;
-use crate::cmd::tasks::waiting_places::{CUT, LOST};
+use super::list::{TaskList, places};
+use super::stacks::{CUT, LOST, named};
+use crate::client::Client;
+use crate::exit::Outcome;
+use crate::output::{Context, FAIR};
 use crate::render::frame::CodeFrame;
 use crate::render::profile::text::brief;
 use crate::text::{clean, count};
 
 /// A remark on a place: the wait is of parts that have wakers of their own.
-pub(super) const IN_A_SET: &str = " (in a set: its parts are not seen)";
+pub(crate) const IN_A_SET: &str = " (in a set: its parts are not seen)";
 
 /// The functions of places, by the places' numbers, the innermost first.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceNames(pub(crate) HashMap<u32, Vec<CodeFrame>>);
 
 impl PlaceNames {
+    /// The functions of these places of a service. Without names they are addresses, and a note
+    /// gives the reason.
+    pub(crate) fn of(client: &mut Client, wanted: &BTreeSet<u32>, context: &Context) -> Outcome<Self> {
+        if wanted.is_empty() {
+            return Ok(Self::default());
+        }
+        let stacks = places(client, wanted)?;
+        let (names, why) = named(client.names(), &stacks);
+        if let Some(why) = why {
+            context.note(format_args!("{FAIR}functions have no names:{FAIR:#} {}", clean(&why)));
+        }
+        Ok(Self(names))
+    }
+
     /// The functions of a place; none if it is not known.
     pub(crate) fn frames(&self, place: u32) -> &[CodeFrame] {
         self.0.get(&place).map_or(&[], Vec::as_slice)
@@ -89,12 +106,12 @@ impl PlaceNames {
 
 /// Whether a collection that gives its parts wakers of its own has taken the waker: where these
 /// wait is not seen.
-pub(super) fn hides_parts(frames: &[CodeFrame]) -> bool {
+pub(crate) fn hides_parts(frames: &[CodeFrame]) -> bool {
     around_set(&called(frames)).is_some()
 }
 
 /// The functions as rules on names take them, without remarks.
-pub(super) fn called(frames: &[CodeFrame]) -> Vec<Called<'_>> {
+pub(crate) fn called(frames: &[CodeFrame]) -> Vec<Called<'_>> {
     let frames = frames.iter().filter(|frame| frame.function != CUT && frame.function != LOST);
     frames
         .map(|of| (&*of.function, of.file.as_deref().unwrap_or_default(), of.line.unwrap_or_default()))
@@ -121,15 +138,20 @@ fn stem(function: &str) -> &str {
     stem
 }
 
+/// Whether the task waits at an unknown place.
+pub(crate) fn is_unplaced(task: &TaskRow) -> bool {
+    task.state == WireTaskState::Awaiting && task.has_waker && task.places.is_empty()
+}
+
 /// The most informative frame.
-fn most(frames: &[CodeFrame]) -> Option<&CodeFrame> {
+pub(crate) fn most(frames: &[CodeFrame]) -> Option<&CodeFrame> {
     frames.get(place(frames, |frame| frame.is_own, |frame| &frame.function))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::tests::{list, task};
     use super::*;
+    use crate::waiting::tests::{list, task};
     use dormouse_profile::OwnCode;
 
     pub(crate) fn frame(function: &str, file: &str, line: u32) -> CodeFrame {

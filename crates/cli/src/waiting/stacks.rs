@@ -97,7 +97,7 @@ mod tests {
         let (names, why) =
             named(NameFinder::of(std::process::id()), &[(7, place(false)), (8, place(true))].into());
         assert_eq!(why, None);
-        assert!(names[&7].iter().any(|frame| frame.function.contains("waiting_places::named")), "{names:?}");
+        assert!(names[&7].iter().any(|frame| frame.function.contains("stacks::named")), "{names:?}");
         assert_eq!(names[&7].last().unwrap().function, "0x1");
         let (whole, cut) = (&names[&7], &names[&8]);
         assert_eq!((&cut[..whole.len()], cut.last().unwrap().function.as_str()), (&whole[..], CUT));

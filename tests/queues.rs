@@ -1,0 +1,175 @@
+//! The queues in which tasks of a live service wait, as the command shows them.
+//!
+//! The service is this program, run once more: its pools are empty, its channel and its pool of
+//! threads are full.
+
+use std::future::{Future, pending};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use dormouse::Group;
+use dormouse::sync::PermitQueue;
+use dormouse_testkit::eventually;
+use serde_json::Value;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, mpsc};
+use tokio::time::timeout;
+
+use crate::support::run;
+use crate::tasks::TaskService;
+
+/// The line of this file that ends with a mark.
+fn line_of(mark: &str) -> u64 {
+    let mut lines = include_str!("queues.rs").lines().zip(1..);
+    lines.find(|(line, _)| line.ends_with(mark)).expect("a marked line").1
+}
+
+static POTS: Semaphore = Semaphore::const_new(0);
+static POOL: Pool = Pool(Semaphore::const_new(1));
+static CONNECTIONS: PermitQueue = PermitQueue::new("connections");
+
+/// A pool in the style of others.
+struct Pool(Semaphore);
+
+impl Pool {
+    async fn get(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        self.0.acquire().await
+    }
+}
+
+fn spawn(group: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+    Group::new(group).scope(|| dormouse::tokio::spawn(work));
+}
+
+fn park() {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Waits again and again: where a task waits is known from its next poll on.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// A lock that nobody wraps.
+static SHELF: Mutex<()> = Mutex::new(());
+
+/// Blocks a thread for ever, in a poll.
+fn block(group: &'static str) {
+    std::mem::forget(SHELF.lock());
+    std::thread::spawn(move || {
+        let mut work = pin!(Group::new(group).instrument(async {
+            drop(SHELF.lock()); // futex
+        }));
+        work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    });
+}
+
+/// The service: it ends with its standard input.
+#[test]
+#[ignore = "the service of other tests"]
+fn service() {
+    dormouse::init().expect("an agent");
+    let work = async {
+        let (sender, _receiver) = mpsc::channel(1);
+        sender.send(0).await.expect("the receiver is there");
+        for _ in 0..3 {
+            spawn("GET /tea", async {
+                loop {
+                    let _ = timeout(AGAIN, async {
+                        POTS.acquire().await.is_ok() // semaphore
+                    })
+                    .await;
+                }
+            });
+        }
+        spawn("POST /orders", async move {
+            loop {
+                let _ = timeout(AGAIN, async {
+                    sender.send(1).await.is_ok() // channel
+                })
+                .await;
+            }
+        });
+        let connection = CONNECTIONS.take(POOL.get());
+        spawn("GET /blend", async {
+            let _connection = connection.await;
+            pending().await
+        });
+        // Each begins to wait after the one before it has what it waits for.
+        while POOL.0.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        spawn("GET /menu", async {
+            let _connection = CONNECTIONS.take(POOL.get()).await; // connection
+        });
+        let (begins, begun) = tokio::sync::oneshot::channel();
+        Group::new("POST /report").scope(|| {
+            dormouse::tokio::spawn_blocking(|| {
+                let _ = begins.send(());
+                park()
+            })
+        });
+        begun.await.expect("the report begins");
+        Group::new("GET /file").scope(|| {
+            dormouse::tokio::spawn_blocking(|| ()); // thread
+        });
+        block("GET /shelf");
+        println!("ready");
+        pending::<()>().await;
+    };
+    std::thread::spawn(|| {
+        let _end = std::io::stdin().read_line(&mut String::new());
+        std::process::exit(0);
+    });
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().max_blocking_threads(1).build().expect("a runtime").block_on(work);
+}
+
+#[test]
+fn queues_show_waits_and_holders() {
+    let service = TaskService::start_test("queues::service", &[("DORMOUSE_LOCKS", "1")]);
+    let mut document = Value::Null;
+    let at = |document: &Value, kind: &str, mark: &str| {
+        let queues = document["queues"].as_array().cloned().expect("places are noted");
+        let is_its = |queue: &Value| queue["kind"] == kind && queue["place"]["line"] == line_of(mark);
+        queues.into_iter().find(is_its)
+    };
+    // The functions of a place are learned when it is seen first.
+    eventually(|| {
+        document = run(["--json", "locks", &service.target(), "--for", "500ms"]).json();
+        let semaphore = at(&document, "semaphore", "// semaphore");
+        let is_whole = semaphore.is_some_and(|queue| queue["waiting"] == 3);
+        let has_futex = document["futexes"].as_array().is_some_and(|all| !all.is_empty());
+        is_whole && has_futex && at(&document, "channel", "// channel").is_some()
+    });
+    let semaphore = at(&document, "semaphore", "// semaphore").expect("a queue");
+    assert_eq!(semaphore["by"], serde_json::json!([{ "group": "GET /tea", "tasks": 3 }]), "{semaphore}");
+    assert_eq!(semaphore["tasks"].as_array().map(Vec::len), Some(3), "{semaphore}");
+    let channel = at(&document, "channel", "// channel").expect("a queue");
+    assert_eq!(channel["by"][0]["group"], "POST /orders", "{channel}");
+    let [futex] = &document["futexes"].as_array().expect("futexes")[..] else { panic!("{document}") };
+    assert_eq!((&futex["by"], &futex["waiting"]), (&serde_json::json!(["GET /shelf"]), &1.into()), "{futex}");
+    assert_eq!((&futex["place"]["line"], &futex["owner_tid"]), (&line_of("// futex").into(), &Value::Null));
+    let user = |of: &str, group: &str| -> Value {
+        let mut users = document[of].as_array().expect("users").iter();
+        users.find(|user| user["group"] == group).cloned().unwrap_or_else(|| panic!("{group}: {document}"))
+    };
+    for (name, holder, waiter, mark) in [
+        ("connections", "GET /blend", "GET /menu", "// connection"),
+        ("blocking pool", "POST /report", "GET /file", "// thread"),
+    ] {
+        let (holder, waiter) = (user("holders", holder), user("waiters", waiter));
+        assert_eq!(holder["address"], waiter["address"], "{holder} {waiter}");
+        assert_eq!((&holder["place"]["name"], &holder["place"]["kind"]), (&name.into(), &"permit".into()));
+        assert_eq!(waiter["place"]["line"], line_of(mark), "{waiter}");
+    }
+    let is_listed = document["queues"].to_string().contains("GET /menu");
+    assert!(!is_listed, "it is known with its holder: {document}");
+
+    let text = run(["locks", &service.target(), "--for", "500ms"]).stdout;
+    let line =
+        |of: &str| text.lines().find(|line| line.contains(of)).unwrap_or_else(|| panic!("{of}: {text}"));
+    assert!(line("connections (permit)").contains("GET /menu"), "{text}");
+    assert!(line("GET /blend (task").contains("at queues.rs:"), "{text}");
+}
