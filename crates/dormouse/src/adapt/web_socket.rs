@@ -379,7 +379,9 @@ mod tests {
             (vec![], false),
         ] {
             let mut of = Messages::default();
-            parts.iter().for_each(|part| of.read(part));
+            for part in &parts {
+                of.read(part);
+            }
             let Messages::Unknown(last) = of else { panic!("{of:?}") };
             assert_eq!(Socket::new(Group::new("frames"), last).received.is_some(), is_followed, "{parts:?}");
         }

@@ -18,10 +18,12 @@ pub(crate) fn framed(frames: impl IntoIterator<Item = FrameResult>) -> Framed {
 }
 
 /// gRPC's status.
+#[expect(clippy::unnecessary_wraps, reason = "what a body has")]
 pub(crate) fn trailers(status: &str) -> FrameResult {
     Ok(Frame::trailers(HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())])))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what a body has")]
 pub(crate) fn data(bytes: &'static [u8]) -> FrameResult {
     Ok(Frame::data(Bytes::from_static(bytes)))
 }

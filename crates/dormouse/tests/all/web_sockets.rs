@@ -132,7 +132,9 @@ enum Scrambles {
 struct Scrambled<I>(I);
 
 fn scramble(bytes: &mut [u8]) {
-    bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
+    for byte in bytes {
+        *byte ^= 0x55;
+    }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Scrambled<I> {

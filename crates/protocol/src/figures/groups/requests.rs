@@ -37,6 +37,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
         json: Json::Top,
         columns: &[
             column(View::Top, 34, "CANC/s", Unit::Rate).leaves(1),
+            column(View::TopWaits, 23, "CANC/s", Unit::Rate).leaves(1),
             column(View::Page, 34, "Canc/s", Unit::Rate).leaves(1),
         ],
         ..value("cancelled_per_s", |group| outcome(group.recent, |of| group.per_s(of.cancelled)))

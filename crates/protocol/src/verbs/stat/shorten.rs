@@ -1,7 +1,5 @@
 //! Rows of groups as columns.
 
-use std::borrow::Cow;
-
 use dormouse_statistics::buckets::{SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 
 use super::columns::{
@@ -204,11 +202,11 @@ impl ExemplarColumns {
 
     /// The place of a word among the outcomes, from 1 on; 0 if there is no room for it, which no
     /// service of ours has.
-    fn place_of(&mut self, word: &Cow<'static, str>) -> u8 {
+    fn place_of(&mut self, word: &str) -> u8 {
         let known = self.outcomes.iter().position(|known| known == word);
         let at = known.unwrap_or_else(|| {
             if self.outcomes.len() < usize::from(u8::MAX) {
-                self.outcomes.push(word.clone());
+                self.outcomes.push(word.to_owned().into());
             }
             self.outcomes.len() - 1
         });
