@@ -11,7 +11,7 @@ use dormouse_testkit::{eventually, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{RUNTIME_VARIABLES, run};
+use crate::support::{RUNTIME_VARIABLES, Service, run};
 
 /// Where version 1 has its controller.
 const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
@@ -128,4 +128,18 @@ fn a_limit_around_the_process_is_named() {
     let line = doctor.lines().find(|line| line.contains("host.cpu_limit"));
     assert!(line.is_some_and(|line| line.contains("throttled in ")), "{doctor}");
     assert!(doctor.contains("host.cpu_limit: to change it, raise the limit"), "{doctor}");
+}
+
+#[test]
+fn pressure_is_known_where_it_is_shown() {
+    let service = Service::idle();
+    let stat = run(["stat", &service.target(), "--for", "100ms", "--json"]).json();
+    let host = &stat["process"]["pressure"]["host"];
+    for resource in ["memory", "io"] {
+        let text = fs::read_to_string(format!("/proc/pressure/{resource}")).unwrap_or_default();
+        let is_known = host[format!("{resource}_ns")].is_u64();
+        assert_eq!(is_known, text.contains("\nfull "), "{resource}: {stat}");
+    }
+    assert!(host["cpu_ns"].is_null(), "the kernel counts none: {stat}");
+    assert!(run(["doctor", &service.target()]).stdout.contains("host.pressure"));
 }

@@ -128,7 +128,8 @@ fn service() {
 
 #[test]
 fn queues_show_waits_and_holders() {
-    let service = TaskService::start_test("queues::service", &[("DORMOUSE_LOCKS", "1")]);
+    let service =
+        TaskService::start_test("queues::service", &[("DORMOUSE_LOCKS", "1"), ("DORMOUSE_WAITS", "1")]);
     let mut document = Value::Null;
     let at = |document: &Value, kind: &str, mark: &str| {
         let queues = document["queues"].as_array().cloned().expect("places are noted");
@@ -172,4 +173,11 @@ fn queues_show_waits_and_holders() {
         |of: &str| text.lines().find(|line| line.contains(of)).unwrap_or_else(|| panic!("{of}: {text}"));
     assert!(line("connections (permit)").contains("GET /menu"), "{text}");
     assert!(line("GET /blend (task").contains("at queues.rs:"), "{text}");
+
+    // The same poll stalls in its futex all the time.
+    let doctor = run(["doctor", &service.target()]).stdout;
+    let stalls =
+        doctor.lines().find(|line| line.contains("groups.stalls") && line.contains("GET /shelf: its"));
+    assert!(stalls.is_some_and(|line| line.contains(" % in futex")), "{doctor}");
+    assert!(doctor.contains("for GET /shelf: look at `dormouse locks`"), "{doctor}");
 }
