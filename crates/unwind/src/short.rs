@@ -41,8 +41,8 @@ impl ShortRule {
         Some(Self(CALLER | by_frame | (words as u16) << 4 | shape))
     }
 
-    /// The caller of a function with the registers `from`, by [`CallerRule`] alone: nearly all steps
-    /// of a walk.
+    /// The caller of a function with the registers `from`, by [`CallerRule`] alone: nearly all
+    /// steps of a walk.
     #[inline(always)]
     pub(crate) fn caller(
         self,
