@@ -135,135 +135,94 @@ pub(crate) unsafe fn counter(_: u32) -> u64 {
     0
 }
 
-/// Defines a handler for the kernel to call, which calls `$choose` with the kernel's arguments and
-/// its frame, and goes on at the address that this returns; 0: returns.
-///
-/// An unwinding passes through it: a handler that `passing::pass_on` calls in place may unwind.
+/// The instructions of [`entry!`](crate::entry).
+#[doc(hidden)]
 #[macro_export]
-macro_rules! entry {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident => $choose:path) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        $visible unsafe extern "C-unwind" fn $name(
-            signal: libc::c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                // `bti c`: a handler is called by a register.
-                "hint #34",
-                "stp x29, x30, [sp, #-48]!",
-                ".cfi_adjust_cfa_offset 48",
-                ".cfi_rel_offset x29, 0",
-                ".cfi_rel_offset x30, 8",
-                "stp x0, x1, [sp, #16]",
-                "str x2, [sp, #32]",
-                "mov x29, sp",
-                "add x3, sp, #48",
-                "bl {choose}",
-                // The only registers that may lead into a function: `br` of others is no call.
-                "mov x16, x0",
-                "ldp x0, x1, [sp, #16]",
-                "ldr x2, [sp, #32]",
-                "ldp x29, x30, [sp], #48",
-                ".cfi_adjust_cfa_offset -48",
-                ".cfi_restore x29",
-                ".cfi_restore x30",
-                "cbz x16, 2f",
-                "br x16",
-                "2:",
-                "ret",
-                ".cfi_endproc",
-                choose = sym $choose,
-            )
-        }
+macro_rules! entry_code {
+    () => {
+        $crate::assembly!(
+            ".cfi_startproc",
+            // `bti c`: a handler is called by a register.
+            "hint #34",
+            "stp x29, x30, [sp, #-48]!",
+            ".cfi_adjust_cfa_offset 48",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "stp x0, x1, [sp, #16]",
+            "str x2, [sp, #32]",
+            "mov x29, sp",
+            "add x3, sp, #48",
+            "bl {choose}",
+            // The only registers that may lead into a function: `br` of others is no call.
+            "mov x16, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldr x2, [sp, #32]",
+            "ldp x29, x30, [sp], #48",
+            ".cfi_adjust_cfa_offset -48",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz x16, 2f",
+            "br x16",
+            "2:",
+            "ret",
+            ".cfi_endproc",
+        )
     };
 }
 
-/// Where [`entry!`] has the address to which a handler returns, below the kernel's frame.
+/// Where [`entry!`](crate::entry) has the address to which a handler returns, below the kernel's
+/// frame.
 const RETURNS_TO: usize = 40;
 
-/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs
-/// on an alternate stack with less than `$room` bytes left. It uses no stack and changes no
-/// argument, so either may be a function of [`entry!`](crate::entry).
+/// The instructions of [`entry_with_room!`](crate::entry_with_room).
+#[doc(hidden)]
 #[macro_export]
-macro_rules! entry_with_room {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        $visible unsafe extern "C-unwind" fn $name(
-            signal: libc::c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                "hint #34",
-                // Above the beginning of the alternate stack; beyond its size without one.
-                "ldr x9, [x2, #{low}]",
-                "ldr x10, [x2, #{size}]",
-                "mov x11, sp",
-                "sub x9, x11, x9",
-                "cmp x9, x10",
-                "b.hi 2f",
-                "mov x10, #{room}",
-                "cmp x9, x10",
-                "b.hs 2f",
-                "b {cramped}",
-                "2:",
-                "b {roomy}",
-                low = const std::mem::offset_of!(libc::ucontext_t, uc_stack)
-                    + std::mem::offset_of!(libc::stack_t, ss_sp),
-                size = const std::mem::offset_of!(libc::ucontext_t, uc_stack)
-                    + std::mem::offset_of!(libc::stack_t, ss_size),
-                room = const $room,
-                roomy = sym $roomy,
-                cramped = sym $cramped,
-            )
-        }
+macro_rules! room_code {
+    () => {
+        $crate::assembly!(
+            "hint #34",
+            // Above the beginning of the alternate stack; beyond its size without one.
+            "ldr x9, [x2, #{low}]",
+            "ldr x10, [x2, #{size}]",
+            "mov x11, sp",
+            "sub x9, x11, x9",
+            "cmp x9, x10",
+            "b.hi 2f",
+            "mov x10, #{room}",
+            "cmp x9, x10",
+            "b.hs 2f",
+            "b {cramped}",
+            "2:",
+            "b {roomy}",
+        )
     };
 }
 
-/// Defines a handler that counts a signal whose word at `$code` is `$event`, and whose word of
-/// eight bytes at `$data` has `$ours` above the lowest 52 bits. Other signals go on as `$go_on`. It
-/// uses no stack.
-macro_rules! counting_entry {
-    (fn $name:ident: $code:expr, $event:expr; $data:expr, $ours:expr; $count:path, else $go_on:path) => {
-        #[unsafe(naked)]
-        unsafe extern "C-unwind" fn $name(
-            _: libc::c_int,
-            _: *mut libc::siginfo_t,
-            _: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                "ldr w9, [x1, #{code}]",
-                "cmp w9, #{event}",
-                "b.ne 3f",
-                "ldr x9, [x1, #{data}]",
-                "lsr x9, x9, #52",
-                "cmp x9, #{ours}",
-                "b.ne 3f",
-                "adrp x9, {count}",
-                "add x9, x9, :lo12:{count}",
-                "2:",
-                "ldxr x10, [x9]",
-                "add x10, x10, #1",
-                "stxr w11, x10, [x9]",
-                "cbnz w11, 2b",
-                "ret",
-                "3:",
-                "b {go_on}",
-                code = const $code,
-                event = const $event,
-                data = const $data,
-                ours = const $ours,
-                count = sym $count,
-                go_on = sym $go_on,
-            )
-        }
+/// The instructions of [`counting_entry!`](super::counting_entry).
+macro_rules! counting_code {
+    () => {
+        $crate::assembly!(
+            "ldr w9, [x1, #{code}]",
+            "cmp w9, #{event}",
+            "b.ne 3f",
+            "ldr x9, [x1, #{data}]",
+            "lsr x9, x9, #52",
+            "cmp x9, #{ours}",
+            "b.ne 3f",
+            "adrp x9, {count}",
+            "add x9, x9, :lo12:{count}",
+            "2:",
+            "ldxr x10, [x9]",
+            "add x10, x10, #1",
+            "stxr w11, x10, [x9]",
+            "cbnz w11, 2b",
+            "ret",
+            "3:",
+            "b {go_on}",
+        )
     };
 }
-pub(crate) use counting_entry;
+pub(crate) use counting_code;
 
 /// The beginning of the memory that the kernel writes on the stack for a handler. Behind it may lie
 /// more state of vector registers, and then a frame record.
@@ -351,7 +310,8 @@ impl KernelFrame {
     ///
     /// # Safety
     ///
-    /// The frame is the kernel's, on another stack than that code's, and [`entry!`] runs below it.
+    /// The frame is the kernel's, on another stack than that code's, and [`entry!`](crate::entry)
+    /// runs below it.
     pub(crate) unsafe fn go_on_below(frame: *mut Self, handler: usize, signal: libc::c_int, mask: u64) {
         /// The kind of branch that led to the interrupted instruction.
         const BRANCH_KIND: u64 = 3 << 10;

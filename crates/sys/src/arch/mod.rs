@@ -15,9 +15,14 @@ pub(crate) use calls;
 )]
 mod processor;
 
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod naked;
+
 #[cfg(target_arch = "x86_64")]
 mod cpuid;
 
 #[cfg(target_arch = "x86_64")]
 pub use cpuid::cpuid;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+pub(crate) use naked::counting_entry;
 pub use processor::*;

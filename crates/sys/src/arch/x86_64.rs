@@ -155,114 +155,73 @@ pub(crate) unsafe fn counter(number: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Defines a handler for the kernel to call, which calls `$choose` with the kernel's arguments and
-/// its frame, and goes on at the address that this returns; 0: returns.
-///
-/// An unwinding passes through it: a handler that `passing::pass_on` calls in place may unwind.
+/// The instructions of [`entry!`](crate::entry).
+#[doc(hidden)]
 #[macro_export]
-macro_rules! entry {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident => $choose:path) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        $visible unsafe extern "C-unwind" fn $name(
-            signal: libc::c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "lea rcx, [rsp + 24]",
-                "call {choose}",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test rax, rax",
-                "jz 2f",
-                "mov r11, rax",
-                "xor eax, eax",
-                "jmp r11",
-                "2:",
-                "ret",
-                ".cfi_endproc",
-                choose = sym $choose,
-            )
-        }
+macro_rules! entry_code {
+    () => {
+        $crate::assembly!(
+            ".cfi_startproc",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            "lea rcx, [rsp + 24]",
+            "call {choose}",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "test rax, rax",
+            "jz 2f",
+            "mov r11, rax",
+            "xor eax, eax",
+            "jmp r11",
+            "2:",
+            "ret",
+            ".cfi_endproc",
+        )
     };
 }
 
-/// Defines a handler for the kernel to call that goes on as `$roomy`, or as `$cramped` if it runs
-/// on an alternate stack with less than `$room` bytes left. It uses no stack and changes no
-/// argument, so either may be a function of [`entry!`](crate::entry).
+/// The instructions of [`entry_with_room!`](crate::entry_with_room).
+#[doc(hidden)]
 #[macro_export]
-macro_rules! entry_with_room {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident: $room:expr => $roomy:path, else $cramped:path) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        $visible unsafe extern "C-unwind" fn $name(
-            signal: libc::c_int,
-            info: *mut libc::siginfo_t,
-            context: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                // Above the beginning of the alternate stack; beyond its size without one.
-                "mov rax, rsp",
-                "sub rax, [rdx + {stack} + {low}]",
-                "cmp rax, [rdx + {stack} + {size}]",
-                "ja {roomy}",
-                "cmp rax, {room}",
-                "jae {roomy}",
-                "jmp {cramped}",
-                stack = const std::mem::offset_of!(libc::ucontext_t, uc_stack),
-                low = const std::mem::offset_of!(libc::stack_t, ss_sp),
-                size = const std::mem::offset_of!(libc::stack_t, ss_size),
-                room = const $room,
-                roomy = sym $roomy,
-                cramped = sym $cramped,
-            )
-        }
+macro_rules! room_code {
+    () => {
+        $crate::assembly!(
+            // Above the beginning of the alternate stack; beyond its size without one.
+            "mov rax, rsp",
+            "sub rax, [rdx + {low}]",
+            "cmp rax, [rdx + {size}]",
+            "ja {roomy}",
+            "cmp rax, {room}",
+            "jae {roomy}",
+            "jmp {cramped}",
+        )
     };
 }
 
-/// Defines a handler that counts a signal whose word at `$code` is `$event`, and whose word of
-/// eight bytes at `$data` has `$ours` above the lowest 52 bits. Other signals go on as `$go_on`. It
-/// uses no stack.
-macro_rules! counting_entry {
-    (fn $name:ident: $code:expr, $event:expr; $data:expr, $ours:expr; $count:path, else $go_on:path) => {
-        #[unsafe(naked)]
-        unsafe extern "C-unwind" fn $name(
-            _: libc::c_int,
-            _: *mut libc::siginfo_t,
-            _: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                "cmp dword ptr [rsi + {code}], {event}",
-                "jne {go_on}",
-                "mov rax, qword ptr [rsi + {data}]",
-                "shr rax, 52",
-                "cmp eax, {ours}",
-                "jne {go_on}",
-                "lock inc qword ptr [rip + {count}]",
-                "ret",
-                code = const $code,
-                event = const $event,
-                data = const $data,
-                ours = const $ours,
-                count = sym $count,
-                go_on = sym $go_on,
-            )
-        }
+/// The instructions of [`counting_entry!`](super::counting_entry).
+macro_rules! counting_code {
+    () => {
+        $crate::assembly!(
+            "cmp dword ptr [rsi + {code}], {event}",
+            "jne {go_on}",
+            "mov rax, qword ptr [rsi + {data}]",
+            "shr rax, 52",
+            "cmp eax, {ours}",
+            "jne {go_on}",
+            "lock inc qword ptr [rip + {count}]",
+            "ret",
+        )
     };
 }
-pub(crate) use counting_entry;
+pub(crate) use counting_code;
 
 /// The memory that the kernel writes on the stack for a handler, without the vector registers.
 #[repr(C)]

@@ -58,76 +58,46 @@ pub(in crate::sampling) unsafe fn copy(from: usize, into: *mut u8, length: usize
     }
 }
 
-/// Defines a handler that marks the slot of the thread, if the signal is that of a timer of ours,
-/// and counts it. Other signals go on as `$go_on`. It uses no stack.
-macro_rules! marking_entry {
-    (fn $name:ident: Marked {
-        code: $code:expr,
-        timer: $timer:expr,
-        value: $value:expr,
-        last: $last:expr,
-        first: $first:expr,
-        table: $table:path,
-        shift: $shift:expr,
-        generation: $generation:expr,
-        mark: $mark:expr,
-        count: $count:path,
-    }, else $go_on:path) => {
-        #[unsafe(naked)]
-        unsafe extern "C-unwind" fn $name(
-            _: libc::c_int,
-            _: *mut libc::siginfo_t,
-            _: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                "ldr w9, [x1, #{code}]",
-                // `SI_TIMER` is negative.
-                "cmn w9, #-({timer})",
-                "b.ne 4f",
-                "ldp w9, w10, [x1, #{value}]",
-                "mov w11, #{last}",
-                "cmp w9, w11",
-                "b.hi 4f",
-                "movz w11, #({first} >> 16), lsl #16",
-                "movk w11, #({first} & 0xffff)",
-                "cmp w10, w11",
-                "b.lo 4f",
-                "adrp x11, {table}",
-                "add x11, x11, :lo12:{table}",
-                "add x9, x11, x9, lsl #{shift}",
-                // A timer that has ended meanwhile had another generation.
-                "ldr w11, [x9, #{generation}]",
-                "cmp w10, w11",
-                "b.ne 3f",
-                "mov w11, #1",
-                "strb w11, [x9, #{mark}]",
-                "adrp x9, {count}",
-                "add x9, x9, :lo12:{count}",
-                "2:",
-                "ldxr w10, [x9]",
-                "add w10, w10, #1",
-                "stxr w11, w10, [x9]",
-                "cbnz w11, 2b",
-                "3:",
-                "ret",
-                "4:",
-                "b {go_on}",
-                code = const $code,
-                timer = const $timer,
-                value = const $value,
-                last = const $last,
-                first = const $first,
-                table = sym $table,
-                shift = const $shift,
-                generation = const $generation,
-                mark = const $mark,
-                count = sym $count,
-                go_on = sym $go_on,
-            )
-        }
+/// The instructions of [`marking_entry!`](super::marking_entry).
+macro_rules! marking_code {
+    () => {
+        dormouse_sys::assembly!(
+            "ldr w9, [x1, #{code}]",
+            // `SI_TIMER` is negative.
+            "cmn w9, #-({timer})",
+            "b.ne 4f",
+            "ldp w9, w10, [x1, #{value}]",
+            "mov w11, #{last}",
+            "cmp w9, w11",
+            "b.hi 4f",
+            "movz w11, #({first} >> 16), lsl #16",
+            "movk w11, #({first} & 0xffff)",
+            "cmp w10, w11",
+            "b.lo 4f",
+            "adrp x11, {table}",
+            "add x11, x11, :lo12:{table}",
+            "add x9, x11, x9, lsl #{shift}",
+            // A timer that has ended meanwhile had another generation.
+            "ldr w11, [x9, #{generation}]",
+            "cmp w10, w11",
+            "b.ne 3f",
+            "mov w11, #1",
+            "strb w11, [x9, #{mark}]",
+            "adrp x9, {count}",
+            "add x9, x9, :lo12:{count}",
+            "2:",
+            "ldxr w10, [x9]",
+            "add w10, w10, #1",
+            "stxr w11, w10, [x9]",
+            "cbnz w11, 2b",
+            "3:",
+            "ret",
+            "4:",
+            "b {go_on}",
+        )
     };
 }
-pub(in crate::sampling) use marking_entry;
+pub(in crate::sampling) use marking_code;
 
 #[cfg(test)]
 mod tests {

@@ -5,4 +5,9 @@
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "portable.rs")]
 mod processor;
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod naked;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(super) use naked::*;
 pub(super) use processor::*;

@@ -54,62 +54,32 @@ pub(in crate::sampling) unsafe fn copy(from: usize, into: *mut u8, length: usize
     }
 }
 
-/// Defines a handler that marks the slot of the thread, if the signal is that of a timer of ours,
-/// and counts it. Other signals go on as `$go_on`. It uses no stack.
-macro_rules! marking_entry {
-    (fn $name:ident: Marked {
-        code: $code:expr,
-        timer: $timer:expr,
-        value: $value:expr,
-        last: $last:expr,
-        first: $first:expr,
-        table: $table:path,
-        shift: $shift:expr,
-        generation: $generation:expr,
-        mark: $mark:expr,
-        count: $count:path,
-    }, else $go_on:path) => {
-        #[unsafe(naked)]
-        unsafe extern "C-unwind" fn $name(
-            _: libc::c_int,
-            _: *mut libc::siginfo_t,
-            _: *mut std::ffi::c_void,
-        ) {
-            std::arch::naked_asm!(
-                "cmp dword ptr [rsi + {code}], {timer}",
-                "jne {go_on}",
-                "mov eax, dword ptr [rsi + {value}]",
-                "mov ecx, dword ptr [rsi + {value} + 4]",
-                "cmp eax, {last}",
-                "ja {go_on}",
-                "cmp ecx, {first}",
-                "jb {go_on}",
-                "shl rax, {shift}",
-                "lea r8, [rip + {table}]",
-                "add rax, r8",
-                // A timer that has ended meanwhile had another generation.
-                "cmp ecx, dword ptr [rax + {generation}]",
-                "jne 2f",
-                "mov byte ptr [rax + {mark}], 1",
-                "lock inc dword ptr [rip + {count}]",
-                "2:",
-                "ret",
-                code = const $code,
-                timer = const $timer,
-                value = const $value,
-                last = const $last,
-                first = const $first,
-                table = sym $table,
-                shift = const $shift,
-                generation = const $generation,
-                mark = const $mark,
-                count = sym $count,
-                go_on = sym $go_on,
-            )
-        }
+/// The instructions of [`marking_entry!`](super::marking_entry).
+macro_rules! marking_code {
+    () => {
+        dormouse_sys::assembly!(
+            "cmp dword ptr [rsi + {code}], {timer}",
+            "jne {go_on}",
+            "mov eax, dword ptr [rsi + {value}]",
+            "mov ecx, dword ptr [rsi + {value} + 4]",
+            "cmp eax, {last}",
+            "ja {go_on}",
+            "cmp ecx, {first}",
+            "jb {go_on}",
+            "shl rax, {shift}",
+            "lea r8, [rip + {table}]",
+            "add rax, r8",
+            // A timer that has ended meanwhile had another generation.
+            "cmp ecx, dword ptr [rax + {generation}]",
+            "jne 2f",
+            "mov byte ptr [rax + {mark}], 1",
+            "lock inc dword ptr [rip + {count}]",
+            "2:",
+            "ret",
+        )
     };
 }
-pub(in crate::sampling) use marking_entry;
+pub(in crate::sampling) use marking_code;
 
 #[cfg(test)]
 mod tests {
