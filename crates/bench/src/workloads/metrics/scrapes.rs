@@ -19,9 +19,13 @@ const NATIVE: &str = "accept: application/vnd.google.protobuf;\
                       accept-encoding: gzip\r\n";
 
 /// Rows of one process with very many groups: as Prometheus requests them, without compression,
-/// with native histograms.
-const GROUPS: [(&str, &str); 3] =
-    [("scrape/groups", PROMETHEUS), ("scrape/groups-plain", ""), ("scrape/groups-native", NATIVE)];
+/// with native histograms, and as Prometheus requests them when each group has had requests since.
+const GROUPS: [(&str, Scrape); 4] = [
+    ("scrape/groups", Scrape::of(PROMETHEUS)),
+    ("scrape/groups-plain", Scrape::of("")),
+    ("scrape/groups-native", Scrape::of(NATIVE)),
+    ("scrape/groups-busy", Scrape { headers: PROMETHEUS, has_requests: true }),
+];
 /// Rows of very many processes, and of a service under load.
 const PROCESSES: &str = "scrape/processes";
 const SCRAPED: &str = "scraped/agent";
@@ -40,6 +44,20 @@ const APART: Duration = Duration::from_millis(1100);
 /// Scrapes until all services have answered.
 const TRIES: usize = 20;
 
+/// A way to scrape.
+#[derive(Debug, Clone, Copy)]
+struct Scrape {
+    headers: &'static str,
+    /// Whether each group has requests right before.
+    has_requests: bool,
+}
+
+impl Scrape {
+    const fn of(headers: &'static str) -> Self {
+        Self { headers, has_requests: false }
+    }
+}
+
 /// Adds the rows.
 pub(super) fn rows(bench: &mut Bench) {
     let of = |name: &str, processes: usize, groups: usize| {
@@ -47,10 +65,10 @@ pub(super) fn rows(bench: &mut Bench) {
         [with(Spec::new(name, "ms").wall()), with(Spec::new(format!("{name}/length"), "KiB"))]
     };
     let specs = GROUPS.map(|(name, _)| of(name, 1, MANY_GROUPS)).concat();
-    bench.sample(specs, scrapes(1, MANY_GROUPS, &GROUPS.map(|(_, headers)| headers)));
+    bench.sample(specs, scrapes(1, MANY_GROUPS, &GROUPS.map(|(_, scrape)| scrape)));
     let processes = bench.pick(MANY_PROCESSES, 20);
     let specs = of(PROCESSES, processes, FEW_GROUPS);
-    bench.sample(specs, scrapes(processes, FEW_GROUPS, &[PROMETHEUS]));
+    bench.sample(specs, scrapes(processes, FEW_GROUPS, &[Scrape::of(PROMETHEUS)]));
     let seconds = bench.pick(10, 2);
     let spec = |name: &str| {
         Spec::new(name, "%").better(Better::Lower).with("of", "a processor").with("seconds", seconds)
@@ -72,23 +90,26 @@ pub(super) fn compare(bench: &mut Bench) {
     bench.at_most("a service that is scraped each second pays at most 0.1 %", SCRAPED, 0.1);
 }
 
-/// A sample of scrapes with each of these headers: time and length. The parties begin with the
-/// first sample.
+/// A sample of scrapes of each of these kinds: time and length. The parties begin with the first
+/// sample.
 fn scrapes(
     processes: usize,
     groups: usize,
-    headers: &[&'static str],
+    kinds: &[Scrape],
 ) -> impl FnMut() -> Result<Vec<f64>, Failure> + use<> {
-    let headers = headers.to_vec();
+    let kinds = kinds.to_vec();
     let mut parties: Option<(Services, Server)> = None;
     move || {
-        let (_, server) = match &mut parties {
+        let (services, server) = match &mut parties {
             Some(begun) => begun,
             begun @ None => begun.insert(begin(processes, groups)?),
         };
         let mut values = Vec::new();
-        for headers in &headers {
+        for Scrape { headers, has_requests } in &kinds {
             std::thread::sleep(APART);
+            if *has_requests {
+                services.have_requests()?;
+            }
             let (took, body) = server.scrape(headers)?;
             values.extend([took.as_secs_f64() * 1e3, body.len() as f64 / 1024.0]);
         }

@@ -2,7 +2,7 @@
 //! HTTP.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, PipeWriter, Read as _, Write as _, pipe};
+use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _, pipe};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child as Process, Stdio};
 use std::time::{Duration, Instant};
@@ -28,34 +28,58 @@ const TOKEN: &str = "the-token-of-the-bench";
 const LIFE: u32 = 3600;
 
 /// Services that have begun; they end when this is dropped.
-pub(super) struct Services(Vec<Child>);
+pub(super) struct Services(Vec<Service>);
+
+struct Service {
+    child: Child,
+    /// A byte has it have requests; then it sends one back.
+    ask: PipeWriter,
+    ready: PipeReader,
+}
 
 impl Services {
     /// Starts `processes` services, each with an agent and `groups` groups that have had a request.
     pub(super) fn start(processes: usize, groups: usize) -> Result<Self, Failure> {
         let mut services = Self(Vec::with_capacity(processes));
         for _ in 0..processes {
-            let (mut ready, tell) = pipe()?;
-            services.0.push(Child::lasting(LIFE, move || serve_nobody(groups, tell))?);
-            // The end of the pipe: the child has ended before it was ready.
-            ready.read_exact(&mut [0])?;
+            let ((ready, tell), (asked, ask)) = (pipe()?, pipe()?);
+            let child = Child::lasting(LIFE, move || serve_nobody(groups, asked, tell))?;
+            let mut service = Service { child, ask, ready };
+            service.wait()?;
+            services.0.push(service);
         }
         Ok(services)
     }
 
+    /// Makes requests in each group of each service, as many as at the start.
+    pub(super) fn have_requests(&mut self) -> Result<(), Failure> {
+        for service in &mut self.0 {
+            service.ask.write_all(&[1])?;
+        }
+        self.0.iter_mut().try_for_each(Service::wait)
+    }
+
     pub(super) fn pids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().map(Child::pid)
+        self.0.iter().map(|service| service.child.pid())
+    }
+}
+
+impl Service {
+    /// Waits until it has had its requests.
+    fn wait(&mut self) -> Result<(), Failure> {
+        // The end of the pipe: the child has ended before it was ready.
+        Ok(self.ready.read_exact(&mut [0])?)
     }
 }
 
 /// A service's whole life. The end of its parent ends it.
-fn serve_nobody(groups: usize, mut tell: PipeWriter) -> Result<Vec<f64>, Failure> {
+fn serve_nobody(groups: usize, mut asked: PipeReader, mut tell: PipeWriter) -> Result<Vec<f64>, Failure> {
     dormouse::init()?;
     let _waiting = dormouse::Waiting::start()?;
-    have_requests(groups)?;
-    tell.write_all(&[1])?;
     loop {
-        std::thread::park();
+        have_requests(groups)?;
+        tell.write_all(&[1])?;
+        asked.read_exact(&mut [0])?;
     }
 }
 
