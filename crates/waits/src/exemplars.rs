@@ -31,7 +31,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use dormouse_clock::{realtime_ns, ticks_to_ns};
+use dormouse_clock::{realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::prefetch;
 use dormouse_sys::sync::Sequence;
 
@@ -75,7 +75,8 @@ pub struct Exemplar {
 #[repr(C, align(64))]
 struct Entry {
     sequence: Sequence,
-    /// The request's end, as a stamp; 0 if the entry was never written.
+    /// The request's answer, and its end as soon as that has come, as a stamp; 0 if the entry was
+    /// never written.
     ends: AtomicU64,
     unix_ns: AtomicU64,
     /// In the low bits. Above them is the number of the outcome and one, or 0.
@@ -204,26 +205,31 @@ impl Entries {
         })
     }
 
-    /// Starts the fetch of all written entries into the cache, and returns for how many powers of
-    /// two there are any. Each is a line that other threads write, so this avoids waiting for one
-    /// after the other.
-    fn fetch(&self) -> usize {
-        let mut count = 0;
+    /// The written entries of a power of two, the longest requests first.
+    fn written(&self, power: usize, used: u64) -> impl Iterator<Item = &Entry> {
+        let written = (0..OF_POWER).rev().filter(move |at| used >> at & 1 != 0);
+        written.map(move |at| &self.by_bucket[1 + power * OF_POWER + at])
+    }
+
+    /// Starts the fetch of all written entries into the cache. Each is a line that other threads
+    /// write, so this avoids waiting for one after the other.
+    fn fetch(&self) {
         for (power, used) in self.used() {
-            count += 1;
-            for at in (0..OF_POWER).filter(|at| used >> at & 1 != 0) {
-                prefetch(&self.by_bucket[1 + power * OF_POWER + at]);
-            }
+            self.written(power, used).for_each(prefetch);
         }
-        count
+    }
+
+    /// The powers of two of which an entry has a request that ended at `since` or later.
+    fn changed(&self, since: u64) -> impl Iterator<Item = (usize, u64)> {
+        let has_changed = move |entry: &Entry| entry.ends.load(Ordering::Relaxed) >= since;
+        self.used().filter(move |&(power, used)| since == 0 || self.written(power, used).any(has_changed))
     }
 
     /// From the buckets of a power of two, the longest request with a trace, or else the longest.
     fn read(&self, power: usize, used: u64) -> Option<Exemplar> {
         let mut longest = None;
-        for at in (0..OF_POWER).rev().filter(|at| used >> at & 1 != 0) {
-            let bucket = 1 + power * OF_POWER + at;
-            let read = self.by_bucket[bucket].read();
+        for entry in self.written(power, used) {
+            let read = entry.read();
             if read.is_some_and(|it| it.trace.is_some()) {
                 return read;
             }
@@ -277,6 +283,7 @@ impl Entry {
             if self.task.load(Ordering::Relaxed) == task {
                 let duration_ns = self.duration_ns.load(Ordering::Relaxed) & ((1 << DURATION) - 1);
                 self.duration_ns.store(packed(duration_ns, Some(outcome)), Ordering::Relaxed);
+                self.ends.store(stamp(), Ordering::Relaxed);
             }
         });
     }
@@ -314,15 +321,24 @@ impl Entry {
 /// Reads 64 bytes for each, and for each other bucket of its power of two if none has a trace. No
 /// thread is stopped.
 pub fn exemplars<T>(group: u32, of: impl Fn(Exemplar) -> T) -> Vec<T> {
+    exemplars_since(group, 0, of)
+}
+
+/// Does what [`exemplars`] does, for the powers of two in which a request has become an exemplar
+/// since a moment, a stamp: in the others the exemplar is the same as then. (A thread may write an
+/// exemplar a moment after its request has ended, so the moment must be some time earlier.)
+pub fn exemplars_since<T>(group: u32, since: u64, of: impl Fn(Exemplar) -> T) -> Vec<T> {
     let Some(entries) = ROWS.get(group as usize).and_then(entries) else { return Vec::new() };
     // Callers go from group to group.
     if let Some(next) = ROWS.get(group as usize + 1).and_then(self::entries) {
         prefetch(&next.used);
     }
-    let count = entries.fetch();
+    entries.fetch();
     // The list takes the memory that it needs, and no more: requests may come meanwhile.
+    let count = entries.changed(since).count();
     let mut all = Vec::with_capacity(count);
-    all.extend(entries.used().filter_map(|(power, used)| entries.read(power, used)).take(count).map(of));
+    let read = entries.changed(since).filter_map(|(power, used)| entries.read(power, used));
+    all.extend(read.take(count).map(of));
     all
 }
 
@@ -339,7 +355,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    use dormouse_clock::{point, stamp};
+    use dormouse_clock::point;
 
     use super::*;
 
@@ -422,6 +438,31 @@ mod tests {
         assert!(!ended(Ended { task: 5, ..first }), "it is not due");
         assert!(ended(Ended { task: 7, is_longest: true, outcome: Some(0), ..first }));
         assert_eq!((only(506).task, only(506).outcome), (7, Some(0)));
+    }
+
+    #[test]
+    fn those_that_are_known_may_be_left_out() {
+        let of = |seconds: f64, task| {
+            let of = Ended { lasted: (point().hz * seconds) as u64, ..request(507, task, None) };
+            ended(of);
+            of.ends
+        };
+        of(1e-6, 1);
+        of(1e-3, 3);
+        let since = of(0.9, 5);
+        let seen = |since| exemplars_since(507, since, |it| it.task);
+        assert_eq!((seen(0), seen(since), seen(since + 1)), (vec![1, 3, 5], vec![5], vec![]));
+        // Of the same power of two, and longer: the other one is no exemplar any more.
+        of(1.5e-3, 7);
+        assert_eq!(seen(since + 1), [7]);
+        // Shorter: the power of two has changed, and its exemplar is the same.
+        of(0.6, 9);
+        assert_eq!(seen(since + 1), [7, 5]);
+        // Its outcome comes later than its answer.
+        let now = stamp();
+        assert_eq!(seen(now), []);
+        has_outcome(1, 507, (point().hz * 1e-6) as u64, 2);
+        assert_eq!(seen(now), [1]);
     }
 
     #[test]

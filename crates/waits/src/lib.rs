@@ -101,7 +101,7 @@ pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
 pub(crate) use dormouse_sys::zeroed as memory;
 pub use dormouse_sys::zeroed::mapped_bytes;
-pub use exemplars::{Exemplar, exemplars};
+pub use exemplars::{Exemplar, exemplars, exemplars_since};
 pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,

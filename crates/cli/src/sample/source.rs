@@ -141,7 +141,7 @@ impl Source {
 
     /// How it stands now; `None` when it has ended.
     pub(crate) fn sample(&mut self) -> Outcome<Option<Sample>> {
-        let request = StatRequest { part: Some(StatPart::Whole) };
+        let request = StatRequest { part: Some(StatPart::Whole), ..StatRequest::default() };
         let told: Option<Outcome<Stat>> = self.agent.as_mut().map(|(client, _)| client.call(request));
         let seen = self.tasks.look();
         match (told, seen) {

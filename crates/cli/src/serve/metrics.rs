@@ -3,6 +3,7 @@
 //! A service that does not answer in time has nothing in it but `dormouse_up`, which is 0; so has
 //! one that this user may not look into, if it was named.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use axum::http::header::ACCEPT;
@@ -34,7 +35,7 @@ static LEFT_OUT: MetricFamily = MetricFamily {
 };
 
 /// How many services are not served.
-static UNSEATED: MetricFamily = MetricFamily {
+static SERVICES_LEFT_OUT: MetricFamily = MetricFamily {
     name: "dormouse.services.left.out",
     help: "Services that dormouse serve does not serve, because there are too many.",
     unit: MetricUnit::Things("{service}"),
@@ -65,13 +66,20 @@ pub(super) struct GroupShares(HashMap<u32, usize>);
 
 impl GroupShares {
     /// The figures of a service that are shown, and how many of its groups are left out.
-    pub(super) fn shown(&mut self, session: &ServiceSession, snapshot: &Snapshot) -> (Stat, usize) {
-        let mut stat = snapshot.stat.clone();
+    pub(super) fn shown<'a>(
+        &mut self,
+        session: &ServiceSession,
+        snapshot: &'a Snapshot,
+    ) -> (Cow<'a, Stat>, usize) {
+        let mut stat = Cow::Borrowed(&snapshot.stat);
         let mut left_out = snapshot.groups_left_out;
         if session.user().is_some() {
             let free = self.0.entry(session.process().uid).or_insert(MOST_GROUPS);
-            left_out += stat.groups.len().saturating_sub(*free);
-            stat.groups.truncate(*free);
+            let too_many = stat.groups.len().saturating_sub(*free);
+            if too_many > 0 {
+                stat.to_mut().groups.truncate(*free);
+            }
+            left_out += too_many;
             *free -= stat.groups.len();
         }
         (stat, left_out)
@@ -94,8 +102,8 @@ pub(super) fn exposition(services: &[ServiceSnapshot], shown: Option<MetricsForm
         if let (Some(origin), Some(snapshot)) = (session.origin(), snapshot) {
             let (stat, left_out) = shares.shown(session, snapshot);
             match shown {
-                Some(format) => add_shown(format, &mut exposition, &origin, stat),
-                None => add(&mut exposition, &origin, stat),
+                Some(format) => add_shown(format, &mut exposition, &origin, &stat),
+                None => add(&mut exposition, &origin, &stat),
             }
             add_left_out(&mut exposition, left_out);
         }
@@ -103,10 +111,10 @@ pub(super) fn exposition(services: &[ServiceSnapshot], shown: Option<MetricsForm
     exposition
 }
 
-/// The answer to a scrape; `unseated` processes are not served at all.
+/// The answer to a scrape; `left_out` processes have no session.
 pub(super) fn answer(
     services: &[ServiceSnapshot],
-    unseated: usize,
+    left_out: usize,
     format: MetricsFormat,
     buckets: Option<ClassicBounds>,
     headers: &HeaderMap,
@@ -125,7 +133,7 @@ pub(super) fn answer(
     }
     let own =
         ExposedProcess { name: "dormouse".into(), pid: std::process::id(), ..ExposedProcess::default() };
-    let unseated = MetricValue::Count(unseated as u64);
-    exposition.process(own).add(&UNSEATED, [LabelSet::NONE; 2], unseated);
+    let left_out = MetricValue::Count(left_out as u64);
+    exposition.process(own).add(&SERVICES_LEFT_OUT, [LabelSet::NONE; 2], left_out);
     packed::answer(HeaderValue::from_static(format.content_type()), exposition.encode(format), headers)
 }

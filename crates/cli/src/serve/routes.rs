@@ -134,9 +134,9 @@ async fn scrape(State(app): Shared, request: Request) -> Response {
     let format = metrics::format(request.headers());
     match app.hub.snapshots(metrics::part(format)).await {
         Ok(services) => {
-            let (headers, unseated) = (request.headers().clone(), app.hub.unseated());
+            let (headers, left_out) = (request.headers().clone(), app.hub.left_out());
             let buckets = app.buckets.clone();
-            let answer = move || metrics::answer(&services, unseated, format, buckets, &headers);
+            let answer = move || metrics::answer(&services, left_out, format, buckets, &headers);
             let answered = tokio::task::spawn_blocking(answer).await;
             answered.unwrap_or_else(|_| answers::refusal(StatusCode::BAD_GATEWAY, "failed", "it broke off"))
         }

@@ -213,7 +213,7 @@ impl GroupWindow {
         let (mut cells, mut times) = (Vec::new(), Vec::new());
         for figure in GROUP_FIGURES {
             let mut shown = shown(figure).peekable();
-            let is_histogram = matches!(figure.of, GroupFigure::Histogram { .. });
+            let is_histogram = matches!(figure.of, GroupFigure::Histogram(_));
             if shown.peek().is_some() || is_histogram {
                 let value = figure.value(&span);
                 cells.extend(shown.map(|column| (column.place, value.part(column.part))));
@@ -250,7 +250,7 @@ pub(super) fn columns() -> Vec<(&'static Figure<GroupFigure>, &'static FigureCol
 
 /// The figures that are histograms.
 pub(super) fn histograms() -> impl Iterator<Item = &'static Figure<GroupFigure>> {
-    GROUP_FIGURES.iter().filter(|figure| matches!(figure.of, GroupFigure::Histogram { .. }))
+    GROUP_FIGURES.iter().filter(|figure| matches!(figure.of, GroupFigure::Histogram(_)))
 }
 
 #[cfg(test)]

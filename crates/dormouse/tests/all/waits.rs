@@ -300,7 +300,8 @@ fn who_asks_is_told_exemplars() {
             (StatPart::Exemplars, true, false),
             (StatPart::Histograms, true, true),
         ] {
-            let mut short: Stat = asks.ask(StatRequest { part: Some(part) }).unwrap();
+            let mut short: Stat =
+                asks.ask(StatRequest { part: Some(part), ..StatRequest::default() }).unwrap();
             assert!(short.threads.is_empty() && short.groups.is_empty() && short.thread_count() > 0);
             short.expand(usize::MAX);
             let row = short.groups.into_iter().find(|row| row.id == group.id()).unwrap().waits.unwrap();
@@ -310,6 +311,33 @@ fn who_asks_is_told_exemplars() {
             let polls = if has_polls { &polls.buckets[..] } else { &[] };
             assert_eq!(row.polls.buckets, polls, "{part:?}");
         }
+    });
+}
+
+#[test]
+fn exemplars_that_a_client_has_are_left_out() {
+    in_child(|| {
+        let (group, mut asks) = (Group::new("tea"), Client::connect(&init()));
+        let _: WaitsBegun = asks.ask(WaitsRequest { exemplars: true, ..WaitsRequest::default() }).unwrap();
+        group.scope(|| spin_for(Duration::from_millis(1)));
+        let mut read = |exemplars_since_ns| {
+            let part = Some(StatPart::Exemplars);
+            let mut stat: Stat = asks.ask(StatRequest { part, exemplars_since_ns }).unwrap();
+            stat.expand(usize::MAX);
+            stat
+        };
+        let exemplars = |stat: &Stat| {
+            let row = stat.groups.iter().find(|row| row.id == group.id()).unwrap();
+            row.waits.as_ref().unwrap().requests.exemplars.clone()
+        };
+        let before = read(None);
+        assert_eq!(exemplars(&before).len(), 1);
+        // It was written less than a second before, so it may have come since.
+        assert_eq!(exemplars(&read(Some(before.mono_ns))), exemplars(&before));
+        let mut later = read(Some(u64::MAX));
+        assert_eq!(exemplars(&later), []);
+        later.keep_exemplars(&before);
+        assert_eq!(exemplars(&later), exemplars(&before));
     });
 }
 

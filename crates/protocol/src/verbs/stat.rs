@@ -4,6 +4,7 @@ mod calls;
 mod columns;
 mod cpu_limits;
 mod expand;
+mod kept;
 mod locks;
 mod outcomes;
 mod own;
@@ -40,6 +41,11 @@ pub struct StatRequest {
     /// service that does not support this sends rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<StatPart>,
+    /// The `mono_ns` of an earlier answer, whose exemplars the client has kept: the answer leaves
+    /// out those that are still the same ([`Stat::keep_exemplars`]). Absent for all exemplars. A
+    /// service that does not support this sends all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exemplars_since_ns: Option<u64>,
 }
 
 impl Verb for StatRequest {

@@ -75,7 +75,7 @@ fn encode() -> Vec<f64> {
     let (origin, stat) = (Origin::own(), stat());
     let (took, exposition) = cpu(|| {
         let mut exposition = Exposition::new();
-        add(&mut exposition, &origin, stat);
+        add(&mut exposition, &origin, &stat);
         exposition
     });
     let mut values = vec![took.as_secs_f64() * 1e3];

@@ -7,8 +7,8 @@
 //!
 //! Services come and go: [`Hub::refresh`] reads the kernel's list, about once a second at most.
 
+mod admission;
 mod figures;
-mod seats;
 mod session;
 mod terms;
 
@@ -25,7 +25,7 @@ use crate::output::{FAIR, say};
 use crate::target::{Finder, Found, Target, closest, describe};
 use crate::user;
 
-use seats::{Candidate, Standing};
+use admission::{Candidate, Priority};
 pub(super) use session::{SampleEvent, ServiceSession, SessionPhase, Snapshot};
 pub(super) use terms::Terms;
 
@@ -43,7 +43,8 @@ pub(super) const WITHIN: Duration = Duration::from_secs(1);
 /// The most services; each takes a thread and a connection.
 const MOST: usize = 1024;
 
-/// Threads of sessions, with those that have lost their seat and wait for an answer yet.
+/// Threads of sessions, including those of sessions that were taken away and still wait for an
+/// answer.
 const MOST_THREADS: usize = MOST + 256;
 
 /// A process, and the number of its start, so that no later process is taken for it.
@@ -68,11 +69,11 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Sessions {
-    seated: BTreeMap<Identity, Arc<ServiceSession>>,
-    /// Those that have lost their seat without a hello.
+    open: BTreeMap<Identity, Arc<ServiceSession>>,
+    /// The processes that have lost their session because they never said hello.
     mute: BTreeSet<Identity>,
-    /// How many have no seat.
-    unseated: usize,
+    /// How many processes have no session.
+    left_out: usize,
 }
 
 /// A service and its snapshot: `None` if it does not answer.
@@ -114,28 +115,28 @@ impl Hub {
         Ok(())
     }
 
-    /// Gives seats to processes that came, and takes those of processes that left, or that have a
-    /// worse claim ([`seats`]).
+    /// Opens sessions with processes that came, and ends those of processes that left, or that have
+    /// a worse claim ([`admission`]).
     fn take(&self, found: Vec<Found>) {
         let me = std::process::id();
         let wanted = found.into_iter().filter(|found| found.process.pid != me && self.is_wanted(found));
         let mut here: BTreeMap<Identity, Found> =
             wanted.map(|found| ((found.process.pid, found.process.start_ticks), found)).collect();
         let mut sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let Sessions { seated, mute, unseated } = &mut *sessions;
+        let Sessions { open, mute, left_out } = &mut *sessions;
         mute.retain(|identity| here.contains_key(identity));
         let candidate = |(&identity, found): (&Identity, &Found)| {
-            let standing = match seated.get(&identity) {
-                Some(session) => session.standing(),
-                None if mute.contains(&identity) => Standing::Mute,
-                None => Standing::New,
+            let priority = match open.get(&identity) {
+                Some(session) => session.priority(),
+                None if mute.contains(&identity) => Priority::Mute,
+                None => Priority::New,
             };
-            Candidate { identity, uid: found.process.uid, standing }
+            Candidate { identity, uid: found.process.uid, priority }
         };
-        let chosen = seats::choose(&here.iter().map(candidate).collect::<Vec<_>>(), MOST);
-        seated.retain(|identity, session| {
+        let chosen = admission::choose(&here.iter().map(candidate).collect::<Vec<_>>(), MOST);
+        open.retain(|identity, session| {
             let keeps = chosen.contains(identity) && !session.has_ended();
-            if here.contains_key(identity) && !keeps && session.standing() == Standing::Mute {
+            if here.contains_key(identity) && !keeps && session.priority() == Priority::Mute {
                 mute.insert(*identity);
             }
             keeps
@@ -146,23 +147,23 @@ impl Hub {
                 let threads = Arc::strong_count(&self.inner.terms.thread);
                 threads <= MOST_THREADS || user::distance(found.process.uid) < 2
             };
-            if let Entry::Vacant(seat) = seated.entry(identity)
+            if let Entry::Vacant(place) = open.entry(identity)
                 && let Some(found) = here.remove(&identity).filter(may_start)
                 && let Ok(session) = ServiceSession::start(found, &self.inner.terms)
             {
-                seat.insert(session);
+                place.insert(session);
             }
         }
-        let without = all - seated.len();
-        if (without > 0) != (*unseated > 0) {
-            say_unseated(without);
+        let without = all - open.len();
+        if (without > 0) != (*left_out > 0) {
+            say_left_out(without);
         }
-        *unseated = without;
+        *left_out = without;
     }
 
-    /// How many processes have no seat.
-    pub(super) fn unseated(&self) -> usize {
-        self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner).unseated
+    /// How many processes have no session.
+    pub(super) fn left_out(&self) -> usize {
+        self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner).left_out
     }
 
     fn is_wanted(&self, found: &Found) -> bool {
@@ -180,7 +181,7 @@ impl Hub {
 
     fn sessions(&self) -> Vec<Arc<ServiceSession>> {
         let sessions = self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.seated.values().filter(|session| !session.has_ended()).cloned().collect()
+        sessions.open.values().filter(|session| !session.has_ended()).cloned().collect()
     }
 
     /// All services, by process id. Those that came just now have said who they are, or that they
@@ -201,16 +202,22 @@ impl Hub {
     /// All services with a snapshot that is less than a second old, in a second at most; without
     /// those of others that nobody has named.
     pub(super) async fn snapshots(&self, part: StatPart) -> Outcome<Vec<ServiceSnapshot>> {
-        self.refresh(SCAN).await?;
-        let asked = self.sessions().into_iter().map(|session| {
+        let ask = |session: Arc<ServiceSession>| {
             tokio::spawn(async move {
                 let snapshot = session.snapshot(part, FRESH, WITHIN).await;
                 ServiceSnapshot { session, snapshot }
             })
-        });
+        };
+        let identified = |session: Arc<ServiceSession>| (session.identity(), session);
+        // Those that are known answer while the list is read.
+        let known = self.sessions().into_iter().map(identified);
+        let mut asked: BTreeMap<_, _> = known.map(|(identity, session)| (identity, ask(session))).collect();
+        self.refresh(SCAN).await?;
+        let here = self.sessions().into_iter().map(identified);
+        let here = here.map(|(identity, session)| asked.remove(&identity).unwrap_or_else(|| ask(session)));
         let mut services = Vec::new();
         // All have begun before the first is waited for.
-        for snapshot in asked.collect::<Vec<_>>() {
+        for snapshot in here.collect::<Vec<_>>() {
             services.extend(snapshot.await);
         }
         let is_named = !self.inner.targets.is_empty();
@@ -267,7 +274,7 @@ fn one_of(
     }
 }
 
-fn say_unseated(without: usize) {
+fn say_left_out(without: usize) {
     if without > 0 {
         let first = "those of this user and of root come first, and other users share the rest";
         say(format_args!("{FAIR}warning:{FAIR:#} {without} services find no room beside {MOST}: {first}"));

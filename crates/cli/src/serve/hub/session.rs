@@ -23,8 +23,8 @@ use dormouse::metrics::Origin;
 use dormouse_protocol::{Code, Hello, Stat, StatPart, StatRequest};
 use tokio::sync::watch;
 
+use super::admission::Priority;
 use super::figures::{lacks, shrink};
-use super::seats::Standing;
 use super::terms::{Lack, Terms};
 use super::{Identity, report_of};
 use crate::client::Client;
@@ -39,7 +39,7 @@ use crate::user;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long it waits for the first answers. After that a service that has not said hello may lose
-/// its seat to another.
+/// its session to another service.
 pub(super) const GREETING: Duration = Duration::from_secs(10);
 
 /// The longest answer of another user's service, in bytes: times of a thousand groups fit in.
@@ -155,8 +155,12 @@ impl ServiceSession {
         let has_warned = <[Cell<bool>; 2]>::default();
         let (terms, thread) = (Arc::clone(terms), Arc::clone(&terms.thread));
         let session_ref = Arc::downgrade(&session);
-        let talk = Talk { session: session_ref, found, terms, _thread: thread, received, has_warned };
-        thread::Builder::new().name("serve-session".into()).stack_size(STACK).spawn(move || talk.run())?;
+        let session_thread =
+            SessionThread { session: session_ref, found, terms, _thread: thread, received, has_warned };
+        thread::Builder::new()
+            .name("serve-session".into())
+            .stack_size(STACK)
+            .spawn(move || session_thread.run())?;
         Ok(session)
     }
 
@@ -195,12 +199,12 @@ impl ServiceSession {
         }
     }
 
-    /// Its standing among those that want a seat.
-    pub(super) fn standing(&self) -> Standing {
+    /// Its priority among the processes that could have a session.
+    pub(super) fn priority(&self) -> Priority {
         match self.origin() {
-            Some(_) => Standing::Answers,
-            None if self.begun.elapsed() < GREETING => Standing::New,
-            None => Standing::Mute,
+            Some(_) => Priority::Answers,
+            None if self.begun.elapsed() < GREETING => Priority::New,
+            None => Priority::Mute,
         }
     }
 
@@ -283,10 +287,24 @@ impl ServiceSession {
         });
     }
 
-    /// Looks; a failure ends the conversation.
+    /// The last snapshot, if its exemplars serve for a new one with that part. Those of a user
+    /// whose answers are bounded are not kept: the budget counts what an answer holds by its bytes.
+    fn kept(&self, part: StatPart) -> Option<Arc<Snapshot>> {
+        let State { phase, snapshot, .. } = &*self.state.borrow();
+        let SessionPhase::Answers(hello) = phase else { return None };
+        let has_exemplars = |part: StatPart| part >= StatPart::Exemplars;
+        let serves = |last: &&Arc<Snapshot>| {
+            Arc::ptr_eq(&last.hello, hello) && has_exemplars(last.part) && last.room.is_none()
+        };
+        snapshot.as_ref().filter(|_| has_exemplars(part)).filter(serves).cloned()
+    }
+
+    /// Takes a snapshot; a failure ends the conversation.
     fn take_snapshot(&self, client: &mut Client) -> Option<Failure> {
         let part = self.wanted().map_or(StatPart::Histograms, |wanted| wanted.part);
-        let mut stat = match client.call(StatRequest { part: Some(part) }) {
+        let known = self.kept(part);
+        let exemplars_since_ns = known.as_ref().map(|known| known.stat.mono_ns);
+        let mut stat = match client.call(StatRequest { part: Some(part), exemplars_since_ns }) {
             Ok(stat) => stat,
             // The conversation goes on, for `wake`.
             Err(Failure::Said(report)) if report.code == Some(Code::Asleep) => {
@@ -298,6 +316,9 @@ impl ServiceSession {
         // An older service answers with all of it.
         let part = if stat.columns.is_some() { part } else { StatPart::Groups };
         let groups_left_out = shrink(&mut stat, &self.terms.events);
+        if let Some(known) = known {
+            stat.keep_exemplars(&known.stat);
+        }
         let room = client.keep_room();
         // It was asleep, and counts nothing for this conversation: another one begins. If sleep and
         // wake came between two readings, only the missing figures show it.
@@ -355,7 +376,7 @@ fn want(session: &Arc<ServiceSession>, part: StatPart) -> Instant {
 }
 
 /// The thread's part.
-struct Talk {
+struct SessionThread {
     session: std::sync::Weak<ServiceSession>,
     found: Found,
     terms: Arc<Terms>,
@@ -365,7 +386,7 @@ struct Talk {
     has_warned: [Cell<bool>; 2],
 }
 
-impl Talk {
+impl SessionThread {
     fn run(self) {
         let finder = Finder::new();
         let mut next = None;
@@ -409,7 +430,7 @@ impl Talk {
         }
         session.set_phase(SessionPhase::Refused(Arc::new(report)));
         drop(session);
-        *next = self.next_wish();
+        *next = self.next_errand();
         next.is_some()
     }
 
@@ -436,7 +457,7 @@ impl Talk {
     /// that no reader is left.
     fn serve(&self, client: &mut Client, next: &mut Option<Errand>) -> Option<Failure> {
         loop {
-            let errand = next.take().or_else(|| self.next_wish())?;
+            let errand = next.take().or_else(|| self.next_errand())?;
             if let Some(failure) = errand.run(Ok(client)) {
                 return Some(failure);
             }
@@ -444,7 +465,7 @@ impl Talk {
     }
 
     /// Waits for the next errand; `None` if there will be none.
-    fn next_wish(&self) -> Option<Errand> {
+    fn next_errand(&self) -> Option<Errand> {
         loop {
             match self.received.recv_timeout(CHECK) {
                 Ok(errand) => return Some(errand),

@@ -11,12 +11,13 @@
 //! | that executed another program | with the last reading of the former one: its totals are new |
 //!
 //! A base stays as long as its process: one that is not among the services for a while (its
-//! session began anew, it lost its seat, it was not found) goes on from its base afterwards.
-//! Without it, all that a younger process has ever counted would be pushed again.
+//! session began anew or was given to another one, it was not found) goes on from its base
+//! afterwards. Without it, all that a younger process has ever counted would be pushed again.
 //!
 //! If a push was taken and its answer got lost, the next one contains it again: the protocol has no
 //! number by which a collector could recognise it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -68,10 +69,10 @@ impl Deltas {
             self.pushed.insert(identity, Arc::clone(now));
             let (stat, left_out) = shares.shown(session, now);
             let stat = match base.filter(|base| is_same_program(&now.stat, &base.stat)) {
-                Some(base) => difference(&stat, &base.stat),
+                Some(base) => Cow::Owned(difference(&stat, &base.stat)),
                 None => stat,
             };
-            add(&mut exposition, &origin, stat);
+            add(&mut exposition, &origin, &stat);
             add_left_out(&mut exposition, left_out);
             if let Some(process) = exposition.last_process().as_mut().and_then(|part| part.process_mut()) {
                 process.read_unix_ns = unix_ns(now);

@@ -38,8 +38,6 @@ const MAX_SCALE: i32 = 8;
 
 /// Adds the figures in `stat` of the process `origin`. Call it once for a process in an exposition.
 ///
-/// The histograms of `stat` become points without a copy.
-///
 /// ```
 /// use dormouse::metrics::{Exposition, Origin};
 /// use dormouse_protocol::Stat;
@@ -48,12 +46,12 @@ const MAX_SCALE: i32 = 8;
 /// fn all(answers: Vec<(Origin, Stat)>) -> Exposition {
 ///     let mut all = Exposition::of_processes();
 ///     for (origin, stat) in answers {
-///         dormouse::metrics::add(&mut all, &origin, stat);
+///         dormouse::metrics::add(&mut all, &origin, &stat);
 ///     }
 ///     all
 /// }
 /// ```
-pub fn add(to: &mut Exposition, origin: &Origin, stat: Stat) {
+pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
     add_with(Histograms::All, to, origin, stat);
 }
 
@@ -65,15 +63,15 @@ pub fn add(to: &mut Exposition, origin: &Origin, stat: Stat) {
 /// use dormouse_protocol::Stat;
 ///
 /// let mut all = Exposition::of_processes();
-/// add_shown(MetricsFormat::Text, &mut all, &Origin::own(), Stat::default());
+/// add_shown(MetricsFormat::Text, &mut all, &Origin::own(), &Stat::default());
 /// assert!(all.points() > 0);
 /// ```
-pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: Stat) {
+pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: &Stat) {
     add_with(Telling::in_format(format).histograms, to, origin, stat);
 }
 
 /// [`add`], of a reading that has these histograms.
-pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mut stat: Stat) {
+pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, stat: &Stat) {
     let mut part = to.process(ExposedProcess {
         name: origin.name.clone(),
         pid: origin.pid,
@@ -81,45 +79,42 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         instance: origin.instance.clone(),
         version: origin.version.clone(),
         start_unix_ns: origin.start_unix_ns,
-        read_unix_ns: read_unix_ns(&stat),
+        read_unix_ns: read_unix_ns(stat),
     });
-    add_process(&mut part, origin, &stat);
+    add_process(&mut part, origin, stat);
     add_runtimes(&mut part, &stat.runtimes);
     // `stat` may come from another user's process: a scraper would refuse everything for a
     // duplicate point, and a long name would be in many lines.
-    stat.groups.truncate(MAX_GROUPS);
     let mut names = HashSet::new();
-    let is_first: Vec<bool> = stat.groups.iter().map(|group| names.insert(cut(&group.name))).collect();
-    let mut is_first = is_first.into_iter();
-    stat.groups.retain(|_| is_first.next().unwrap_or_default());
+    let groups = stat.groups.iter().take(MAX_GROUPS).filter(|group| names.insert(cut(&group.name)));
+    let groups: Vec<&GroupRow> = groups.collect();
     let labels: Vec<LabelSet> =
-        stat.groups.iter().map(|group| part.labels(&[("group", cut(&group.name))])).collect();
+        groups.iter().map(|group| part.labels(&[("group", cut(&group.name))])).collect();
     // Absent rather than false.
     let is_refused = stat.cpu_refused.is_some();
-    let has_waits = stat.groups.iter().any(|group| group.waits.is_some());
+    let has_waits = groups.iter().any(|group| group.waits.is_some());
     let exported: Vec<Exported> =
         GROUP_FIGURES.iter().filter_map(|figure| Some((figure, figure.metric?))).collect();
     for figures in exported.chunk_by(|(_, a), (_, b)| std::ptr::eq(a.family, b.family)) {
         match figures {
             _ if figures[0].0.in_waits && !has_waits => {}
-            [(Figure { of: GroupFigure::Histogram { of_mut, .. }, .. }, metric)] => {
+            [(Figure { of: GroupFigure::Histogram(of), .. }, metric)] => {
                 let in_texts = matches!(metric.family.kind, MetricKind::Histogram([_, ..]));
                 let may_be_absent = [&BODY_DURATION, &STREAM_GAP].contains(&metric.family);
                 if has == Histograms::All || in_texts {
-                    let timed = stat.groups.iter_mut().zip(&labels);
-                    let points = timed.filter_map(|(group, own)| {
-                        let row = std::mem::take(of_mut(group.waits.as_mut()?));
+                    let points = groups.iter().zip(&labels).filter_map(|(group, own)| {
+                        let row = of(group.waits.as_ref()?);
                         let is_told = !may_be_absent || row.zero_count > 0 || !row.buckets.is_empty();
                         is_told.then(|| ([*own, LabelSet::NONE], histogram(row)))
                     });
                     part.add_histograms(metric.family, points);
                 }
             }
-            _ => add_values(&mut part, figures, &stat.groups, &labels, is_refused),
+            _ => add_values(&mut part, figures, &groups, &labels, is_refused),
         }
     }
     let mut outcomes = HashSet::new();
-    for (group, own) in stat.groups.iter().zip(&labels) {
+    for (group, own) in groups.iter().zip(&labels) {
         outcomes.clear();
         let all = group.outcomes.iter().flat_map(OutcomesRow::all).take(OUTCOMES);
         // Of a thousand groups, most have none of most outcomes.
@@ -130,7 +125,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
         }
     }
     let mut objectives = HashSet::new();
-    for (group, own) in stat.groups.iter().zip(&labels) {
+    for (group, own) in groups.iter().zip(&labels) {
         objectives.clear();
         let once = group.objectives.iter().take(MOST_OBJECTIVES);
         for row in once.filter(|row| objectives.insert(row.objective)) {
@@ -146,10 +141,10 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, mu
             part.add(&OBJECTIVE_TARGET, [*own, labels], target);
         }
     }
-    add_calls(&mut part, &stat.groups, &labels, stat.calls);
-    add_locks(&mut part, &stat.groups, &labels, stat.locks);
+    add_calls(&mut part, &groups, &labels, &stat.calls);
+    add_locks(&mut part, &groups, &labels, &stat.locks);
     let mut events = HashSet::new();
-    for (group, own) in stat.groups.iter().zip(labels) {
+    for (group, own) in groups.iter().zip(labels) {
         events.clear();
         let once = group.counts.iter().take(MAX_EVENTS).filter(|count| events.insert(cut(&count.event)));
         once.for_each(|count| add_count(&mut part, own, count));
@@ -195,7 +190,7 @@ fn add_runtimes(part: &mut ProcessPart<'_>, runtimes: &[RuntimeRow]) {
 fn add_values(
     part: &mut ProcessPart<'_>,
     figures: &[Exported],
-    groups: &[GroupRow],
+    groups: &[&GroupRow],
     labels: &[LabelSet],
     is_refused: bool,
 ) {
@@ -223,18 +218,20 @@ fn metric_value(value: &FigureValue, unit: MetricUnit) -> Option<MetricValue> {
 }
 
 /// The histogram in seconds.
-fn histogram(row: HistogramRow) -> ExponentialHistogram {
+fn histogram(row: &HistogramRow) -> ExponentialHistogram {
     if row.unit_ns != UNIT_NS || !(0..=MAX_SCALE).contains(&row.scale) {
         // An older agent's: its buckets end elsewhere, and its exemplars are of those.
-        let converted = HistogramRow::from(&Histogram::from(&row));
-        return histogram(HistogramRow { sum_ns: row.sum_ns, exemplars: Vec::new(), ..converted });
+        let converted = HistogramRow::from(&Histogram::from(row));
+        return histogram(&HistogramRow { sum_ns: row.sum_ns, exemplars: Vec::new(), ..converted });
     }
-    let row = row.at_scale(EXPORTED_SCALE);
+    if row.scale > EXPORTED_SCALE {
+        return histogram(&row.clone().at_scale(EXPORTED_SCALE));
+    }
     ExponentialHistogram {
         scale: row.scale,
-        zero_threshold: zero_threshold(&row),
+        zero_threshold: zero_threshold(row),
         zero_count: row.zero_count,
-        positive: row.buckets,
+        positive: row.buckets.clone(),
         sum: row.sum_ns.map(MetricValue::Nanoseconds),
         exemplars: row.exemplars.iter().map(exemplar).collect(),
     }
@@ -259,17 +256,15 @@ fn exemplar(row: &ExemplarRow) -> MetricExemplar {
 }
 
 /// Adds the points of outgoing calls, family by family.
-fn add_calls(part: &mut ProcessPart<'_>, groups: &[GroupRow], labels: &[LabelSet], mut calls: Vec<CallRow>) {
+fn add_calls(part: &mut ProcessPart<'_>, groups: &[&GroupRow], labels: &[LabelSet], calls: &[CallRow]) {
     let own: HashMap<u32, LabelSet> =
         groups.iter().map(|group| group.id).zip(labels.iter().copied()).collect();
     // As with groups, no two points may have the same labels. Calls of a group that has no points
     // are left out; those of none have no label for it.
-    calls.retain(|row| row.group == 0 || own.contains_key(&row.group));
+    let calls = calls.iter().filter(|row| row.group == 0 || own.contains_key(&row.group));
     let mut keys = HashSet::new();
-    let is_first: Vec<bool> =
-        calls.iter().map(|row| keys.insert((row.group, cut(&row.kind), cut(row.name())))).collect();
-    let mut is_first = is_first.into_iter();
-    calls.retain(|_| is_first.next().unwrap_or_default());
+    let calls: Vec<&CallRow> =
+        calls.filter(|row| keys.insert((row.group, cut(&row.kind), cut(row.name())))).collect();
     let labels: Vec<[LabelSet; 2]> = calls
         .iter()
         .map(|row| {
@@ -279,7 +274,7 @@ fn add_calls(part: &mut ProcessPart<'_>, groups: &[GroupRow], labels: &[LabelSet
         .collect();
     for (figure, metric) in CALL_FIGURES.iter().filter_map(|figure| Some((figure, figure.metric?))) {
         if let MetricKind::Histogram(_) = metric.family.kind {
-            let times = calls.iter_mut().map(|row| histogram(std::mem::take(&mut row.times)));
+            let times = calls.iter().map(|row| histogram(&row.times));
             part.add_histograms(metric.family, labels.iter().copied().zip(times));
         } else {
             let value = |row: &CallRow| {
@@ -295,21 +290,13 @@ fn add_calls(part: &mut ProcessPart<'_>, groups: &[GroupRow], labels: &[LabelSet
 type OfLock = fn(&LockStatRow) -> MetricValue;
 
 /// Adds the points of lines that take locks, family by family.
-fn add_locks(
-    part: &mut ProcessPart<'_>,
-    groups: &[GroupRow],
-    labels: &[LabelSet],
-    mut rows: Vec<LockStatRow>,
-) {
+fn add_locks(part: &mut ProcessPart<'_>, groups: &[&GroupRow], labels: &[LabelSet], rows: &[LockStatRow]) {
     let own: HashMap<u32, LabelSet> =
         groups.iter().map(|group| group.id).zip(labels.iter().copied()).collect();
-    rows.retain(|row| row.group == 0 || own.contains_key(&row.group));
-    rows.truncate(LOCK_LINES);
+    let rows = rows.iter().filter(|row| row.group == 0 || own.contains_key(&row.group)).take(LOCK_LINES);
     let mut keys = HashSet::new();
-    let is_first: Vec<bool> =
-        rows.iter().map(|row| keys.insert((row.group, cut(&row.line), cut(&row.kind)))).collect();
-    let mut is_first = is_first.into_iter();
-    rows.retain(|_| is_first.next().unwrap_or_default());
+    let rows: Vec<&LockStatRow> =
+        rows.filter(|row| keys.insert((row.group, cut(&row.line), cut(&row.kind)))).collect();
     let labels: Vec<[LabelSet; 2]> = rows
         .iter()
         .map(|row| {

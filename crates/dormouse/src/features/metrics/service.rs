@@ -248,7 +248,7 @@ fn read_others(telling: Telling) -> Exposition {
 fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, telling: Telling) -> Exposition {
     let stat = stat(events, has_times.then_some(telling), StatPart::Histograms);
     let mut exposition = Exposition::new();
-    add_with(telling.histograms, &mut exposition, origin, stat);
+    add_with(telling.histograms, &mut exposition, origin, &stat);
     exposition
 }
 

@@ -43,7 +43,7 @@ impl Answered for StatRequest {
         {
             states.add(counting);
         }
-        let told = states.get().map(|waits: &ClientWaits| waits.told().of_part(self.part));
+        let told = states.get().map(|waits: &ClientWaits| waits.told().asked(self));
         let mut stat = super::stat(states.get(), told, self.part.unwrap_or(StatPart::Whole));
         if let Some(waits) = states.get::<ClientWaits>() {
             waits.tell_stalls(&mut stat.groups);

@@ -3,16 +3,20 @@
 //! Taking times costs at each poll, so it is done only on request. The agent has them taken while
 //! the client is connected, just as it counts events for it.
 
+use dormouse_clock::ns_to_ticks;
 use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
-use dormouse_protocol::{GroupRow, StatPart, WaitsBegun, WaitsRequest, WaitsRow};
+use dormouse_protocol::{GroupRow, StatPart, StatRequest, WaitsBegun, WaitsRequest, WaitsRow};
 use dormouse_sys::perf;
-use dormouse_waits::{CpuTaking, Histograms, Waiting, exemplars, read_each};
+use dormouse_waits::{CpuTaking, Histograms, Waiting, exemplars_since, read_each};
 
 use crate::core::registry::MAX_GROUPS;
 use crate::core::rows::{exemplar_row, requests_row, waits_row};
 use crate::features::learning::Placed;
 use crate::features::stalls::Stalls;
+
+/// How long after the end of its request an exemplar may be written.
+const LATE_NS: u64 = 1_000_000_000;
 
 /// One client's times, taken as long as this lives.
 #[derive(Debug)]
@@ -32,6 +36,9 @@ pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 pub(crate) struct Telling {
     /// Whether with exemplars of requests.
     pub(crate) exemplars: bool,
+    /// The moment, as a stamp, since which an exemplar must have changed to be sent; 0: all are
+    /// sent.
+    pub(crate) since: u64,
     /// Whether with outgoing calls.
     pub(crate) calls: bool,
     /// The histograms to send.
@@ -71,7 +78,7 @@ impl ClientWaits {
 }
 
 impl Telling {
-    pub(crate) const ALL: Self = Self { exemplars: true, calls: true, histograms: Histograms::All };
+    pub(crate) const ALL: Self = Self { exemplars: true, since: 0, calls: true, histograms: Histograms::All };
 
     /// The times that a format shows.
     pub(crate) fn in_format(format: MetricsFormat) -> Self {
@@ -82,8 +89,13 @@ impl Telling {
         }
     }
 
-    /// The part of these times that a short answer has.
-    pub(crate) fn of_part(self, part: Option<StatPart>) -> Self {
+    /// The part of these times that the answer to a request has.
+    pub(crate) fn asked(self, by: StatRequest) -> Self {
+        let since = by.exemplars_since_ns.map_or(0, |ns| stamp_at(ns.saturating_sub(LATE_NS)));
+        Self { since, ..self }.of_part(by.part)
+    }
+
+    fn of_part(self, part: Option<StatPart>) -> Self {
         match part {
             None | Some(StatPart::Histograms | StatPart::Groups | StatPart::Whole) => self,
             Some(StatPart::Exemplars) => Self { histograms: Histograms::Requests, ..self },
@@ -109,10 +121,16 @@ impl Telling {
             let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
             let mut row = its.ok().and_then(|at| waits[at].1.take()).unwrap_or_default();
             if self.exemplars {
-                row.requests.exemplars = exemplars(group.id, exemplar_row);
+                row.requests.exemplars = exemplars_since(group.id, self.since, exemplar_row);
             }
             row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
             group.waits = Some(row);
         }
     }
+}
+
+/// The stamp of a moment of `CLOCK_MONOTONIC`; 0 of a moment before the first stamp.
+fn stamp_at(monotonic_ns: u64) -> u64 {
+    let now = dormouse_clock::point();
+    now.tsc.saturating_sub(ns_to_ticks(now.monotonic_ns.saturating_sub(monotonic_ns)))
 }

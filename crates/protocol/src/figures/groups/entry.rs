@@ -33,11 +33,6 @@ pub(super) const fn time(key: &'static str, of: fn(&WaitsRow) -> FigureValue) ->
     Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, GroupFigure::Time(of)) }
 }
 
-pub(super) const fn histogram(
-    key: &'static str,
-    of: fn(&WaitsRow) -> &HistogramRow,
-    of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
-) -> Figure<GroupFigure> {
-    let of = GroupFigure::Histogram { of, of_mut };
-    Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, of) }
+pub(super) const fn histogram(key: &'static str, of: fn(&WaitsRow) -> &HistogramRow) -> Figure<GroupFigure> {
+    Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, GroupFigure::Histogram(of)) }
 }

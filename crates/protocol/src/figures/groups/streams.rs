@@ -69,7 +69,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             column(View::Page, 64, "Body p99", Unit::Time).part(Part::P99).leaves(1),
         ],
         metric: Some(metric(&BODY_DURATION)),
-        ..histogram("body", |waits| &waits.bodies, |waits| &mut waits.bodies)
+        ..histogram("body", |waits| &waits.bodies)
     },
     Figure {
         columns: &[column(View::StatBodies, 40, "SENDING", Unit::Whole)],
@@ -127,7 +127,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             column(View::StatBodies, 100, "GAP P99", Unit::Time).part(Part::P99),
         ],
         metric: Some(metric(&STREAM_GAP)),
-        ..histogram("stream_gap", |waits| &waits.gaps, |waits| &mut waits.gaps)
+        ..histogram("stream_gap", |waits| &waits.gaps)
     },
     Figure {
         columns: &[column(View::StatBodies, 110, "READ", Unit::Whole).if_any()],

@@ -38,12 +38,7 @@ pub enum GroupFigure {
     /// A time of the last interval, absent while times of tasks are not taken.
     Time(fn(&WaitsRow) -> FigureValue),
     /// A histogram of the last interval, likewise.
-    Histogram {
-        /// Where a row has it.
-        of: fn(&WaitsRow) -> &HistogramRow,
-        /// The same place, for those who take it.
-        of_mut: fn(&mut WaitsRow) -> &mut HistogramRow,
-    },
+    Histogram(fn(&WaitsRow) -> &HistogramRow),
 }
 
 /// A poll of this length or less is not slow: 2^-10 s, the end of a bucket.
@@ -92,7 +87,7 @@ impl Figure<GroupFigure> {
             GroupFigure::Cpu(_) if group.is_refused => FigureValue::Absent,
             GroupFigure::Value(of) | GroupFigure::Cpu(of) => of(group),
             GroupFigure::Time(of) => waits.map_or(FigureValue::Absent, of),
-            GroupFigure::Histogram { of, .. } => waits.map_or(FigureValue::Absent, |waits| {
+            GroupFigure::Histogram(of) => waits.map_or(FigureValue::Absent, |waits| {
                 FigureValue::Durations(Box::new(Durations::of(of(waits))))
             }),
         }

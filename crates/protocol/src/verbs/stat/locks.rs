@@ -15,7 +15,7 @@ pub struct LockStatRow {
     pub line: String,
     /// How it takes locks: `mutex`, `read`, `write`, `permit`, `once`.
     pub kind: Cow<'static, str>,
-    /// How often it did.
+    /// How often the line has taken a lock.
     pub acquisitions: u64,
     /// How often it waited, including waits that were given up.
     pub waits: u64,
