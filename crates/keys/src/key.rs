@@ -19,8 +19,8 @@ use crate::primitive::{AtomicBool, AtomicU64, const_unless_loom};
 
 /// A named boolean that code branches on.
 ///
-/// A key is on while its *baseline* is on or a [`Lease`](crate::Lease) on it is held, unless it is
-/// *suspended*: then it is off, and comes back with whatever holds it by then. Only a
+/// A key is on while its *baseline* is on or a [`Lease`](crate::Lease) on it is held. While it is
+/// *suspended* it is off in any case; when that ends, baseline and leases decide again. Only a
 /// [`Batch`](crate::Batch) changes the state.
 ///
 /// The layout is an ABI: C defines keys too (`struct dormouse_key`), and objects that were built

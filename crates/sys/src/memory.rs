@@ -14,25 +14,25 @@
 //!
 //! # The reserves
 //!
-//! | a seat is | event | next |
+//! | a reserve is | event | next |
 //! |---|---|---|
 //! | free | a thread in a step asks for memory | held, with a block of it |
 //! | held | an allocation of its thread that the system refuses | the same, with one more user |
 //! | held | the step ends | left, or free if nobody uses it |
 //! | left | the last allocation from it is given back | free |
 //!
-//! A seat is a block of memory for one thread's step. A fork child has the seats of the parent's
-//! other threads, but not these threads. It frees seats without users by forgetting their blocks,
-//! because a handler in the child may not free memory. If a seat has users, their allocations
-//! belong to the child as any other memory does, and the seat is kept until the last of them is
-//! freed.
+//! A reserve is a block of memory for one thread's step. A fork child has the reserves of the
+//! parent's other threads, but not these threads. It frees reserves without users by forgetting
+//! their blocks, because a handler in the child may not free memory. If a reserve has users, their
+//! allocations belong to the child as any other memory does, and the reserve is kept until the last
+//! of them is freed.
 //!
 //! # Invariants
 //!
-//! 1. Only the thread that holds a seat allocates from it.
-//! 2. A seat has as many users as there are allocations from it, and one for its step. The block
-//!    goes back to the system with the last of them, after its range was removed from the seat: so
-//!    the range of no seat contains memory that was given to somebody else.
+//! 1. Only the thread that holds a reserve allocates from it.
+//! 2. A reserve has as many users as there are allocations from it, and one for its step. The block
+//!    goes back to the system with the last of them, after its range was removed from the reserve:
+//!    so the range of no reserve contains memory that was given to somebody else.
 //!
 //! # Safety
 //!
@@ -49,13 +49,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use crate::process::fork::{Phase, Reset};
 
 /// The most blocks at once. Beyond them memory is looked for, and not kept.
-const SEATS: usize = 64;
+const RESERVES: usize = 64;
 
 /// The unit of ranges. Blocks begin at a multiple of it, so that a range fits into a word.
 const UNIT: usize = 4096;
 const LENGTH_BITS: u32 = 28;
 
-static TABLE: [Seat; SEATS] = [const { Seat::new() }; SEATS];
+static TABLE: [Reserve; RESERVES] = [const { Reserve::new() }; RESERVES];
 /// Allocations that lie in blocks.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 /// Whether the process allocates by [`Reserving`], and [`IN_CHILD`] has joined.
@@ -70,7 +70,7 @@ thread_local! {
 /// Whether `bytes` bytes of memory are available. Inside of a [`Step`] they are reserved for it.
 pub fn is_there(bytes: usize) -> bool {
     if IS_STEPPING.get() && IS_RESERVING.load(Ordering::Relaxed) {
-        return reserve(bytes);
+        return take_reserve(bytes);
     }
     could_be_had(bytes)
 }
@@ -108,8 +108,8 @@ impl Drop for Step {
             IS_STEPPING.set(false);
             let thread = thread();
             // Relaxed: the thread's own stores.
-            let own = TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == thread);
-            own.for_each(Seat::leave);
+            let own = TABLE.iter().filter(|reserve| reserve.thread.load(Ordering::Relaxed) == thread);
+            own.for_each(Reserve::leave);
         }
     }
 }
@@ -135,23 +135,23 @@ impl Reserving {
 }
 
 /// The table in a child: its thread goes on with its step, and the other threads' steps are over.
-/// (A fork in the midst of another thread's `leave` loses that seat.)
+/// (A fork in the midst of another thread's `leave` loses that reserve.)
 fn begin_in_child() {
     let own = thread();
-    for seat in &TABLE {
-        let thread = seat.thread.load(Ordering::Relaxed);
-        // In the middle of `reserve` and `unuse` a seat is `LEFT`, and has no users.
-        let users = seat.users.load(Ordering::Relaxed);
+    for reserve in &TABLE {
+        let thread = reserve.thread.load(Ordering::Relaxed);
+        // In the middle of `take_reserve` and `unuse` a reserve is `LEFT`, and has no users.
+        let users = reserve.users.load(Ordering::Relaxed);
         match thread {
             0 => {}
             LEFT if users > 0 => {}
-            LEFT => seat.forget(),
+            LEFT => reserve.forget(),
             _ if thread == own => {}
             _ if users > 1 => {
-                seat.thread.store(LEFT, Ordering::Relaxed);
-                seat.users.store(users - 1, Ordering::Relaxed);
+                reserve.thread.store(LEFT, Ordering::Relaxed);
+                reserve.users.store(users - 1, Ordering::Relaxed);
             }
-            _ => seat.forget(),
+            _ => reserve.forget(),
         }
     }
 }
@@ -192,7 +192,7 @@ unsafe impl GlobalAlloc for Reserving {
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise: the size is allowed with this alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        let is_inside = INSIDE.load(Ordering::Relaxed) != 0 && seat_of(place).is_some();
+        let is_inside = INSIDE.load(Ordering::Relaxed) != 0 && reserve_of(place).is_some();
         let moved = if is_inside {
             // SAFETY: the caller's promise.
             unsafe { self.alloc(wanted) }
@@ -217,7 +217,7 @@ unsafe impl GlobalAlloc for Reserving {
 
 /// A block of memory, and the thread that holds it.
 #[derive(Debug)]
-struct Seat {
+struct Reserve {
     /// The thread whose step holds it, or 0. See [`LEFT`].
     thread: AtomicUsize,
     /// The block as the system returned it.
@@ -233,7 +233,7 @@ struct Seat {
 /// thread that begins or waits. So a little must be left beside the block.
 const SMALL: Layout = Layout::new::<[u64; 16]>();
 
-/// No thread, but the seat is not free.
+/// No thread, but the reserve is not free.
 const LEFT: usize = 1;
 
 /// The address of a thread-local: no other living thread has it.
@@ -249,14 +249,14 @@ fn block_of(bytes: usize) -> Option<(Layout, usize)> {
     (units < 1 << LENGTH_BITS).then_some((Layout::from_size_align(size, 16).ok()?, units))
 }
 
-fn reserve(bytes: usize) -> bool {
+fn take_reserve(bytes: usize) -> bool {
     let Some((layout, units)) = block_of(bytes) else { return false };
     // Acquire: pairs with the stores of the thread that has freed it.
-    let free = TABLE
-        .iter()
-        .find(|seat| seat.thread.compare_exchange(0, LEFT, Ordering::Acquire, Ordering::Relaxed).is_ok());
-    // Memory is not missing because all seats are taken: it is only not kept then.
-    let Some(seat) = free else { return could_be_had(bytes) };
+    let free = TABLE.iter().find(|reserve| {
+        reserve.thread.compare_exchange(0, LEFT, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    });
+    // Memory is not missing because all reserves are taken: it is only not kept then.
+    let Some(reserve) = free else { return could_be_had(bytes) };
     // SAFETY: they have sizes.
     let [place, small] = [layout, SMALL].map(|layout| unsafe { System.alloc(layout) });
     // SAFETY: as they were given.
@@ -268,16 +268,16 @@ fn reserve(bytes: usize) -> bool {
         if !place.is_null() {
             give_back(place, layout);
         }
-        seat.thread.store(0, Ordering::Release);
+        reserve.thread.store(0, Ordering::Release);
         return false;
     }
     let first = place.addr().div_ceil(UNIT);
-    seat.block.store(place, Ordering::Relaxed);
-    seat.next.store(first * UNIT, Ordering::Relaxed);
-    seat.range.store((first as u64) << LENGTH_BITS | units as u64, Ordering::Relaxed);
-    seat.thread.store(thread(), Ordering::Relaxed);
-    // Last: a child of a fork frees a seat that has no users.
-    seat.users.store(1, Ordering::Relaxed);
+    reserve.block.store(place, Ordering::Relaxed);
+    reserve.next.store(first * UNIT, Ordering::Relaxed);
+    reserve.range.store((first as u64) << LENGTH_BITS | units as u64, Ordering::Relaxed);
+    reserve.thread.store(thread(), Ordering::Relaxed);
+    // Last: a child of a fork frees a reserve that has no users.
+    reserve.users.store(1, Ordering::Relaxed);
     true
 }
 
@@ -285,28 +285,28 @@ fn reserve(bytes: usize) -> bool {
 #[cold]
 fn from_reserve(layout: Layout) -> *mut u8 {
     let thread = thread();
-    let mut own = TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == thread);
-    own.find_map(|seat| seat.cut(layout)).unwrap_or(ptr::null_mut())
+    let mut own = TABLE.iter().filter(|reserve| reserve.thread.load(Ordering::Relaxed) == thread);
+    own.find_map(|reserve| reserve.cut(layout)).unwrap_or(ptr::null_mut())
 }
 
-/// The seat that has this place in its block.
+/// The reserve that has this place in its block.
 #[cold]
-fn seat_of(place: *mut u8) -> Option<&'static Seat> {
+fn reserve_of(place: *mut u8) -> Option<&'static Reserve> {
     // Relaxed: the thread has been given the place after the range was there, and that stays until
     // the place is given back.
-    TABLE.iter().find(|seat| seat.range().contains(&place.addr()))
+    TABLE.iter().find(|reserve| reserve.range().contains(&place.addr()))
 }
 
 /// Gives back a place in a block; false: it is in none.
 #[cold]
 fn give_back(place: *mut u8) -> bool {
-    let Some(seat) = seat_of(place) else { return false };
+    let Some(reserve) = reserve_of(place) else { return false };
     INSIDE.fetch_sub(1, Ordering::Relaxed);
-    seat.unuse();
+    reserve.unuse();
     true
 }
 
-impl Seat {
+impl Reserve {
     const fn new() -> Self {
         Self {
             thread: AtomicUsize::new(0),
@@ -323,7 +323,7 @@ impl Seat {
         first..first + (word as usize & ((1 << LENGTH_BITS) - 1)) * UNIT
     }
 
-    /// Called only by the thread that holds the seat.
+    /// Called only by the thread that holds the reserve.
     fn cut(&self, layout: Layout) -> Option<*mut u8> {
         let start = self.next.load(Ordering::Relaxed).checked_next_multiple_of(layout.align())?;
         let end = start.checked_add(layout.size()).filter(|end| *end <= self.range().end)?;
@@ -356,10 +356,10 @@ impl Seat {
         self.range.store(0, Ordering::Relaxed);
         let block = self.block.load(Ordering::Relaxed);
         if let Some((layout, _)) = block_of(range.len()) {
-            // SAFETY: `reserve` has it by this layout, and invariant 2.
+            // SAFETY: `take_reserve` has it by this layout, and invariant 2.
             unsafe { System.dealloc(block, layout) };
         }
-        // Release: pairs with the exchange in `reserve`.
+        // Release: pairs with the exchange in `take_reserve`.
         self.thread.store(0, Ordering::Release);
     }
 }
@@ -374,17 +374,17 @@ mod tests {
         assert!(!is_there(usize::MAX / 4));
     }
 
-    /// One test of the whole table: others would hold seats meanwhile.
+    /// One test of the whole table: others would hold reserves meanwhile.
     #[test]
     fn a_step_allocates_from_what_it_found() {
         let layout = Layout::from_size_align(24, 8).unwrap();
-        let free = || TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == 0).count();
+        let free = || TABLE.iter().filter(|reserve| reserve.thread.load(Ordering::Relaxed) == 0).count();
         assert!(from_reserve(layout).is_null(), "outside of a step");
         let step = Reserving.step();
         assert!(from_reserve(layout).is_null(), "before it has asked");
         assert!(is_there(10_000) && is_there(1));
         drop(Step::begin());
-        assert_eq!(free(), SEATS - 2, "a step inside of it ends nothing");
+        assert_eq!(free(), RESERVES - 2, "a step inside of it ends nothing");
         let big = from_reserve(Layout::from_size_align(10_000, 4096).unwrap());
         assert!(!big.is_null() && big.addr().is_multiple_of(4096));
         let all: Vec<_> =
@@ -393,23 +393,23 @@ mod tests {
         let elsewhere = std::thread::spawn(move || from_reserve(layout).is_null());
         assert!(elsewhere.join().unwrap(), "another thread's");
         drop(step);
-        assert_eq!(free(), SEATS - 2, "they are used");
+        assert_eq!(free(), RESERVES - 2, "they are used");
         // SAFETY: memory of these sizes, in no other use.
         unsafe {
             all[0].write_bytes(7, 24);
             let moved = Reserving.realloc(all[0], layout, 48);
-            assert!(seat_of(moved).is_none() && std::slice::from_raw_parts(moved, 24) == [7; 24]);
+            assert!(reserve_of(moved).is_none() && std::slice::from_raw_parts(moved, 24) == [7; 24]);
             Reserving.dealloc(moved, Layout::from_size_align(48, 8).unwrap());
             all[1..].iter().for_each(|place| Reserving.dealloc(*place, layout));
             Reserving.dealloc(big, Layout::from_size_align(10_000, 4096).unwrap());
         }
-        assert_eq!((free(), INSIDE.load(Ordering::Relaxed)), (SEATS, 0));
-        // As many as there are are kept; memory without a seat is there all the same.
+        assert_eq!((free(), INSIDE.load(Ordering::Relaxed)), (RESERVES, 0));
+        // As many as there are are kept; memory without a reserve is there all the same.
         let step = Reserving.step();
         assert_eq!((0..100).filter(|_| is_there(1)).count(), 100);
         assert_eq!(free(), 0);
         drop(step);
-        assert_eq!(free(), SEATS);
+        assert_eq!(free(), RESERVES);
     }
 
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -419,7 +419,7 @@ mod tests {
 
         dormouse_testkit::in_child(|| {
             let layout = Layout::from_size_align(24, 8).unwrap();
-            let free = || TABLE.iter().filter(|seat| seat.thread.load(Ordering::Relaxed) == 0).count();
+            let free = || TABLE.iter().filter(|reserve| reserve.thread.load(Ordering::Relaxed) == 0).count();
             let (begun, ends) = (Barrier::new(2), Barrier::new(2));
             let used = AtomicPtr::new(ptr::null_mut());
             std::thread::scope(|scope| {
@@ -428,16 +428,16 @@ mod tests {
                     assert!(is_there(1));
                     used.store(from_reserve(layout), Ordering::Relaxed);
                     // The others are beside it, without allocations.
-                    assert!((1..SEATS).all(|_| is_there(1)) && free() == 0);
+                    assert!((1..RESERVES).all(|_| is_there(1)) && free() == 0);
                     begun.wait();
                     ends.wait();
                 });
                 begun.wait();
                 let child = dormouse_testkit::fork(|| {
-                    assert_eq!(free(), SEATS - 1, "one is used");
+                    assert_eq!(free(), RESERVES - 1, "one is used");
                     // SAFETY: memory of this size, in no other use in this process.
                     unsafe { Reserving.dealloc(used.load(Ordering::Relaxed), layout) };
-                    assert_eq!(free(), SEATS);
+                    assert_eq!(free(), RESERVES);
                     let step = Reserving.step();
                     assert!(is_there(1) && !from_reserve(layout).is_null());
                     drop(step);

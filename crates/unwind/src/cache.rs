@@ -46,7 +46,7 @@ pub struct CacheCounts {
 }
 
 impl ThreadCache {
-    /// Remembers nothing.
+    /// An empty cache.
     pub const fn new() -> Self {
         Self {
             ranges: Cache::new(),

@@ -254,7 +254,7 @@ impl<M: MemorySource> UnwindTables<M> {
         self.objects.iter().map(Object::size).sum()
     }
 
-    /// How often something was learned, or mappings were taken in.
+    /// How often the tables have changed: functions were learned, or mappings added.
     pub fn changes(&self) -> u64 {
         self.changes
     }

@@ -64,8 +64,8 @@ pub(crate) fn frames(slot: &Slot, shelf: &Shelf, account: Account, of: Frames) {
 }
 
 /// Counts frames of a stream of `group` that `task` makes now, in the midst of a poll. `last` is
-/// when those before were made, as a stamp, or 0; it becomes now. Without effect while times are
-/// not taken.
+/// the stamp of the stream's previous frames, or 0, and is set to now. Without effect while times
+/// are not taken.
 #[inline]
 pub fn count_frames(task: u64, group: u32, of: Frames, last: &mut u64) {
     if unlikely!(WAITS) {

@@ -37,7 +37,8 @@ pub struct LivingTask {
     /// The number of the task's group.
     pub group: u32,
     /// The task's age, since the arrival of the request that it answers; `None` if it began before
-    /// times were taken. The request was queued for what the three times below leave of it.
+    /// times were taken. Before the task began, the request was queued for the age minus
+    /// `poll_ns`, `runnable_ns` and `await_ns`.
     pub age_ns: Option<u64>,
     /// For how long the head of the task's response has been there: the request is answered.
     /// `None` if it has no answer yet, or began before times were taken.
@@ -64,8 +65,9 @@ pub struct LivingTask {
     /// it yields. Empty if the task is in a poll, or if its leaves have taken their wakers before
     /// places were requested.
     pub places: Vec<u32>,
-    /// How many polls ago these wakers were taken; 0 for the last poll. Places of a leaf that keeps
-    /// its waker over a poll may not be where it waits now.
+    /// How many polls ago these wakers were taken; 0 for the last poll. If a leaf keeps a waker
+    /// from an earlier poll, its place is that of the earlier poll, and it may wait elsewhere by
+    /// now.
     pub polls_ago: u32,
     /// Whether the task's leaves have taken wakers at more places than a task has room for.
     pub has_more_places: bool,

@@ -120,7 +120,7 @@ pub(crate) fn start(companions: &'static [Companion], remember: Remember) -> Res
     // calls this has the loader's lock first.
     dormouse_sys::loader::pin_self()?;
     prepare();
-    let (seat, running) = look(table)?;
+    let (entry, running) = look(table)?;
     if let Some(agent) = running {
         return Ok(agent);
     }
@@ -135,7 +135,7 @@ pub(crate) fn start(companions: &'static [Companion], remember: Remember) -> Res
     place::remove_at_exit(&place);
     let config_error = place.config_error();
     let agent = Agent { path: place.name().to_owned(), config_error };
-    seat.set(std::process::id(), agent.path());
+    entry.set(std::process::id(), agent.path());
     Ok(agent)
 }
 
@@ -155,16 +155,16 @@ fn prepare() {
 
 /// The agent of this process, if it has one: a forked child is another process.
 fn look(table: &'static Table) -> Result<(AgentPlace, Option<Agent>), InitError> {
-    let seat = table.agent().map_err(|_| InitError::Reentrant)?;
-    let running = seat.path(std::process::id()).map(|path| Agent { path, config_error: None });
-    Ok((seat, running))
+    let entry = table.agent().map_err(|_| InitError::Reentrant)?;
+    let running = entry.path(std::process::id()).map(|path| Agent { path, config_error: None });
+    Ok((entry, running))
 }
 
 /// Says that this process has no agent any more.
 fn forget() {
-    if let Ok(seat) = rendezvous::table().map(Table::agent)
-        && let Ok(seat) = seat
+    if let Ok(entry) = rendezvous::table().map(Table::agent)
+        && let Ok(entry) = entry
     {
-        seat.clear();
+        entry.clear();
     }
 }

@@ -84,7 +84,8 @@ impl Call {
         Some(peer)
     }
 
-    /// The future is the call: it ends with it, and failed if its output is an `Err`.
+    /// Makes a future the call: the call ends when the future does, and has failed if the output is
+    /// an `Err`.
     pub fn instrument<F, T, E>(self, future: F) -> InstrumentedCall<F>
     where
         F: Future<Output = Result<T, E>>,

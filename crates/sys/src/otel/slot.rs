@@ -130,7 +130,8 @@ impl Slot {
         self.pointer.store(context, Ordering::Relaxed);
     }
 
-    /// The address of the pointer, which a reader finds.
+    /// The address of the pointer in the storage of this thread: where a reader outside of the
+    /// process reads it.
     pub fn address(self) -> usize {
         ptr::from_ref(self.pointer).addr()
     }

@@ -57,7 +57,8 @@ pub fn drain_each(buffer: &mut Vec<u8>, sink: impl FnMut(usize, RingOwner, &[u8]
     used().pool.drain_each(buffer, sink);
 }
 
-/// How many rings have been written to, and how many records were, of each ring modulo 2^31.
+/// The number of rings that have been written to, and the sum of the numbers of records in them.
+/// Each ring counts its records modulo 2^31.
 pub fn written() -> (usize, u64) {
     used().pool.written()
 }

@@ -39,7 +39,7 @@ const HOG: u64 = 1_000_000;
 type Used = Arc<AtomicU64>;
 
 /// Where the hog is: the tasks of one turn.
-type Seat = fn(Group, u32, &Used, &Used) -> Vec<JoinHandle<()>>;
+type Start = fn(Group, u32, &Used, &Used) -> Vec<JoinHandle<()>>;
 
 /// Adds the hog beside the group, and around each of its tasks.
 pub(crate) fn rows(bench: &mut Bench) {
@@ -53,25 +53,25 @@ pub(crate) fn rows_by_thread(bench: &mut Bench) {
     row(bench, "attribution/hog/lazy", beside, true);
 }
 
-fn row(bench: &mut Bench, name: &str, seat: Seat, lazy: bool) {
+fn row(bench: &mut Bench, name: &str, start: Start, lazy: bool) {
     let polls = bench.pick(6, 4);
     let spec = Spec::new(name, "%").better(Better::Lower).with("tasks", TASKS).with("polls", polls);
     let group = Group::new("bench attribution");
     bench.sample(spec.with("work_ns", WORK).with("hog_ns", HOG), move || {
         set_lazy(lazy);
-        let off = off_by(group, polls, seat);
+        let off = off_by(group, polls, start);
         set_lazy(false);
         off
     });
 }
 
 /// How much the group is charged wrongly, in percent of the hog's time.
-fn off_by(group: Group, polls: u32, seat: Seat) -> Result<f64, Failure> {
+fn off_by(group: Group, polls: u32, start: Start) -> Result<f64, Failure> {
     let (work, hog) = (Used::default(), Used::default());
     let _counting = group.start_counting(&[Event::TASK_CLOCK], Mode::GroupExact)?;
     let before = group.read().cpu;
     Builder::new_current_thread().build()?.block_on(async {
-        for task in seat(group, polls, &work, &hog) {
+        for task in start(group, polls, &work, &hog) {
             task.await?;
         }
         Ok::<_, Failure>(())

@@ -112,10 +112,14 @@ fn whole(value: MetricValue) -> Option<u64> {
     }
 }
 
+/// The instruments that a [`Collection`] tells apart. If there were more, two would share a bit,
+/// and a collection would read the figures twice.
+const MOST: usize = u128::BITS as usize;
+
 /// The thread's last reading.
 struct Collection {
     begun: Instant,
-    /// The instruments that have had it, by bits.
+    /// The instruments that have had it, by bits: a test checks that there are enough.
     answered: u128,
     figures: Rc<Exposition>,
 }
@@ -129,7 +133,7 @@ fn of_collection(metrics: &Metrics, at: usize) -> Rc<Exposition> {
     let read = || Rc::new(metrics.exposition());
     let of = |last: &RefCell<Option<Collection>>| {
         let mut last = last.try_borrow_mut().ok()?;
-        let own = 1 << (at % 128);
+        let own = 1 << (at % MOST);
         let same = last.as_mut().filter(|it| it.answered & own == 0 && it.begun.elapsed() < COLLECTION);
         if let Some(same) = same {
             same.answered |= own;
@@ -153,5 +157,6 @@ mod tests {
             format!("{} {:?} in {:?}: {}", family.name, family.kind, family.unit.code(), family.help)
         };
         insta::assert_snapshot!(numbers().map(of).collect::<Vec<_>>().join("\n"));
+        assert!(numbers().count() <= MOST);
     }
 }
