@@ -9,6 +9,7 @@ mod grpc;
 mod known;
 mod shop;
 mod tcp;
+mod tls;
 mod web;
 
 use std::io;
@@ -20,13 +21,14 @@ static ALLOC: dormouse::Alloc = dormouse::Alloc::new();
 
 type Run = fn() -> io::Result<()>;
 
-const SERVICES: [(&str, Run); 7] = [
+const SERVICES: [(&str, Run); 8] = [
     ("actix", actix::run),
     ("batch", batch::run),
     ("grpc", grpc::run),
     ("grpc-by-itself", grpc::run_by_itself),
     ("shop", shop::run),
     ("tcp", tcp::run),
+    ("tls", tls::run),
     ("web", web::run),
 ];
 

@@ -11,4 +11,5 @@ mod recipes;
 mod shop;
 mod support;
 mod tcp;
+mod tls;
 mod web;
