@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use axum::serve::Listener as _;
+use dormouse::axum::Connections;
 use dormouse::metrics::{Metrics, MetricsSpec};
 use dormouse::sync::{self, Holds, LockTimes};
 use dormouse::tokio::ServedStream;
@@ -28,8 +30,11 @@ use crate::support;
 const SERVICE: &str = "killing_filter::service";
 const FILTER: &str = "TEST_FILTER";
 
-/// The calls that the service makes itself for its connection.
-const OWN_CALLS: [&str; 4] = ["epoll_ctl", "epoll_wait", "recvfrom", "sendto"];
+/// The calls that the service makes itself for its connections.
+const OWN_CALLS: [&str; 5] = ["accept4", "epoll_ctl", "epoll_wait", "recvfrom", "sendto"];
+
+/// More clients than the service accepts: two in each round.
+const GUESTS: usize = 64;
 
 /// The calls in the table of ARCHITECTURE.md, of the rows that `wanted` names.
 fn listed(wanted: &[&str]) -> Vec<String> {
@@ -78,28 +83,42 @@ static_key! {
     static FAST: "filter.fast" = false;
 }
 
-/// A connection of the service, and its client.
+/// A connection of the service with its client, and a listener with clients that are to be
+/// accepted.
 struct Connection {
     runtime: Runtime,
     stream: ServedStream<tokio::net::TcpStream>,
     client: TcpStream,
+    listener: Connections<tokio::net::TcpListener>,
+    _guests: Vec<TcpStream>,
 }
 
 impl Connection {
     fn open() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
         let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
-        let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a server");
+        let address = listener.local_addr().expect("an address");
+        let client = TcpStream::connect(address).expect("a server");
         let (stream, _) = listener.accept().expect("a client");
         stream.set_nonblocking(true).expect("a socket");
-        let stream = runtime.block_on(async { tokio::net::TcpStream::from_std(stream) });
-        Self { runtime, stream: dormouse::tokio::received(stream.expect("a stream")), client }
+        listener.set_nonblocking(true).expect("a socket");
+        let (stream, listener) = runtime.block_on(async {
+            (tokio::net::TcpStream::from_std(stream), tokio::net::TcpListener::from_std(listener))
+        });
+        Self {
+            runtime,
+            stream: dormouse::tokio::received(stream.expect("a stream")),
+            client,
+            listener: dormouse::axum::listener(listener.expect("a listener"), Group::new("guests")),
+            _guests: (0..GUESTS).map(|_| TcpStream::connect(address).expect("a server")).collect(),
+        }
     }
 
-    /// Reads while times are taken, and after.
-    fn reads(&mut self) {
+    /// Accepts and reads while times are taken, and after.
+    fn serves(&mut self) {
         let mut waiting = Some(Waiting::start().expect("times"));
         for _ in 0..2 {
+            drop(self.runtime.block_on(self.listener.accept()));
             self.client.write_all(b"tea").expect("a server");
             let mut bytes = [0; 3];
             let mut buffer = ReadBuf::new(&mut bytes);
@@ -269,7 +288,7 @@ fn service() {
     for round in 0.. {
         let Some(Ok(_)) = lines.next() else { return };
         surface(round);
-        connection.reads();
+        connection.serves();
         println!("done");
     }
 }
