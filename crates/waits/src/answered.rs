@@ -19,9 +19,10 @@
 
 use std::sync::atomic::Ordering;
 
-use dormouse_clock::stamp;
+use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
+use crate::buckets;
 use crate::counts::Time;
 use crate::exemplars::{self, Ended};
 use crate::response::{ANSWERED, Frames, Head, OPEN, SHOWN, STREAM, UNSURE};
@@ -33,7 +34,7 @@ use crate::waiting::{WAITS, run_begun};
 /// The last poll of the slot's task has made the head of its response.
 pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
     let (response, now) = (&slot.response, slot.since.load(Ordering::Relaxed));
-    if response.state.load(Ordering::Relaxed) != OPEN {
+    if slot.answer.get() != OPEN {
         return;
     }
     response.head.store(now, Ordering::Relaxed);
@@ -43,7 +44,7 @@ pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
         Head::Unsure => UNSURE,
         Head::Stream => STREAM,
     };
-    response.state.store(state, Ordering::Relaxed);
+    slot.answer.set(state);
 }
 
 /// The last poll of the slot's task has made frames of its body.
@@ -55,7 +56,7 @@ pub(crate) fn frames(slot: &Slot, shelf: &Shelf, account: Account, of: Frames) {
     };
     response.frame.store(now, Ordering::Relaxed);
     if of.is_stream {
-        response.state.store(STREAM, Ordering::Relaxed);
+        slot.answer.set(STREAM);
         if before != 0 {
             account.counts.count(Time::Gap, now.saturating_sub(before), slot.task.load(Ordering::Relaxed));
         }
@@ -101,23 +102,24 @@ pub(crate) struct RequestEnd {
 
 /// The request of the slot's task ends, which began while times were taken. Returns its age at its
 /// answer, or at its end if it has none, in ticks.
+#[inline]
 pub(crate) fn ends(slot: &Slot, shelf: &Shelf, account: Account, end: RequestEnd) -> u64 {
     let RequestEnd { at: now, is_unanswered, outcome } = end;
     let response = &slot.response;
     let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
     let (head, frame) = (response.head.load(Ordering::Relaxed), response.frame.load(Ordering::Relaxed));
-    let state = response.state.load(Ordering::Relaxed);
+    let state = slot.answer.get();
     let age = age(slot, if state == OPEN { now } else { head });
     match state {
         OPEN if is_unanswered => {
             shelf.unanswered(group).count(age);
-            slow::ends(task, group, age, slot.traced.get());
+            slow::ends(task, group, age, || slot.traced.get());
         }
         OPEN => _ = answered(slot, account, now, outcome),
         UNSURE => _ = answered(slot, account, head, outcome),
         SHOWN => {
             if let Some(outcome) = outcome {
-                exemplars::has_outcome(task, group, age, outcome);
+                exemplars::has_outcome(task, group, ticks_to_ns(age), outcome);
             }
         }
         _ => {}
@@ -130,15 +132,18 @@ pub(crate) fn ends(slot: &Slot, shelf: &Shelf, account: Account, end: RequestEnd
 }
 
 /// The request of the slot's task was answered at `now`. Returns whether it is an exemplar.
+#[inline]
 fn answered(slot: &Slot, account: Account, now: u64, outcome: Option<u8>) -> bool {
     // Else it began before times were taken.
     let is_known = slot.begun.load(Ordering::Relaxed) != 0;
     is_known && {
         let (task, group) = (slot.task.load(Ordering::Relaxed), slot.group.load(Ordering::Relaxed));
-        let (lasted, trace) = (age(slot, now), slot.traced.get());
-        let is_longest = account.counts.count(Time::Request, lasted, task);
+        let (lasted, trace) = (age(slot, now), || slot.traced.get());
+        let lasted_ns = ticks_to_ns(lasted);
+        let bucket = buckets::place(lasted_ns);
+        let is_longest = account.counts.count_in(bucket, Time::Request, lasted_ns, task);
         slow::ends(task, group, lasted, trace);
-        exemplars::ended(Ended { task, group, lasted, ends: now, trace, is_longest, outcome })
+        exemplars::ended(Ended { task, group, lasted_ns, bucket, ends: now, is_longest, outcome }, trace)
     }
 }
 

@@ -29,9 +29,12 @@ impl QueuedTicks {
     /// order.
     #[inline]
     pub(crate) fn new(arrival: Arrival, now: u64) -> Self {
-        let received = arrival.received.map(|received| received.min(now));
-        let woken = arrival.woken.clamp(received.unwrap_or(0), now);
-        Self { unseen: received.map(|received| woken - received), behind: now - woken }
+        let Some(received) = arrival.received else {
+            return Self { unseen: None, behind: now.saturating_sub(arrival.woken) };
+        };
+        let received = received.min(now);
+        let woken = arrival.woken.clamp(received, now);
+        Self { unseen: Some(woken - received), behind: now - woken }
     }
 
     #[inline]
@@ -45,7 +48,8 @@ impl QueuedTicks {
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(crate) struct QueueSums {
-    requests: AtomicU64,
+    /// Requests of which it is not known when the kernel had received them, and the others.
+    unreceived: AtomicU64,
     received: AtomicU64,
     unseen: AtomicU64,
     behind: AtomicU64,
@@ -58,14 +62,16 @@ impl QueueSums {
         if let Some(unseen) = queued.unseen {
             add(&self.unseen, unseen);
             add(&self.received, 1);
+        } else {
+            add(&self.unreceived, 1);
         }
-        add(&self.requests, 1);
     }
 
     pub(crate) fn add_to(&self, sum: &mut QueueTimes) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        sum.requests += load(&self.requests);
-        sum.received += load(&self.received);
+        let received = load(&self.received);
+        sum.requests += received + load(&self.unreceived);
+        sum.received += received;
         sum.unseen_ns += ticks_to_ns(load(&self.unseen));
         sum.behind_ns += ticks_to_ns(load(&self.behind));
     }

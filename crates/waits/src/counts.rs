@@ -42,7 +42,7 @@ pub(crate) enum Time {
 }
 
 /// How many of them there are.
-const TIMES: usize = 6;
+pub(crate) const TIMES: usize = 6;
 
 /// See the module.
 #[derive(Debug)]
@@ -102,8 +102,14 @@ impl Counts {
     /// Counts a time of a task that is over. Whether it is the longest so far.
     #[inline]
     pub(crate) fn count(&self, time: Time, ticks: u64, task: u64) -> bool {
-        let (ns, at) = (ticks_to_ns(ticks), time as usize);
-        let bucket = buckets::place(ns);
+        let ns = ticks_to_ns(ticks);
+        self.count_in(buckets::place(ns), time, ns, task)
+    }
+
+    /// Does what [`Counts::count`] does, for a time of which the bucket is known.
+    #[inline]
+    pub(crate) fn count_in(&self, bucket: usize, time: Time, ns: u64, task: u64) -> bool {
+        let at = time as usize;
         let counted = self.bucket(time, bucket);
         if counted.load(Ordering::Relaxed) == 0 {
             self.begin(at, bucket);
@@ -141,11 +147,13 @@ impl Counts {
         self.used.iter().for_each(prefetch);
     }
 
-    /// Adds them to a histogram.
-    pub(crate) fn add_to(&self, time: Time, histogram: &mut Histogram) {
+    /// Adds them to a histogram. Whether it holds any then.
+    pub(crate) fn add_to(&self, time: Time, histogram: &mut Histogram) -> bool {
         let at = time as usize;
+        let mut are_any = false;
         for (word, used) in self.used[at].iter().enumerate() {
             let mut used = used.load(Ordering::Relaxed);
+            are_any |= used != 0;
             while used != 0 {
                 let bucket = 64 * word + used.trailing_zeros() as usize;
                 used &= used - 1;
@@ -163,5 +171,7 @@ impl Counts {
         if ns > histogram.max_ns {
             (histogram.max_ns, histogram.max_task) = (ns, task);
         }
+        // The sum of a time may be seen, and its bucket not yet.
+        are_any || histogram.sum_ns != 0 || histogram.max_ns != 0
     }
 }

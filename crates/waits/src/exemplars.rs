@@ -116,40 +116,41 @@ static ROWS: [AtomicPtr<Entries>; GROUPS] = [const { AtomicPtr::new(ptr::null_mu
 pub(crate) struct Ended {
     pub(crate) task: u64,
     pub(crate) group: u32,
-    /// In ticks.
-    pub(crate) lasted: u64,
+    pub(crate) lasted_ns: u64,
+    /// The bucket of that.
+    pub(crate) bucket: usize,
     /// A stamp.
     pub(crate) ends: u64,
-    pub(crate) trace: Option<TraceContext>,
     /// Whether its thread has counted no longer one.
     pub(crate) is_longest: bool,
     /// Its outcome, if that is known yet.
     pub(crate) outcome: Option<u8>,
 }
 
-/// A request was answered, or has ended. Returns whether it has taken an entry.
+/// A request was answered, or has ended. Returns whether it has taken an entry. Its trace is asked
+/// for only if it may take one: few do.
 #[inline]
-pub(crate) fn ended(of: Ended) -> bool {
+pub(crate) fn ended(of: Ended, trace: impl Fn() -> Option<TraceContext>) -> bool {
     let row = &ROWS[row_of(of.group)];
     match entries(row) {
-        Some(entries) => entries.take(of),
-        None if row.load(Ordering::Relaxed).is_null() => begin(row, of),
+        Some(entries) => entries.take(of, trace),
+        None if row.load(Ordering::Relaxed).is_null() => begin(row, of, trace()),
         None => false,
     }
 }
 
 /// A request has ended with that outcome that took an entry when it was answered.
 #[cold]
-pub(crate) fn has_outcome(task: u64, group: u32, lasted: u64, outcome: u8) {
+pub(crate) fn has_outcome(task: u64, group: u32, lasted_ns: u64, outcome: u8) {
     if let Some(entries) = entries(&ROWS[row_of(group)]) {
-        entries.by_bucket[bucket_of(lasted)].set_outcome(task, outcome);
+        entries.by_bucket[entry_of(buckets::place(lasted_ns))].set_outcome(task, outcome);
     }
 }
 
-/// The number of the entry for that duration, in ticks.
+/// The number of the entry for a bucket.
 #[inline]
-fn bucket_of(lasted: u64) -> usize {
-    buckets::place(ticks_to_ns(lasted)).div_ceil(1 << (SCALE - EXPORTED_SCALE))
+fn entry_of(bucket: usize) -> usize {
+    bucket.div_ceil(1 << (SCALE - EXPORTED_SCALE))
 }
 
 /// The entries of a row, if it has some.
@@ -163,7 +164,7 @@ fn entries(row: &AtomicPtr<Entries>) -> Option<&'static Entries> {
 
 /// A group's first request.
 #[cold]
-fn begin(row: &AtomicPtr<Entries>, of: Ended) -> bool {
+fn begin(row: &AtomicPtr<Entries>, of: Ended, trace: Option<TraceContext>) -> bool {
     match memory::map::<Entries>(1) {
         Some(made) => _ = memory::put(row, made),
         // Requests do not try again to map memory.
@@ -171,15 +172,15 @@ fn begin(row: &AtomicPtr<Entries>, of: Ended) -> bool {
             let _put = row.compare_exchange(ptr::null_mut(), NO_MEMORY, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
-    entries(row).is_some_and(|entries| entries.take(of))
+    entries(row).is_some_and(|entries| entries.take(of, || trace))
 }
 
 impl Entries {
     /// Whether the request has taken an entry.
     #[inline]
-    fn take(&self, of: Ended) -> bool {
-        let bucket = bucket_of(of.lasted);
-        let taken = self.by_bucket[bucket].take(of);
+    fn take(&self, of: Ended, trace: impl Fn() -> Option<TraceContext>) -> bool {
+        let bucket = entry_of(of.bucket);
+        let taken = self.by_bucket[bucket].take(of, trace);
         if taken == Some(IsFirst(true))
             && let Some(bit) = bucket.checked_sub(1)
         {
@@ -246,29 +247,39 @@ struct IsFirst(bool);
 impl Entry {
     /// Takes the entry for a request, if it is due; `None`: it stays.
     #[inline]
-    fn take(&self, of: Ended) -> Option<IsFirst> {
-        let trace = of.trace.filter(|trace| trace.is_sampled());
+    fn take(&self, of: Ended, trace: impl Fn() -> Option<TraceContext>) -> Option<IsFirst> {
         let ends = self.ends.load(Ordering::Relaxed);
-        if ends != 0 && !of.is_longest {
-            let is_traced = self.trace[..2].iter().any(|word| word.load(Ordering::Relaxed) != 0);
-            let stays_ns = if is_traced && trace.is_none() { TRACED_STAYS_NS } else { STAYS_NS };
-            if ticks_to_ns(of.ends.saturating_sub(ends)) < stays_ns {
-                return None;
-            }
+        if ends == 0 || of.is_longest {
+            self.write(of, trace());
+            return Some(IsFirst(ends == 0));
         }
-        self.write(of, trace);
-        Some(IsFirst(ends == 0))
+        let stood_ns = ticks_to_ns(of.ends.saturating_sub(ends));
+        if stood_ns < STAYS_NS { None } else { self.replace(of, trace(), stood_ns) }
+    }
+
+    /// Takes the entry for a request that is no longer than those before, if it is due after
+    /// `stood_ns`.
+    #[cold]
+    fn replace(&self, of: Ended, trace: Option<TraceContext>, stood_ns: u64) -> Option<IsFirst> {
+        let is_traced = || self.trace[..2].iter().any(|word| word.load(Ordering::Relaxed) != 0);
+        let is_sampled = trace.is_some_and(TraceContext::is_sampled);
+        let is_due = is_sampled || stood_ns >= TRACED_STAYS_NS || !is_traced();
+        is_due.then(|| {
+            self.write(of, trace);
+            IsFirst(false)
+        })
     }
 
     #[cold]
     fn write(&self, of: Ended, trace: Option<TraceContext>) {
         let unix_ns = realtime_ns();
+        let trace = trace.filter(|trace| trace.is_sampled());
         let words = trace.map_or([0; 3], TraceContext::words);
         // Not written: another thread has just written a request of the same bucket.
         let _written = self.sequence.try_write(|| {
             self.ends.store(of.ends.max(1), Ordering::Relaxed);
             self.unix_ns.store(unix_ns, Ordering::Relaxed);
-            self.duration_ns.store(packed(ticks_to_ns(of.lasted), of.outcome), Ordering::Relaxed);
+            self.duration_ns.store(packed(of.lasted_ns, of.outcome), Ordering::Relaxed);
             self.task.store(of.task, Ordering::Relaxed);
             for (to, from) in self.trace.iter().zip(words) {
                 to.store(from, Ordering::Relaxed);
@@ -359,9 +370,14 @@ mod tests {
 
     use super::*;
 
-    fn request(group: u32, task: u64, trace: Option<TraceContext>) -> Ended {
-        let lasted = (point().hz / 1e3) as u64;
-        Ended { task, group, lasted, ends: stamp(), trace, is_longest: false, outcome: None }
+    fn request(group: u32, task: u64) -> Ended {
+        let of =
+            Ended { task, group, lasted_ns: 0, bucket: 0, ends: stamp(), is_longest: false, outcome: None };
+        lasted(1_000_000, of)
+    }
+
+    fn lasted(lasted_ns: u64, of: Ended) -> Ended {
+        Ended { lasted_ns, bucket: buckets::place(lasted_ns), ..of }
     }
 
     fn traced(byte: u8) -> Option<TraceContext> {
@@ -378,32 +394,31 @@ mod tests {
     #[test]
     fn an_entry_stays_until_it_is_due() {
         let ticks = |ns: u64| (ns as f64 * point().hz / 1e9) as u64;
-        let first = request(501, 1, None);
-        ended(first);
+        let first = request(501, 1);
+        ended(first, || None);
         let seen = only(501);
-        assert_eq!((seen.task, seen.trace, seen.duration_ns), (1, None, ticks_to_ns(first.lasted)));
+        assert_eq!((seen.task, seen.trace, seen.duration_ns), (1, None, first.lasted_ns));
         assert_eq!(seen.bucket, buckets::place(seen.duration_ns));
-        let at = |ns: u64, task, trace| Ended { ends: first.ends + ticks(ns), task, trace, ..first };
-        ended(at(STAYS_NS / 2, 3, traced(3)));
+        let at = |ns: u64, task| Ended { ends: first.ends + ticks(ns), task, ..first };
+        ended(at(STAYS_NS / 2, 3), || traced(3));
         assert_eq!(only(501), seen, "the same at each look, to the nanosecond");
-        ended(at(STAYS_NS * 2, 5, traced(5)));
+        ended(at(STAYS_NS * 2, 5), || traced(5));
         assert_eq!((only(501).task, only(501).trace), (5, traced(5)));
-        ended(at(TRACED_STAYS_NS / 2, 7, None));
+        ended(at(TRACED_STAYS_NS / 2, 7), || None);
         let unsampled = traced(9).map(|trace| trace.sampled(false));
-        ended(at(TRACED_STAYS_NS / 2, 9, unsampled));
+        ended(at(TRACED_STAYS_NS / 2, 9), || unsampled);
         assert_eq!(only(501).task, 5, "a trace is kept for a scrape");
-        ended(Ended { is_longest: true, ..at(TRACED_STAYS_NS / 2, 11, unsampled) });
+        ended(Ended { is_longest: true, ..at(TRACED_STAYS_NS / 2, 11) }, || unsampled);
         assert_eq!((only(501).task, only(501).trace), (11, None), "the longest comes at once");
-        ended(at(TRACED_STAYS_NS, 13, traced(13)));
-        ended(at(3 * TRACED_STAYS_NS, 15, None));
+        ended(at(TRACED_STAYS_NS, 13), || traced(13));
+        ended(at(3 * TRACED_STAYS_NS, 15), || None);
         assert_eq!(only(501).task, 15);
     }
 
     #[test]
     fn each_bucket_has_its_own() {
-        let hz = point().hz;
-        for (task, seconds) in [(1, 1e-6), (3, 1e-3), (5, 1.0)] {
-            ended(Ended { lasted: (hz * seconds) as u64, ..request(502, task, None) });
+        for (task, ns) in [(1, 1_000), (3, 1_000_000), (5, 1_000_000_000)] {
+            ended(lasted(ns, request(502, task)), || None);
         }
         assert_eq!(exemplars(502, |it| it.task), [1, 3, 5]);
         assert_eq!((exemplars(503, |it| it), exemplars(u32::MAX, |it| it)), (vec![], vec![]));
@@ -412,8 +427,8 @@ mod tests {
     #[test]
     fn each_power_of_two_has_one() {
         let of = |bucket: usize, task, trace| {
-            let seconds = buckets::upper_bound_ns(bucket) / 1e9;
-            ended(Ended { lasted: (point().hz * seconds * 0.98) as u64, ..request(505, task, trace) });
+            let ns = buckets::upper_bound_ns(bucket) * 0.98;
+            ended(lasted(ns as u64, request(505, task)), || trace);
         };
         // The buckets 161 to 176 end with a power of two, and have an entry for four of them.
         for (bucket, task) in [(160, 1), (164, 2), (172, 3), (176, 4), (177, 5)] {
@@ -427,24 +442,24 @@ mod tests {
 
     #[test]
     fn an_end_adds_its_outcome() {
-        let first = request(506, 1, None);
-        assert!(ended(first));
+        let first = request(506, 1);
+        assert!(ended(first, || None));
         assert_eq!(only(506).outcome, None);
-        has_outcome(3, 506, first.lasted, 2);
+        has_outcome(3, 506, first.lasted_ns, 2);
         assert_eq!(only(506).outcome, None, "the end of another request");
-        has_outcome(1, 506, first.lasted, 4);
-        let (seen, ns) = (only(506), ticks_to_ns(first.lasted));
+        has_outcome(1, 506, first.lasted_ns, 4);
+        let (seen, ns) = (only(506), first.lasted_ns);
         assert_eq!((seen.outcome, seen.duration_ns, seen.bucket), (Some(4), ns, buckets::place(ns)));
-        assert!(!ended(Ended { task: 5, ..first }), "it is not due");
-        assert!(ended(Ended { task: 7, is_longest: true, outcome: Some(0), ..first }));
+        assert!(!ended(Ended { task: 5, ..first }, || None), "it is not due");
+        assert!(ended(Ended { task: 7, is_longest: true, outcome: Some(0), ..first }, || None));
         assert_eq!((only(506).task, only(506).outcome), (7, Some(0)));
     }
 
     #[test]
     fn those_that_are_known_may_be_left_out() {
         let of = |seconds: f64, task| {
-            let of = Ended { lasted: (point().hz * seconds) as u64, ..request(507, task, None) };
-            ended(of);
+            let of = lasted((seconds * 1e9) as u64, request(507, task));
+            ended(of, || None);
             of.ends
         };
         of(1e-6, 1);
@@ -472,8 +487,8 @@ mod tests {
             for writer in 1..4_u8 {
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
-                        let of = request(504, writer.into(), traced(writer));
-                        ended(Ended { is_longest: true, ..of });
+                        let of = request(504, writer.into());
+                        ended(Ended { is_longest: true, ..of }, || traced(writer));
                     }
                 });
             }

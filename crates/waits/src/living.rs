@@ -173,7 +173,7 @@ pub(crate) struct Stamps {
 
 /// A whole look at a slot that a task with times of that run holds, and the present moment.
 pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
-    // Acquire: pairs with the additions of the task's begin and end.
+    // Acquire: pairs with `Slot::turn`.
     let life = slot.life.load(Ordering::Acquire);
     if life.is_multiple_of(2) || slot.run.load(Ordering::Relaxed) != run {
         return None;

@@ -7,7 +7,7 @@ use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::arrival::QueueTimes;
 use crate::buckets::Histogram;
-use crate::counts::{Counts, Time};
+use crate::counts::{Counts, TIMES, Time};
 use crate::living::{TaskState, stamps};
 use crate::response::StreamFrames;
 use crate::returned::never_less;
@@ -129,6 +129,7 @@ pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     lasting_tasks(run, |_| true, |row, of| lasting.entry(row).or_default().add(of));
     // One for all: to move it costs more than to clear it.
     let mut of = GroupWaits::default();
+    let mut filled = Filled::default();
     for (at, &(row, sums)) in groups.iter().enumerate() {
         if let Some(&(next, _)) = groups.get(at + 1) {
             let counts = shelves.iter().filter_map(|shelf| shelf.peek(next)?.1);
@@ -136,7 +137,7 @@ pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
         }
         let lasting = lasting.get(&row).copied().unwrap_or_default();
         let sums = never_less(row, split(sums, lasting.runnable));
-        read_counts(row, &shelves, wanted, &mut of);
+        read_counts(row, &shelves, wanted, &mut of, &mut filled);
         of.set_sums(sums);
         of.sending = lasting.sending;
         tell(&of);
@@ -160,7 +161,7 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     let mut lasting = Lasting::default();
     lasting_tasks(run, |other| other == row, |_, of| lasting.add(of));
     let mut of = GroupWaits::default();
-    read_counts(row, &shelves, Histograms::All, &mut of);
+    read_counts(row, &shelves, Histograms::All, &mut of, &mut Filled::default());
     of.set_sums(never_less(row, split(sums, lasting.runnable)));
     of.sending = lasting.sending;
     Some(of)
@@ -196,9 +197,19 @@ fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] 
     [poll_ns, runnable_ns + ns, await_ns - ns]
 }
 
+/// Which histograms of a group that was read hold any.
+type Filled = [bool; TIMES];
+
 /// Makes `of` the group with that number, with the histograms that are wanted: those that are not
-/// have never been read into it. Its sums are another's.
-fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut GroupWaits) {
+/// have never been read into it. Its sums are another's. `filled`: which of its histograms are to
+/// be cleared before; a group has few of them, and each is 9 KB.
+fn read_counts(
+    number: usize,
+    shelves: &[&Shelf],
+    wanted: Histograms,
+    of: &mut GroupWaits,
+    filled: &mut Filled,
+) {
     of.group = number as u32;
     of.queue = QueueTimes::default();
     of.unanswered = Unanswered::default();
@@ -219,9 +230,12 @@ fn read_counts(number: usize, shelves: &[&Shelf], wanted: Histograms, of: &mut G
             Time::Gap => &mut of.gaps,
             Time::Request => &mut of.requests,
         };
-        histogram.clear();
+        let is_filled = &mut filled[time as usize];
+        if std::mem::take(is_filled) {
+            histogram.clear();
+        }
         let counts = shelves.iter().filter_map(|shelf| shelf.peek(number)?.1);
-        counts.for_each(|counts| counts.add_to(time, histogram));
+        counts.for_each(|counts| *is_filled |= counts.add_to(time, histogram));
     }
 }
 
@@ -245,14 +259,14 @@ impl Lasting {
 fn lasting_tasks(run: u64, of: impl Fn(usize) -> bool, mut add: impl FnMut(usize, Lasting)) {
     let now = stamp();
     let is_meant = |slot: &&'static Slot| {
-        (slot.woken.load(Ordering::Relaxed) != 0 || slot.response.is_long(now))
+        (slot.woken.load(Ordering::Relaxed) != 0 || slot.response.is_long(&slot.answer, now))
             && of(row_of(slot.group.load(Ordering::Relaxed)))
     };
     for slot in slab::all().filter(is_meant) {
         let Some((stamps, now)) = stamps(slot, run) else { continue };
         let (state, from, _) = stamps.until(now);
         let runnable = if state == TaskState::Runnable { now.saturating_sub(from) } else { 0 };
-        let sending = slot.response.is_long(now).into();
+        let sending = slot.response.is_long(&slot.answer, now).into();
         add(row_of(stamps.group), Lasting { runnable, sending });
     }
 }

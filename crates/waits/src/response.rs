@@ -4,7 +4,7 @@
 //!
 //! 1. Only the owner of the task writes it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use dormouse_clock::ticks_to_ns;
 
@@ -35,17 +35,33 @@ pub struct Frames {
     pub is_stream: bool,
 }
 
-pub(crate) const OPEN: u32 = 0;
-pub(crate) const ANSWERED: u32 = 1;
-pub(crate) const UNSURE: u32 = 2;
-pub(crate) const STREAM: u32 = 3;
+/// How far the response of a slot's task is. Apart from [`Response`], because a reader of groups
+/// looks at it in each slot.
+#[derive(Debug)]
+pub(crate) struct ResponseState(AtomicU8);
+
+pub(crate) const OPEN: u8 = 0;
+pub(crate) const ANSWERED: u8 = 1;
+pub(crate) const UNSURE: u8 = 2;
+pub(crate) const STREAM: u8 = 3;
 /// The request is `ANSWERED`, and has taken the entry of an exemplar.
-pub(crate) const SHOWN: u32 = 4;
+pub(crate) const SHOWN: u8 = 4;
+
+impl ResponseState {
+    #[inline]
+    pub(crate) fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, state: u8) {
+        self.0.store(state, Ordering::Relaxed);
+    }
+}
 
 /// The response of a slot's task.
 #[derive(Debug)]
 pub(crate) struct Response {
-    pub(crate) state: AtomicU32,
     /// When the head was made, and the last frame, as stamps; 0: it was not, or before times were
     /// taken.
     pub(crate) head: AtomicU64,
@@ -54,7 +70,6 @@ pub(crate) struct Response {
 
 impl Response {
     pub(crate) fn restart(&self) {
-        self.state.store(OPEN, Ordering::Relaxed);
         self.head.store(0, Ordering::Relaxed);
         self.frame.store(0, Ordering::Relaxed);
     }
@@ -64,9 +79,10 @@ impl Response {
         Some(self.head.load(Ordering::Relaxed)).filter(|head| *head != 0)
     }
 
-    /// Whether the body of a request is sent at `now`, and has been for long.
-    pub(crate) fn is_long(&self, now: u64) -> bool {
-        let is_body = matches!(self.state.load(Ordering::Relaxed), ANSWERED | SHOWN | UNSURE);
+    /// Whether the body of a request is sent at `now`, and has been for long, if the response is
+    /// that far.
+    pub(crate) fn is_long(&self, state: &ResponseState, now: u64) -> bool {
+        let is_body = matches!(state.get(), ANSWERED | SHOWN | UNSURE);
         is_body && self.head().is_some_and(|head| ticks_to_ns(now.saturating_sub(head)) >= LONG_NS)
     }
 }

@@ -23,7 +23,7 @@ use std::task::Waker;
 use dormouse_sys::sync::Sequence;
 
 use crate::memory::Zeroed;
-use crate::response::Response;
+use crate::response::{Response, ResponseState};
 use crate::seat::Seat;
 use crate::share::Share;
 use crate::traced::Traced;
@@ -53,6 +53,7 @@ pub(crate) struct Slot {
     pub(crate) of: AtomicPtr<Slot>,
     /// It is the cell of a part ([`crate::PartWaits`]).
     pub(crate) is_part: AtomicBool,
+    pub(crate) answer: ResponseState,
     /// Where the task was spawned, and what is known of its wakers: see [`crate::sites`].
     pub(crate) spawned: AtomicU32,
 
@@ -135,6 +136,14 @@ pub(crate) fn at(place: &AtomicPtr<Slot>) -> Option<&'static Slot> {
 }
 
 impl Slot {
+    /// The task takes the slot, or leaves it: on its own thread, and no other changes the word.
+    #[inline]
+    pub(crate) fn turn(&self) {
+        // Release: who finds it odd finds what the task has written before; who finds it even may
+        // find another task's.
+        self.life.store(self.life.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
     /// The slot of the task.
     #[inline]
     pub(crate) fn main(&self) -> &Slot {

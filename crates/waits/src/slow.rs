@@ -115,9 +115,9 @@ pub(crate) fn forget() {
 
 /// A request ends at this age, in ticks.
 #[inline]
-pub(crate) fn ends(task: u64, group: u32, ticks: u64, trace: Option<TraceContext>) {
+pub(crate) fn ends(task: u64, group: u32, ticks: u64, trace: impl Fn() -> Option<TraceContext>) {
     if ticks > THRESHOLD.0.load(Ordering::Relaxed) {
-        note(task, group, ticks, trace);
+        note(task, group, ticks, trace());
     }
 }
 
@@ -165,9 +165,9 @@ mod tests {
         note_slow(Some(1_000_000));
         let millisecond = (point().hz / 1e3) as u64;
         let trace = TraceContext::new([4; 16], [2; 8]).map(|trace| trace.sampled(false));
-        ends(1, 7, millisecond / 2, trace);
+        ends(1, 7, millisecond / 2, || trace);
         assert_eq!(taken(), (vec![], 0));
-        ends(3, 7, 2 * millisecond, trace);
+        ends(3, 7, 2 * millisecond, || trace);
         let (all, missed) = taken();
         assert_eq!((all.len(), missed), (1, 0));
         assert_eq!((all[0].task, all[0].group, (all[0].age_ns + 50_000) / 100_000), (3, 7, 20));
@@ -177,14 +177,14 @@ mod tests {
         thread::scope(|scope| {
             for n in 0..4 {
                 scope.spawn(move || {
-                    (0..ENTRIES as u64).for_each(|at| ends(at * 8 + n, 7, u64::MAX - 1, None));
+                    (0..ENTRIES as u64).for_each(|at| ends(at * 8 + n, 7, u64::MAX - 1, || None));
                 });
             }
         });
         let (all, missed) = taken();
         assert_eq!((all.len(), missed), (ENTRIES, 3 * ENTRIES as u64));
         note_slow(None);
-        ends(5, 7, u64::MAX - 1, None);
+        ends(5, 7, u64::MAX - 1, || None);
         assert_eq!(taken(), (vec![], 0));
     }
 }

@@ -100,6 +100,18 @@ impl Around {
         outwards.map(|going| going.slot.task.load(Ordering::Relaxed))
     }
 
+    /// The number of the innermost task.
+    #[inline]
+    pub fn innermost(self) -> Option<u64> {
+        self.0.polled().map(|going| going.slot.task.load(Ordering::Relaxed))
+    }
+
+    /// Whether there may be more tasks than the innermost one.
+    #[inline]
+    pub fn may_be_nested(self) -> bool {
+        self.0.polled().is_some_and(|going| !going.slot.outer.load(Ordering::Relaxed).is_null())
+    }
+
     /// The wake of the present poll, as a stamp. `None` if it was not seen, or if another task was
     /// run inside of the poll.
     #[inline]

@@ -25,7 +25,7 @@ use crate::answered::{self, RequestEnd};
 use crate::arrival::{Arrival, QueuedTicks};
 use crate::cancelled::CancelledRequest;
 use crate::places;
-use crate::response::{Frames, Head};
+use crate::response::{Frames, Head, OPEN};
 use crate::rows::{self, Account, Going, Shelf};
 use crate::seat::Seat;
 use crate::sites::{self, Site};
@@ -347,8 +347,7 @@ impl TaskWaits {
         slot.group.store(who.group, Ordering::Relaxed);
         slot.spawned.store(0, Ordering::Relaxed);
         restart(slot, shelf, account, run, now, begun);
-        // Release: who finds it odd finds the rest.
-        slot.life.fetch_add(1, Ordering::Release);
+        slot.turn();
         self.0 = Some(NonNull::from(slot));
         Some(slot)
     }
@@ -433,6 +432,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     });
     // A new task is to be polled.
     store(&slot.woken, if begun == 0 { 0 } else { now & !WOKEN_BY });
+    slot.answer.set(OPEN);
     slot.response.restart();
     slot.seats.iter().for_each(Seat::restart);
     slot.crowded.store(0, Ordering::Relaxed);
@@ -442,13 +442,12 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
 }
 
 /// The task leaves its slot; returns what [`TaskWaits::end`] does. `None`: it has had no times.
-#[cold]
+#[inline(never)]
 fn end(slot: &'static Slot, as_what: Option<(TaskEnd, Option<u8>)>) -> Option<u64> {
     let shelf = rows::own();
     let account = shelf.and_then(|shelf| Some((shelf, shelf.account(slot.group.load(Ordering::Relaxed))?)));
     let age = account.and_then(|(shelf, account)| end_times(slot, shelf, account, as_what));
-    // Release: who finds it even may find another task's.
-    slot.life.fetch_add(1, Ordering::Release);
+    slot.turn();
     slot.polling.store(0, Ordering::Relaxed);
     waker::end(slot);
     age

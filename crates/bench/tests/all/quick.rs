@@ -125,8 +125,8 @@ const MAPS: Promised = &[
 ];
 
 const LATENCY: Promised = &[
-    ("ns", "request/{asleep,times}/{task,queued}"),
-    ("ns", "request-added/{asleep,times}"),
+    ("ns", "request/{asleep,times}{,-read}/{task,queued,again}"),
+    ("ns", "request-{added,null}/{asleep,times}{,-read}"),
     ("ms", "{client,shown}/{axum-http1,hyper-http2}/{1,4}/{idle,loaded,blocked}/{p50,p99}"),
     ("ms", "open-loop/{axum-http1,hyper-http2}/{1,4}/{idle,loaded,blocked}/p99"),
     ("%", "shown-error/{axum-http1,hyper-http2}/{1,4}/{idle,loaded,blocked}/{p50,p99}"),

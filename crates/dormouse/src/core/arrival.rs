@@ -70,12 +70,17 @@ pub(crate) fn arrival_here() -> Option<Arrival> {
 /// connection is in another task.
 #[inline]
 pub(crate) fn arrival(around: Around, cloned_for: Option<Arrival>) -> Option<Arrival> {
-    let mut tasks = around.tasks();
-    let innermost = tasks.next().map_or(Origin::Part, Origin::of);
-    if innermost == Origin::Request || tasks.any(is_request) {
+    let innermost = around.innermost().map_or(Origin::Part, Origin::of);
+    if innermost == Origin::Request || around.may_be_nested() && is_in_request(around) {
         return None;
     }
     let woken = || around.woken().filter(|_| innermost == Origin::Connection);
     let here = || woken().map(|woken| Arrival { received: None, woken });
     noted().or_else(here).or(cloned_for)
+}
+
+/// Whether one of the tasks around is a request.
+#[inline(never)]
+fn is_in_request(around: Around) -> bool {
+    around.tasks().any(is_request)
 }

@@ -22,7 +22,7 @@
 //! | `received/streams/{bare,bare-beside}/p99` | the same of a service without dormouse |
 //! | `shown-error/streams/{p99,null-p99}` | how far `beside`, and `again`, are from `alone`, without the sign |
 //! | `received-error/streams/{p99,null-p99,bare-p99}` | the same of `received`, and of the two without dormouse |
-//! | `request/{asleep,times}/{task,queued}` | a request, from its task or its arrival on |
+//! | `request/{asleep,times}{,-read}/{task,queued,again}` | a request, from its task or its arrival on |
 //! | `write/{asleep,counted}/{connection,route}` | a response that is made, written and flushed |
 //!
 //! There is no peer: the client is the oracle. There is no origin.
@@ -71,7 +71,8 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.say("calibrating");
     cost::rows(bench);
     writes::rows(bench);
-    bench.measure("requests", bench.plan(60, 4));
+    // Each place of the memory once, or four times.
+    bench.measure("requests", bench.plan(4 * cost::PLACES, cost::PLACES));
     cost::noted_rows(bench);
     bench.measure("noted", bench.plan(60, 4));
     cost::compare(bench);
