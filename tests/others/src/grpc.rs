@@ -107,10 +107,11 @@ async fn sum(request: Request<Streaming<u32>>) -> Result<Response<u32>, Status> 
     Ok(Response::new(sum))
 }
 
-/// Panics at the number 13.
+/// Panics at the number 13. Built for debugging, a call that panics takes 0.6 ms of the framework's
+/// work, so each number is longer than in the other methods.
 fn echo(request: Request<Streaming<u32>>) -> Ready<Result<Response<Stream<u32>>, Status>> {
     let echoed = request.into_inner().map(|number| {
-        known::burn(METHODS[3], Duration::from_millis(20));
+        known::burn(METHODS[3], Duration::from_millis(40));
         assert_ne!(number.as_ref().ok(), Some(&13), "a stream fails");
         number
     });
