@@ -138,6 +138,12 @@ impl TaskOutcome {
 
 /// The word for the outcome with that number, as exemplars have it
 /// ([`Exemplar::outcome`](crate::waits::Exemplar)). `None` if there is none.
+///
+/// ```
+/// use dormouse::waits::outcome_word;
+///
+/// assert_eq!((outcome_word(0), outcome_word(255)), (Some("completed"), None));
+/// ```
 pub fn outcome_word(number: u8) -> Option<&'static str> {
     let at = usize::from(number);
     let own = || WORDS.get(at - KNOWN).and_then(OnceBox::get);
