@@ -19,12 +19,13 @@ const NATIVE: &str = "accept: application/vnd.google.protobuf;\
                       accept-encoding: gzip\r\n";
 
 /// Rows of one process with very many groups: as Prometheus requests them, without compression,
-/// with native histograms, and as Prometheus requests them when each group has had requests since.
+/// when each group has had requests since, and with native histograms. The first row follows the
+/// last one: exemplars stay new for a second.
 const GROUPS: [(&str, Scrape); 4] = [
     ("scrape/groups", Scrape::of(PROMETHEUS)),
     ("scrape/groups-plain", Scrape::of("")),
-    ("scrape/groups-native", Scrape::of(NATIVE)),
     ("scrape/groups-busy", Scrape { headers: PROMETHEUS, has_requests: true }),
+    ("scrape/groups-native", Scrape::of(NATIVE)),
 ];
 /// Rows of very many processes, and of a service under load.
 const PROCESSES: &str = "scrape/processes";
