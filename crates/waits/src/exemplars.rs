@@ -476,7 +476,7 @@ mod tests {
         // Its outcome comes later than its answer.
         let now = stamp();
         assert_eq!(seen(now), []);
-        has_outcome(1, 507, (point().hz * 1e-6) as u64, 2);
+        has_outcome(1, 507, 1_000, 2);
         assert_eq!(seen(now), [1]);
     }
 
