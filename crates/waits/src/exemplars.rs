@@ -116,7 +116,6 @@ pub(crate) struct Ended {
     pub(crate) task: u64,
     pub(crate) group: u32,
     pub(crate) lasted_ns: u64,
-    /// The bucket of that.
     pub(crate) bucket: usize,
     /// A stamp.
     pub(crate) ends: u64,
@@ -126,8 +125,7 @@ pub(crate) struct Ended {
     pub(crate) outcome: Option<u8>,
 }
 
-/// A request was answered, or has ended. Returns whether it has taken an entry. Its trace is asked
-/// for only if it may take one: few do.
+/// A request was answered, or has ended. Returns whether it has taken an entry. Few need `trace`.
 #[inline]
 pub(crate) fn ended(of: Ended, trace: impl Fn() -> Option<TraceContext>) -> bool {
     let row = &ROWS[row_of(of.group)];
@@ -256,17 +254,13 @@ impl Entry {
         if stood_ns < STAYS_NS { None } else { self.replace(of, trace(), stood_ns) }
     }
 
-    /// Takes the entry for a request that is no longer than those before, if it is due after
-    /// `stood_ns`.
+    /// Takes the entry for a request that is not the longest, if it is due after `stood_ns`.
     #[cold]
     fn replace(&self, of: Ended, trace: Option<TraceContext>, stood_ns: u64) -> Option<IsFirst> {
         let is_traced = || self.trace[..2].iter().any(|word| word.load(Ordering::Relaxed) != 0);
         let is_sampled = trace.is_some_and(TraceContext::is_sampled);
         let is_due = is_sampled || stood_ns >= TRACED_STAYS_NS || !is_traced();
-        is_due.then(|| {
-            self.write(of, trace);
-            IsFirst(false)
-        })
+        is_due.then(|| self.write(of, trace)).map(|()| IsFirst(false))
     }
 
     #[cold]
