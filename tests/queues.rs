@@ -94,7 +94,7 @@ fn service() {
         let connection = CONNECTIONS.take(POOL.get());
         spawn("GET /blend", async {
             let _connection = connection.await;
-            pending().await
+            pending::<()>().await;
         });
         // Each begins to wait after the one before it has what it waits for.
         while POOL.0.available_permits() > 0 {
@@ -107,7 +107,7 @@ fn service() {
         Group::new("POST /report").scope(|| {
             dormouse::tokio::spawn_blocking(|| {
                 let _ = begins.send(());
-                park()
+                park();
             })
         });
         begun.await.expect("the report begins");

@@ -286,10 +286,10 @@ fn copies_without_room_are_counted() {
             let (pid, tid) = unsafe { (libc::getpid(), libc::gettid()) };
             // No sample's function has been learned, however quick the sampler is; and they are
             // more than any machine has room for copies of, or samples.
-            for number in 0..STRANGERS {
-                // SAFETY: one of the functions above, which sends a signal to this thread, as its
-                // timer would.
-                let send = unsafe { std::mem::transmute::<*const u8, Send>(strangers[number].as_ptr()) };
+            // SAFETY: the functions above, which nobody changes.
+            for stranger in unsafe { &strangers } {
+                // SAFETY: it sends a signal to this thread, as its timer would.
+                let send = unsafe { std::mem::transmute::<*const u8, Send>(stranger.as_ptr()) };
                 assert_eq!(send(pid, tid, signal, info.as_ptr()), 0);
             }
             tell.send(true).unwrap();
