@@ -12,7 +12,7 @@ type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
 /// first.
-const STEPS: [(&str, bool, Step); 21] = [
+const STEPS: [(&str, bool, Step); 22] = [
     ("install", false, |_| install::all()),
     ("fleet", true, |_| crate::fleet::build()),
     ("format", false, |_| checks::format()),
@@ -27,6 +27,7 @@ const STEPS: [(&str, bool, Step); 21] = [
     ("bare", false, checks::bare),
     ("fallback", false, checks::fallback),
     ("flags", false, checks::flags),
+    ("plain", true, checks::plain),
     ("fuzz", false, checks::fuzz),
     ("tests", false, checks::tests),
     ("models", true, checks::models),

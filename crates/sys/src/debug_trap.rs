@@ -34,12 +34,13 @@
 //! through the pointers that [`add`] has stored.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::arch;
 use crate::errno::keeping_errno;
 use crate::peek;
-use crate::stack::CallFrame;
+use crate::stack::{CallFrame, interrupted, lowest};
 pub use crate::trap_types::{PerfTrap, Watcher};
 
 /// How many copies of dormouse can use SIGTRAP in one process.
@@ -102,8 +103,10 @@ pub(crate) fn add(watcher: SharedWatcher) -> Option<u32> {
 /// # Safety
 ///
 /// The arguments are those of a handler with `SA_SIGINFO`.
-pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mcontext_t) -> bool {
-    let CallFrame { instruction: ip, frame, stack, link } = arch::interrupted(registers);
+pub(crate) unsafe fn take(info: *const libc::siginfo_t, context: *const c_void) -> bool {
+    // SAFETY: the caller's promise.
+    let (registers, lowest) = unsafe { (interrupted(context), lowest(context)) };
+    let CallFrame { instruction: ip, frame, stack, link } = registers;
     // SAFETY: the kernel has filled it in.
     match unsafe { (*info).si_code } {
         TRAP_PERF => {
@@ -112,7 +115,8 @@ pub(crate) unsafe fn take(info: *const libc::siginfo_t, registers: &libc::mconte
                 let info = info.cast::<PerfInfo>();
                 ((*info).addr, (*info).data, (*info).flags)
             };
-            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late: flags & 1, addr, link }))
+            let is_late = flags & 1;
+            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late, addr, link, lowest }))
         }
         code if arch::may_be_unexplained(code) => keeping_errno(|| is_unexplained(ip)),
         _ => false,

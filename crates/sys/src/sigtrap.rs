@@ -252,7 +252,7 @@ fn is_handler(action: &libc::sigaction) -> bool {
 
 /// The bytes of an alternate stack that a hit takes below the frame of the kernel. Builds without
 /// optimisation take more.
-const ROOM: usize = if cfg!(debug_assertions) { 4608 } else { 3072 };
+const ROOM: usize = if cfg!(debug_assertions) { 4736 } else { 3072 };
 
 crate::entry_with_room!(pub(crate) fn handle: ROOM => go_on, else count_cramped);
 crate::entry!(fn go_on => choose);
@@ -304,7 +304,7 @@ unsafe extern "C-unwind" fn choose(
         }
     }
     // SAFETY: as above.
-    if unsafe { debug_trap::take(info, &(*context.cast::<libc::ucontext_t>()).uc_mcontext) } {
+    if unsafe { debug_trap::take(info, context) } {
         return 0;
     }
     // SAFETY: the arguments are the kernel's.

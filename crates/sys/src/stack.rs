@@ -40,3 +40,17 @@ pub unsafe fn interrupted(context: *const c_void) -> CallFrame {
     // SAFETY: the caller's promise.
     arch::interrupted(unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext })
 }
+
+/// The lowest address of the alternate stack on which a signal handler runs; 0: it runs on the
+/// stack of the code that it has interrupted.
+///
+/// # Safety
+///
+/// That of [`interrupted`].
+#[inline(always)]
+pub unsafe fn lowest(context: *const c_void) -> usize {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_stack };
+    let lowest = stack.ss_sp.addr();
+    if here().stack.wrapping_sub(lowest) <= stack.ss_size { lowest } else { 0 }
+}

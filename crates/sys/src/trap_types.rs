@@ -20,6 +20,8 @@ pub struct PerfTrap {
     pub addr: usize,
     /// The register in which a call leaves the return address, where there is one.
     pub link: usize,
+    /// The lowest address of the alternate stack on which the handler runs, or 0.
+    pub lowest: usize,
 }
 
 /// Called for hits, with the signals of [`all_but_faults`](crate::signals::all_but_faults) blocked.

@@ -17,6 +17,7 @@ use std::ptr;
 
 use dormouse_maps::Held;
 use dormouse_sys::peek;
+use dormouse_sys::stack::here;
 
 use crate::arch::{self, RED_ZONE};
 use crate::cache::ThreadCache;
@@ -34,6 +35,21 @@ const REACH: usize = 256;
 
 /// The bytes of another stack that are copied at once.
 const WINDOW: usize = 256;
+
+/// The bytes of the stack that a walk takes.
+const ROOM: usize = if cfg!(dormouse_unoptimized) { 6144 } else { 1408 };
+
+/// Whether a signal handler has room for a walk, if it runs on an alternate stack whose lowest
+/// address is this (otherwise 0). What the standard library gives threads, 8 KiB with the frame of
+/// the kernel, is too little for one without optimisation.
+///
+/// # Async-signal-safety
+///
+/// Reads one register.
+#[inline(always)]
+pub fn has_room(lowest: usize) -> bool {
+    here().stack.wrapping_sub(lowest) >= ROOM
+}
 
 /// How a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

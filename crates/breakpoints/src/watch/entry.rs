@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn hit_at(data: u64, addr: usize) {
-        let trap = PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0, addr, link: 0 };
+        let trap = PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0, addr, link: 0, lowest: 0 };
         let _ = on_trap(&trap);
     }
 

@@ -14,7 +14,7 @@ use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Queue};
 use dormouse_sys::trap::PerfTrap;
 use dormouse_sys::{peek, thread};
-use dormouse_unwind::{CallFrame, claim, walk_unbound};
+use dormouse_unwind::{CallFrame, claim, has_room, walk_unbound};
 
 use super::hook;
 use super::sched;
@@ -280,8 +280,11 @@ impl Tally {
 }
 
 /// Fills in the return addresses of a hit's callers, the innermost first. Returns their number,
-/// and whether nothing had been learned about one of the functions.
+/// and whether nothing had been learned about one of the functions, or there is no room for a walk.
 fn callers(tid: u32, trap: &PerfTrap, into: &mut [usize; DEPTH]) -> (usize, bool) {
+    if !has_room(trap.lowest) {
+        return (0, true);
+    }
     let from = CallFrame { instruction: trap.ip, stack: trap.stack, frame: trap.frame, link: trap.link };
     let (mut count, cache) = (0_usize, claim(tid));
     let mut take = |caller: CallFrame| {

@@ -24,7 +24,7 @@ use crate::{debug_trap, passing, sigtrap};
 
 /// The version of everything that copies share: [`Table`] and all that it points to (objects,
 /// entries, keys, their attachments, rings, records). A copy with another number is refused.
-pub const ABI: u32 = 6;
+pub const ABI: u32 = 7;
 
 /// The state that the leader keeps for all copies.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ const _: () = {
     lies_at!(patch 0, switched 8, stuck 9, forks 12, forking 16, generation 24, switches 32, objects 40, waiting 48, agent.pid 64);
     lies_at!(agent.path 72, agent.length 80, recorder 88, next_probe 96, pool 104, push 112, current 120);
     lies_at!(trap_handler 128, install_trap 136, begin_trap_round 144, install_watcher 152);
-    assert!(ABI == 6 && size_of::<Table>() == 160 && size_of::<Current>() == 16, "raise ABI");
+    assert!(ABI == 7 && size_of::<Table>() == 160 && size_of::<Current>() == 16, "raise ABI");
 };
 
 /// The table of this copy.

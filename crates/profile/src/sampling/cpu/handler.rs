@@ -10,7 +10,9 @@
 //! checked, too: no thread has to read a counter that it may have forbidden itself.
 //!
 //! On an alternate stack it needs [`ROOM`] below the frame of the kernel. Where there is less, it
-//! uses no stack at all: it marks the slot, and the sampler ends the thread's timer.
+//! uses no stack at all: it marks the slot, and the sampler ends the thread's timer. Where there is
+//! no more, and the walk is built without optimisation, it does not walk: the stack is copied, as
+//! one of a function of which nothing has been learned.
 //!
 //! # Safety
 //!
@@ -27,7 +29,7 @@ use dormouse_sys::clock;
 use dormouse_sys::errno::keeping_errno;
 use dormouse_sys::passing::SignalFrame;
 use dormouse_sys::stack;
-use dormouse_unwind::{CallFrame, ThreadCache, claim};
+use dormouse_unwind::{CallFrame, ThreadCache, claim, has_room};
 
 use super::signal;
 use super::slots::{self, Slot, SlotId};
@@ -191,7 +193,10 @@ unsafe fn sample(slot: &Slot, value: u64, overruns: u32, context: *mut c_void) {
     // On a stack that is not the thread's own the kernel would have to read.
     let is_alone = slot.is_filtered() && !own.contains(&registers.stack);
     let cache = claim(slot.tid());
-    let seen = Seen { registers, own, is_alone, group, at_ns, cache: cache.as_deref() };
+    // SAFETY: the context is the kernel's.
+    let has_room = has_room(unsafe { stack::lowest(context) });
+    let seen =
+        Seen { registers, own, is_walked: has_room && !is_alone, group, at_ns, cache: cache.as_deref() };
     let tick = Tick { value, cpu_ns, overruns, is_copied: false };
     let copied = |record: *mut queue::Record<Copied>| {
         // SAFETY: a place for a record, in which every byte is a number.
@@ -243,8 +248,8 @@ struct Seen<'a> {
     cache: Option<&'a ThreadCache>,
     /// The bounds of the thread's own stack.
     own: Range<usize>,
-    /// Nothing is read but the registers.
-    is_alone: bool,
+    /// Otherwise nothing is read but the registers.
+    is_walked: bool,
     group: u32,
     at_ns: u64,
 }
@@ -261,10 +266,10 @@ impl Seen<'_> {
             (*record).at_ns = self.at_ns;
             (*record).group = self.group;
             let frames = &mut (*record).frames;
-            if self.is_alone {
-                frames.stay(self.registers);
-            } else {
+            if self.is_walked {
                 frames.walk(self.cache, self.registers, &self.own);
+            } else {
+                frames.stay(self.registers);
             }
         }
     }

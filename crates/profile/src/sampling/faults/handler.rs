@@ -14,7 +14,7 @@
 use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_sys::trap::PerfTrap;
-use dormouse_unwind::{CallFrame, claim};
+use dormouse_unwind::{CallFrame, claim, has_room};
 
 use crate::sampling::queue::{self, Queue, QueueOf};
 
@@ -55,6 +55,8 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
             let frames = &mut (*record).frames;
             if trap.is_late != 0 {
                 frames.leave_out();
+            } else if !has_room(trap.lowest) {
+                frames.stay(from);
             } else {
                 frames.walk(cache.as_deref(), from, &(0..0));
             }
