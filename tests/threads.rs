@@ -108,10 +108,14 @@ fn threads_tell_what_the_kernel_counts() {
     let crowd = Crowd::start();
     let mut wire = crowd.wire();
     let mut stat = || wire.ask(r#"{"v":1,"id":2,"op":"stat"}"#)["ok"].clone();
-    let first = stat();
+    let mut first = Value::Null;
+    // A thread names itself once it runs.
+    eventually(|| {
+        first = stat();
+        named(&first, "spins").len() == SPINNERS
+    });
     let spinners: Vec<u64> =
         named(&first, "spins").iter().map(|thread| thread["tid"].as_u64().expect("an id")).collect();
-    assert_eq!(spinners.len(), SPINNERS, "{first}");
     if named(&first, "spins")[0].get("runnable_ns").is_none() {
         return skip("the kernel does not count how long threads wait for a CPU");
     }

@@ -40,8 +40,8 @@ const WINDOW: usize = 256;
 const ROOM: usize = if cfg!(dormouse_unoptimized) { 6144 } else { 1408 };
 
 /// Whether a signal handler has room for a walk, if it runs on an alternate stack whose lowest
-/// address is this (otherwise 0). What the standard library gives threads, 8 KiB with the frame of
-/// the kernel, is too little for one without optimisation.
+/// address is this (otherwise 0). The 8 KiB that the standard library gives threads, with the frame
+/// of the kernel in them, are too little for one without optimisation.
 ///
 /// # Async-signal-safety
 ///

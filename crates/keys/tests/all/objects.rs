@@ -195,11 +195,11 @@ fn a_copy_of_another_version_is_refused() {
         let (at, length) = file.section_by_name(".note.dormouse").unwrap().file_range().unwrap();
         // Behind three lengths and twelve bytes of name.
         let version = at as usize + 24;
-        assert_eq!((length, &bytes[version..version + 4]), (32, &[6, 0, 0, 0][..]));
+        assert_eq!((length, &bytes[version..version + 4]), (32, &[7, 0, 0, 0][..]));
         bytes[version] = 77;
     });
     let said = run_apart("objects-host", "refused", &[newer.to_str().unwrap()]);
-    for part in ["libnewer_plugin.so", "version 77", "objects-host", "version 6", "same version"] {
+    for part in ["libnewer_plugin.so", "version 77", "objects-host", "version 7", "same version"] {
         assert!(said.contains(part), "{part} in {said}");
     }
 }
