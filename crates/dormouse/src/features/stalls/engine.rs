@@ -12,8 +12,9 @@
 //! ```
 //!
 //! The thread may have spent up to W - P of the wait elsewhere. So at least D - (W - P) of it was
-//! in the group's polls, and as much of the sleep. A window within one poll loses nothing. In one
-//! with many short polls of several groups, nothing is claimed for any of them.
+//! in the group's polls. The same bound holds for the time that it slept. A window within one poll
+//! loses nothing. For a window with many short polls of several groups, nothing is claimed for any
+//! of them.
 //!
 //! Such a lower bound holds also if the looker is late: a CPU limit stops it together with the
 //! service, and the window becomes longer.
