@@ -3,6 +3,7 @@
 //! The service is this program, run once more: its pools are empty, its channel and its pool of
 //! threads are full.
 
+use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Mutex;
@@ -38,6 +39,43 @@ impl Pool {
     }
 }
 
+/// What pools of others hand out.
+struct Cups;
+
+impl deadpool::managed::Manager for Cups {
+    type Type = ();
+    type Error = Infallible;
+
+    async fn create(&self) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    async fn recycle(
+        &self,
+        (): &mut (),
+        _: &deadpool::managed::Metrics,
+    ) -> deadpool::managed::RecycleResult<Infallible> {
+        Ok(())
+    }
+}
+
+impl bb8::ManageConnection for Cups {
+    type Connection = ();
+    type Error = Infallible;
+
+    async fn connect(&self) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    async fn is_valid(&self, (): &mut ()) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn has_broken(&self, (): &mut ()) -> bool {
+        false
+    }
+}
+
 fn spawn(group: &'static str, work: impl Future<Output = ()> + Send + 'static) {
     Group::new(group).scope(|| dormouse::tokio::spawn(work));
 }
@@ -50,6 +88,52 @@ fn park() {
 
 /// Waits again and again: where a task waits is known from its next poll on.
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// Waits in queues of other crates, as their users do.
+async fn wait_in_others() {
+    let deadpool = deadpool::managed::Pool::<Cups>::builder(Cups).max_size(1).build().expect("a pool");
+    std::mem::forget(deadpool.get().await);
+    spawn("deadpool", async move {
+        loop {
+            let _ = timeout(AGAIN, async {
+                deadpool.get().await.is_ok() // deadpool
+            })
+            .await;
+        }
+    });
+    let bb8 = bb8::Pool::builder().max_size(1).build(Cups).await.expect("a pool");
+    std::mem::forget(bb8.get_owned().await);
+    spawn("bb8", async move {
+        loop {
+            let _ = timeout(AGAIN, async {
+                bb8.get().await.is_ok() // bb8
+            })
+            .await;
+        }
+    });
+    let (sender, receiver) = async_channel::bounded(1);
+    sender.send(0).await.expect("the receiver is there");
+    spawn("async-channel", async move {
+        let _receiver = receiver;
+        loop {
+            let _ = timeout(AGAIN, async {
+                sender.send(1).await.is_ok() // async-channel
+            })
+            .await;
+        }
+    });
+    let (sender, receiver) = flume::bounded(1);
+    sender.send_async(0).await.expect("the receiver is there");
+    spawn("flume", async move {
+        let _receiver = receiver;
+        loop {
+            let _ = timeout(AGAIN, async {
+                sender.send_async(1).await.is_ok() // flume
+            })
+            .await;
+        }
+    });
+}
 
 /// A lock that nobody wraps.
 static SHELF: Mutex<()> = Mutex::new(());
@@ -114,6 +198,7 @@ fn service() {
         Group::new("GET /file").scope(|| {
             dormouse::tokio::spawn_blocking(|| ()); // thread
         });
+        wait_in_others().await;
         block("GET /shelf");
         println!("ready");
         pending::<()>().await;
@@ -125,6 +210,14 @@ fn service() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().max_blocking_threads(1).build().expect("a runtime").block_on(work);
 }
+
+/// Queues of other crates: kind, the line's mark, and the pool.
+const OTHERS: [(&str, &str, Option<&str>); 4] = [
+    ("pool", "// deadpool", Some("deadpool")),
+    ("pool", "// bb8", Some("bb8")),
+    ("channel", "// async-channel", None),
+    ("channel", "// flume", None),
+];
 
 #[test]
 fn queues_show_waits_and_holders() {
@@ -142,8 +235,18 @@ fn queues_show_waits_and_holders() {
         let semaphore = at(&document, "semaphore", "// semaphore");
         let is_whole = semaphore.is_some_and(|queue| queue["waiting"] == 3);
         let has_futex = document["futexes"].as_array().is_some_and(|all| !all.is_empty());
-        is_whole && has_futex && at(&document, "channel", "// channel").is_some()
+        let is_there = |&(kind, mark, ..): &(&str, &str, _)| at(&document, kind, mark).is_some();
+        is_whole
+            && has_futex
+            && at(&document, "channel", "// channel").is_some()
+            && OTHERS.iter().all(is_there)
     });
+    for (kind, mark, pool) in OTHERS {
+        let queue = at(&document, kind, mark).expect("it was there");
+        let group = mark.trim_start_matches("// ");
+        assert_eq!((&queue["by"][0]["group"], &queue["waiting"]), (&group.into(), &1.into()), "{queue}");
+        assert_eq!(queue["pool"].as_str(), pool, "{queue}");
+    }
     let semaphore = at(&document, "semaphore", "// semaphore").expect("a queue");
     assert_eq!(semaphore["by"], serde_json::json!([{ "group": "GET /tea", "tasks": 3 }]), "{semaphore}");
     assert_eq!(semaphore["tasks"].as_array().map(Vec::len), Some(3), "{semaphore}");
