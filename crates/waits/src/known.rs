@@ -1,8 +1,8 @@
-//! The places where a task waits, from those in its seats.
+//! The places where a task waits, from those in its registrations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::seat::PART;
+use crate::registration::PART;
 use crate::slot::{PLACES, Slot, WOKEN_BY};
 
 /// See the module.
@@ -12,11 +12,11 @@ pub(crate) struct Known {
     pub(crate) places: [u32; PLACES],
     /// How many polls ago its leaves have taken wakers there.
     pub(crate) polls_ago: u32,
-    /// Leaves have found no seat since.
+    /// Leaves have found no registration since.
     pub(crate) has_more: bool,
 }
 
-/// The seat whose waker has woken a task, by the stamp of the wake.
+/// The registration whose waker has woken a task, by the stamp of the wake.
 pub(crate) fn woken_by(woken: u64) -> Option<usize> {
     ((woken & WOKEN_BY) as usize).checked_sub(1)
 }
@@ -45,17 +45,18 @@ impl Known {
         let polls = slot.polls.load(Ordering::Relaxed) as u32;
         let mut known = Self { polls_ago: u32::MAX / 2, ..Self::default() };
         let mut has_any = false;
-        for (seat, to) in slot.seats.iter().zip(0..) {
-            let polls_ago = match seat.poll() {
-                // Seats are filled in order, so the seats behind an unused one are unused, too.
-                0 if seat.place() == 0 => break,
+        for (registration, to) in slot.registrations.iter().zip(0..) {
+            let polls_ago = match registration.poll() {
+                // Registrations are filled in order, so those behind an unused one are
+                // unused, too.
+                0 if registration.place() == 0 => break,
                 0 => continue,
                 PART => 0,
-                // If the task is polled meanwhile, the seat's poll has not ended yet: the number of
-                // polls since wraps around, and the seat is not taken.
+                // If the task is polled meanwhile, the registration's poll has not ended yet: the
+                // number of polls since wraps around, and the registration is not taken.
                 poll => polls.wrapping_sub(poll),
             };
-            if polls_ago > known.polls_ago || !seat.is_taken() {
+            if polls_ago > known.polls_ago || !registration.is_taken() {
                 continue;
             }
             if polls_ago < known.polls_ago {
@@ -63,7 +64,7 @@ impl Known {
             }
             has_any = true;
             known.polls_ago = polls_ago;
-            known.places[to] = seat.place();
+            known.places[to] = registration.place();
         }
         if !has_any {
             return Self::default();
@@ -73,11 +74,11 @@ impl Known {
         known
     }
 
-    /// The place of the waker that has woken the task; none if that waker has no seat.
+    /// The place of the waker that has woken the task; none if that waker has no registration.
     pub(crate) fn woken(slot: &Slot, woken: u64) -> Self {
         let mut known = Self::default();
         if let Some(n) = woken_by(woken) {
-            known.places[0] = slot.seats[n].place();
+            known.places[0] = slot.registrations[n].place();
         }
         known
     }

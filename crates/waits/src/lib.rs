@@ -14,7 +14,7 @@
 //! | [`Head`], [`Frames`], [`StreamFrames`] | what is stored of the response to a request |
 //! | [`Traffic`] | what the connections of a group carry |
 //! | [`take_slow`] | the requests that took long |
-//! | `seat` | a place of a task, and the wakers that are out of it |
+//! | `registration` | a place of a task, and the wakers that are out of it |
 //! | `slot`, `slab` | what is known of one task; all tasks |
 //! | `wait` | a wait of a task that is over |
 //! | `rows` | what each thread has added up for each group |
@@ -23,7 +23,7 @@
 //! | [`calls`] | outgoing calls of a group, by peer |
 //! | [`CpuTaking`] | the CPU time of single tasks, while a client requests it |
 //! | [`Waiting`] | times are taken as long as one lives |
-//! | `known` | the places where a task waits, by its seats |
+//! | `known` | the places where a task waits, by its registrations |
 //! | `stacks` | stacks, each with a number |
 //! | [`Cancellation`] | cancelled requests, by the place where they waited and the stack of the drop |
 //! | [`places`] | the stacks at which leaves take wakers |
@@ -74,7 +74,7 @@ mod read;
 mod response;
 mod returned;
 mod rows;
-mod seat;
+mod registration;
 mod share;
 mod sites;
 mod slab;

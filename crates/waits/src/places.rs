@@ -58,7 +58,7 @@ use crate::cells::KeyedSums;
 use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
 use crate::rows::{GROUPS, Shelf, shelves};
-use crate::seat::{PART, Seat, turn};
+use crate::registration::{PART, Registration, turn};
 use crate::slot::{Slot, at};
 use crate::stacks::{self, STACKS, Stacks, Taker};
 pub use crate::stacks::{Place, PlaceCoverage, UNKNOWN_PLACE, UNLEARNED_PLACE, learn};
@@ -183,7 +183,8 @@ pub(crate) fn turn_of_poll(slot: &Slot) -> usize {
 }
 
 /// A leaf takes a waker of the slot, on this thread, if that polls the slot's task: the number of
-/// the seat, and the turn. Its stack is that of the caller's caller, into which this is inlined.
+/// the registration, and the turn. Its stack is that of the caller's caller, into which this is
+/// inlined.
 #[inline(always)]
 pub(crate) fn take(slot: &Slot, is_polled_here: impl FnOnce(&Slot) -> bool) -> Option<(usize, usize)> {
     if !are_asked() {
@@ -277,8 +278,8 @@ pub(crate) fn parts(
 }
 
 impl Table {
-    /// The seat of a waker that is taken by a function with these registers, and the turn. `None`:
-    /// the caller is no leaf, or there is no seat for it.
+    /// The registration of a waker that is taken by a function with these registers, and the turn.
+    /// `None`: the caller is no leaf, or there is no registration for it.
     #[inline(never)]
     fn note(&self, slot: &Slot, is_part: bool, from: CallFrame) -> Option<(usize, usize)> {
         let top = slot.top.load(Ordering::Relaxed);
@@ -288,23 +289,23 @@ impl Table {
         }
         let taker = Taker { from, top, own: own_stack::from(from.stack), is_to_first: false };
         let poll = poll(slot);
-        let has = |seat: &Seat| self.stacks.has(seat.place(), &taker);
-        let (n, place) = match slot.seats.iter().position(has) {
-            Some(n) => (n, slot.seats[n].place()),
-            None => Self::seat(slot, poll, self.stacks.place_of(&taker)?)?,
+        let has = |registration: &Registration| self.stacks.has(registration.place(), &taker);
+        let (n, place) = match slot.registrations.iter().position(has) {
+            Some(n) => (n, slot.registrations[n].place()),
+            None => Self::registration(slot, poll, self.stacks.place_of(&taker)?)?,
         };
         let of = if is_part { PART } else { poll };
-        slot.seats[n].take(place, of).then_some((n + 1, turn(poll)))
+        slot.registrations[n].take(place, of).then_some((n + 1, turn(poll)))
     }
 
-    /// A seat for the place. A seat whose wakers are gone is free, unless one of them has woken the
-    /// task in this poll.
-    fn seat(slot: &Slot, poll: u32, place: u32) -> Option<(usize, u32)> {
+    /// A registration for the place. A registration whose wakers are gone is free, unless one of
+    /// them has woken the task in this poll.
+    fn registration(slot: &Slot, poll: u32, place: u32) -> Option<(usize, u32)> {
         let by = woken_by(slot.woken.load(Ordering::Relaxed));
-        let is_free = |(n, seat): (usize, &Seat)| seat.is_free() && by != Some(n);
-        let seats = || slot.seats.iter();
+        let is_free = |(n, registration): (usize, &Registration)| registration.is_free() && by != Some(n);
+        let registrations = || slot.registrations.iter();
         let n =
-            seats().position(|seat| seat.place() == place).or_else(|| seats().enumerate().position(is_free));
+            registrations().position(|registration| registration.place() == place).or_else(|| registrations().enumerate().position(is_free));
         if n.is_none() {
             slot.crowded.store(poll, Ordering::Relaxed);
         }

@@ -24,7 +24,7 @@ use dormouse_sys::sync::Sequence;
 
 use crate::memory::Zeroed;
 use crate::response::{Response, ResponseState};
-use crate::seat::Seat;
+use crate::registration::Registration;
 use crate::share::Share;
 use crate::traced::Traced;
 
@@ -32,7 +32,8 @@ use crate::traced::Traced;
 /// be out. A waker's data have three bits for the number of one, from 1 on.
 pub(crate) const PLACES: usize = 7;
 
-/// In [`Slot::woken`]: the number of the seat whose waker has woken the task; 0: it has none.
+/// In [`Slot::woken`]: the number of the registration whose waker has woken the task; 0: it has
+/// none.
 pub(crate) const WOKEN_BY: u64 = 0b111;
 
 /// The first three cache lines are those that a poll uses.
@@ -47,7 +48,7 @@ pub(crate) struct Slot {
     /// The runtime's waker of that poll.
     pub(crate) lent: AtomicPtr<Waker>,
     /// The first wake since the last poll began, by any thread: a stamp whose bits [`WOKEN_BY`] are
-    /// the number of the waker's seat; 0: none.
+    /// the number of the waker's registration; 0: none.
     pub(crate) woken: AtomicU64,
     /// The slot of the task that this one wakes; null: this one is it.
     pub(crate) of: AtomicPtr<Slot>,
@@ -92,8 +93,8 @@ pub(crate) struct Slot {
     /// The drop of the task, if it is dropped before its end ([`crate::cancelled`]); else 0.
     pub(crate) dropped: AtomicU64,
     /// The places where leaves have taken wakers.
-    pub(crate) seats: [Seat; PLACES],
-    /// The last poll in which a leaf found no seat, by its number.
+    pub(crate) registrations: [Registration; PLACES],
+    /// The last poll in which a leaf found no registration, by its number.
     pub(crate) crowded: AtomicU32,
     /// The slab's: its number, the list where it belongs, and the next free slot's number and one.
     pub(crate) index: AtomicU32,

@@ -27,7 +27,7 @@ use crate::cancelled::CancelledRequest;
 use crate::places;
 use crate::response::{Frames, Head, OPEN};
 use crate::rows::{self, Account, Going, Shelf};
-use crate::seat::Seat;
+use crate::registration::Registration;
 use crate::sites::{self, Site};
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
@@ -434,7 +434,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
     store(&slot.woken, if begun == 0 { 0 } else { now & !WOKEN_BY });
     slot.answer.set(OPEN);
     slot.response.restart();
-    slot.seats.iter().for_each(Seat::restart);
+    slot.registrations.iter().for_each(Registration::restart);
     slot.crowded.store(0, Ordering::Relaxed);
     store(&slot.dropped, 0);
     slot.cpu.set(0, 0);

@@ -10,9 +10,9 @@
 //! one, the new one gets a slot of its own (a *cell*), which belongs to the task's.
 //!
 //! While places are requested, the data have a tag besides: in the lent waker's the *turn* of the
-//! poll, in that of a waker that a leaf takes also the number of the seat. So each leaf that is
-//! polled takes a waker, each wake records its place, and when the last waker of a place goes the
-//! place is empty.
+//! poll, in that of a waker that a leaf takes also the number of the registration. So each leaf
+//! that is polled takes a waker, each wake records its place, and when the last waker of a place
+//! goes the place is empty.
 //!
 //! # The two kinds of wakers
 //!
@@ -47,14 +47,14 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 use dormouse_clock::stamp;
 use dormouse_sys::thread;
 
-use crate::seat::Seat;
+use crate::registration::Registration;
 use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::sites;
 use crate::slab;
 use crate::slot::{PLACES, Slot, WOKEN_BY, at};
 
-/// The low bits of a waker's data, in which a slot's address has zeros: the number of the seat
-/// where it counts, and the turn of the poll that has given it out (`seat`).
+/// The low bits of a waker's data, in which a slot's address has zeros: the number of the
+/// registration where it counts, and the turn of the poll that has given it out (`registration`).
 const PLACE: usize = 0b111;
 const TURN: u32 = 3;
 const TAG: usize = 0b1_1111;
@@ -181,7 +181,7 @@ fn leave(slot: &Slot, what: u64) {
 fn free(slot: &Slot) {
     let main = at(&slot.of);
     slot.of.store(ptr::null_mut(), Ordering::Relaxed);
-    debug_assert!(slot.seats.iter().all(Seat::is_free), "a waker that was counted has gone uncounted");
+    debug_assert!(slot.registrations.iter().all(Registration::is_free), "a waker that was counted has gone uncounted");
     slot.is_part.store(false, Ordering::Relaxed);
     slab::give_back(slot);
     if let Some(main) = main {
@@ -243,11 +243,11 @@ unsafe fn of<'a>(data: *const ()) -> &'a Slot {
     unsafe { &*data.map_addr(|data| data & !TAG).cast::<Slot>() }
 }
 
-/// The seat of a waker that counts there, and its turn.
+/// The registration of a waker that counts there, and its turn.
 #[inline]
-fn seat(slot: &Slot, data: *const ()) -> Option<(&Seat, usize)> {
+fn registration(slot: &Slot, data: *const ()) -> Option<(&Registration, usize)> {
     let number = (data.addr() & PLACE).checked_sub(1)?;
-    Some((&slot.main().seats[number], (data.addr() & TAG) >> TURN))
+    Some((&slot.main().registrations[number], (data.addr() & TAG) >> TURN))
 }
 
 /// The runtime's waker of the slot.
@@ -284,7 +284,7 @@ unsafe fn clone(data: *const ()) -> RawWaker {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
     let data = match crate::places::take(slot, is_polled_here) {
-        Some((seat, turn)) => data.map_addr(|data| data & !TAG | turn << TURN | seat),
+        Some((registration, turn)) => data.map_addr(|data| data & !TAG | turn << TURN | registration),
         None => data,
     };
     match slot.share.more() {
@@ -314,8 +314,8 @@ unsafe fn clone(data: *const ()) -> RawWaker {
 /// A waker that counts, also at its place.
 #[inline]
 fn placed(slot: &Slot, data: *const ()) -> RawWaker {
-    if let Some((seat, turn)) = seat(slot, data) {
-        seat.enter(turn);
+    if let Some((registration, turn)) = registration(slot, data) {
+        registration.add(turn);
     }
     RawWaker::new(data, &VTABLE)
 }
@@ -323,8 +323,8 @@ fn placed(slot: &Slot, data: *const ()) -> RawWaker {
 /// A leaf's waker is about to count no longer.
 #[inline]
 fn unplaced(slot: &Slot, data: *const ()) {
-    if let Some((seat, turn)) = seat(slot, data) {
-        seat.leave(turn, is_polled_here(slot));
+    if let Some((registration, turn)) = registration(slot, data) {
+        registration.remove(turn, is_polled_here(slot));
     }
 }
 

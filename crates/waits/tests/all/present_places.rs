@@ -283,7 +283,7 @@ async fn a_leaf_polled_often_holds_few_wakers() {
     for poll in 0..10 {
         assert!(future.as_mut().poll(&mut cx).is_pending());
         let held = kept.lock().unwrap().len();
-        // For each of two turns, 64 wakers of the seat and a copy of the lent one.
+        // For each of two turns, 64 wakers of the registration and a copy of the lent one.
         assert!((1..=2 * (64 + 1)).contains(&held), "{held} wakers after {poll} polls");
     }
     let [place] = living_task(task).places[..] else { panic!() };

@@ -83,7 +83,7 @@ impl Bed {
 
 #[test]
 fn wakers_and_tasks_go_as_they_like() {
-    // That seats are free when their slot is, each slot finds out by itself.
+    // That registrations are free when their slot is, each slot finds out by itself.
     let _on = (Waiting::start().unwrap(), Placing::start().unwrap());
     let beds: [Bed; TASKS] = std::array::from_fn(|_| Bed::default());
     let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! A seat: the wakers that leaves of a task have taken at one place.
+//! A registration: the wakers that leaves of a task have taken at one place.
 //!
 //! # The words
 //!
@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //!
-//! 1. A waker that counts contains its seat and turn, and is subtracted from exactly these. So no
+//! 1. A waker that counts contains its registration and turn, and is subtracted from exactly these.
+//!    So no
 //!    count ever belongs to another place, whatever polls have come since.
 //! 2. Only the thread that polls the task changes a word from 0, and it writes the place while both
 //!    words are 0. Other threads only add to the count of a waker that is counted already. So
@@ -19,8 +20,8 @@ use std::sync::atomic::Ordering;
 
 use crate::primitive::AtomicU32;
 
-/// A leaf gets a waker of this seat while fewer than this are out from earlier polls of the same
-/// turn.
+/// A leaf gets a waker of this registration while fewer than this are out from earlier polls of the
+/// same turn.
 ///
 /// Some leaves keep each waker that they are given unless one that they have would do
 /// (`will_wake`). From this limit on, such a leaf gets a copy of the waker that it was lent. The
@@ -28,18 +29,20 @@ use crate::primitive::AtomicU32;
 /// more. It holds eight at most.
 const KEPT: u32 = 3;
 
-/// The limit for wakers of the poll that goes on. A waker of a seat differs from the lent one, so a
-/// leaf that compares takes another each time that it is polled in this poll. Most collections poll
-/// all of their parts from one place in each poll: those beyond the limit have no seat.
+/// The limit for wakers of the poll that goes on. A waker of a registration differs from the lent
+/// one, so a leaf that compares takes another each time that it is polled in this poll. Most
+/// collections poll all of their parts from one place in each poll: those beyond the limit have no
+/// registration.
 const KEPT_IN_POLL: u32 = 64;
 
-/// Stands for the number of the poll in a seat of parts of a set. A set polls each of its parts
-/// when that part is woken, so all wakers of the seat count, whichever poll has given them out.
+/// Stands for the number of the poll in a registration of parts of a set. A set polls each of its
+/// parts when that part is woken, so all wakers of the registration count, whichever poll has given
+/// them out.
 pub(crate) const PART: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Registration {
     /// The wakers of turn 1 and of turn 2.
     wakers: [AtomicU32; 2],
     /// The number of the place; 0: none yet.
@@ -54,7 +57,7 @@ pub(crate) fn turn(poll: u32) -> usize {
     1 + (poll & 1) as usize
 }
 
-impl Seat {
+impl Registration {
     #[cfg(all(test, loom))]
     pub(crate) fn new() -> Self {
         let wakers = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -72,8 +75,8 @@ impl Seat {
         self.poll.load(Ordering::Relaxed)
     }
 
-    /// Whether no waker of it is out. Acquire: pairs with the subtraction in `leave`; what others
-    /// have read of the seat comes before its next place.
+    /// Whether no waker of it is out. Acquire: pairs with the subtraction in `remove`; what others
+    /// have read of the registration comes before its next place.
     pub(crate) fn is_free(&self) -> bool {
         self.wakers.iter().all(|wakers| wakers.load(Ordering::Acquire) == 0)
     }
@@ -96,7 +99,7 @@ impl Seat {
     }
 
     /// A leaf is to have a waker of that poll, on the thread that polls: whether there may be one
-    /// more. The seat is free, or it has the place.
+    /// more. The registration is free, or it has the place.
     pub(crate) fn take(&self, place: u32, poll: u32) -> bool {
         let kept = if self.poll() == poll { KEPT_IN_POLL } else { KEPT };
         if poll != PART && self.wakers_of(turn(poll)) >= kept {
@@ -107,9 +110,9 @@ impl Seat {
         true
     }
 
-    /// One waker more, after [`Seat::take`], or of one that counts.
+    /// One waker more, after [`Registration::take`], or of one that counts.
     #[inline]
-    pub(crate) fn enter(&self, turn: usize) {
+    pub(crate) fn add(&self, turn: usize) {
         let wakers = self.of(turn);
         if wakers.load(Ordering::Relaxed) == 0 {
             // By invariant 2 this is the thread that polls, and no other changes the word.
@@ -121,7 +124,7 @@ impl Seat {
 
     /// A waker that counts is gone. `is_polling`: on the thread that polls the task, in the poll.
     #[inline]
-    pub(crate) fn leave(&self, turn: usize, is_polling: bool) {
+    pub(crate) fn remove(&self, turn: usize, is_polling: bool) {
         let wakers = self.of(turn);
         // Release: pairs with `is_free`.
         if is_polling && wakers.load(Ordering::Relaxed) == 1 {
