@@ -57,8 +57,8 @@ use crate::cancelled::{Cancellation, Cancelled, CancelledFor, CancelledRequest, 
 use crate::cells::KeyedSums;
 use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
-use crate::rows::{GROUPS, Shelf, shelves};
 use crate::registration::{PART, Registration, turn};
+use crate::rows::{GROUPS, Shelf, shelves};
 use crate::slot::{Slot, at};
 use crate::stacks::{self, STACKS, Stacks, Taker};
 pub use crate::stacks::{Place, PlaceCoverage, UNKNOWN_PLACE, UNLEARNED_PLACE, learn};
@@ -304,8 +304,9 @@ impl Table {
         let by = woken_by(slot.woken.load(Ordering::Relaxed));
         let is_free = |(n, registration): (usize, &Registration)| registration.is_free() && by != Some(n);
         let registrations = || slot.registrations.iter();
-        let n =
-            registrations().position(|registration| registration.place() == place).or_else(|| registrations().enumerate().position(is_free));
+        let n = registrations()
+            .position(|registration| registration.place() == place)
+            .or_else(|| registrations().enumerate().position(is_free));
         if n.is_none() {
             slot.crowded.store(poll, Ordering::Relaxed);
         }

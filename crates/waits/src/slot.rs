@@ -23,8 +23,8 @@ use std::task::Waker;
 use dormouse_sys::sync::Sequence;
 
 use crate::memory::Zeroed;
-use crate::response::{Response, ResponseState};
 use crate::registration::Registration;
+use crate::response::{Response, ResponseState};
 use crate::share::Share;
 use crate::traced::Traced;
 

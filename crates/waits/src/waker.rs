@@ -181,7 +181,10 @@ fn leave(slot: &Slot, what: u64) {
 fn free(slot: &Slot) {
     let main = at(&slot.of);
     slot.of.store(ptr::null_mut(), Ordering::Relaxed);
-    debug_assert!(slot.registrations.iter().all(Registration::is_free), "a waker that was counted has gone uncounted");
+    debug_assert!(
+        slot.registrations.iter().all(Registration::is_free),
+        "a waker that was counted has gone uncounted"
+    );
     slot.is_part.store(false, Ordering::Relaxed);
     slab::give_back(slot);
     if let Some(main) = main {

@@ -222,7 +222,7 @@ pub(crate) fn put_first() {
 }
 
 /// The reason why some panics are not seen, and what to do about it.
-pub(crate) fn complaint() -> Option<(&'static str, &'static str)> {
+pub(crate) fn warning() -> Option<(&'static str, &'static str)> {
     (is_awaited() && HOOK.load(Ordering::Relaxed) == 0).then_some((
         "the host's hook has replaced dormouse's: panics outside of tasks are not seen",
         "call dormouse::init() after the host's hook is set, or let that call the one before it",
@@ -231,7 +231,7 @@ pub(crate) fn complaint() -> Option<(&'static str, &'static str)> {
 
 /// Whether panics are seen, while somebody waits for them.
 pub(crate) fn capability() -> Option<Capability> {
-    is_awaited().then(|| match complaint() {
+    is_awaited().then(|| match warning() {
         None => Capability::ok("panics", "dormouse's hook is set, for the triggers that wait for a panic"),
         Some((why, fix)) => Capability::limited("panics", why).with_fix(fix),
     })

@@ -37,8 +37,9 @@ use dormouse_sys::keeper::KeeperError;
 use dormouse_waits::Waiting;
 
 use self::engine::{
-    CommandSight, CpuSight, FieldSight, Groups, Leases, LockSight, LongPollSight, OutcomeSight, PanicSight,
-    Polls, RequestSight, Sight, StoreSettings, Triggers, requests,
+    CommandCondition, Condition, CpuCondition, FieldCondition, Groups, Leases, LockCondition,
+    LongPollCondition, OutcomeCondition, PanicCondition, Polls, RequestCondition, StoreSettings, Triggers,
+    requests,
 };
 use self::rules::{Rule, Wanted};
 use crate::core::panics::{self, PanicWait};
@@ -228,8 +229,9 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
 ///
 /// An error of the observing thread.
 pub fn save() -> Result<u64, TriggerError> {
-    let begun = LOOKOUT
-        .begin(|engines| engines.get::<Triggers>().arm(None, Box::new(CommandSight), Leases::default()))?;
+    let begun = LOOKOUT.begin(|engines| {
+        engines.get::<Triggers>().arm(None, Box::new(CommandCondition), Leases::default())
+    })?;
     begun.map_err(|why| TriggerError::Unavailable { rule: "command".to_owned(), why })
 }
 
@@ -262,13 +264,13 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
     let (mut waiting, mut placed, mut counting, mut locks) = (None, None, None, None);
     let globs = rule.groups.as_deref().map(Selector::parse).transpose();
     let groups = globs.map(Groups).map_err(|why| unavailable(why.to_string()))?;
-    let sight: Box<dyn Sight> = match &rule.wanted {
+    let condition: Box<dyn Condition> = match &rule.wanted {
         Wanted::Request(threshold) => {
             waiting = Some(start()?);
             // Without memory for places there are times.
             placed = Placed::start().ok();
             let before = requests(&groups).unwrap_or_default();
-            Box::new(RequestSight {
+            Box::new(RequestCondition {
                 threshold: *threshold,
                 groups,
                 before,
@@ -281,11 +283,11 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             let reports = long_polls(*threshold).map_err(|why| unavailable(why.to_string()))?;
             let polls = Polls(Box::new(move |most| reports.take_some(most)));
             let (threshold, highest) = (*threshold, Duration::ZERO);
-            Box::new(LongPollSight { threshold, groups, polls, last: 0, highest })
+            Box::new(LongPollCondition { threshold, groups, polls, last: 0, highest })
         }
         Wanted::Lock(threshold) => {
             locks = Some(LockTimes::start(Holds::Sampled).map_err(|why| unavailable(why.to_string()))?);
-            Box::new(LockSight::new(*threshold, groups))
+            Box::new(LockCondition::new(*threshold, groups))
         }
         Wanted::Cpu { percent, length } => {
             if rule.groups.is_some() {
@@ -293,14 +295,23 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
                 counting = Some(begun.map_err(|why| unavailable(why.to_string()))?);
             }
             let over = HashMap::new();
-            Box::new(CpuSight { percent: *percent, length: *length, groups, over, highest: 0, refused: None })
+            Box::new(CpuCondition {
+                percent: *percent,
+                length: *length,
+                groups,
+                over,
+                highest: 0,
+                refused: None,
+            })
         }
-        Wanted::Outcome { of, level, length } => Box::new(OutcomeSight::new(*of, *level, *length, groups)),
+        Wanted::Outcome { of, level, length } => {
+            Box::new(OutcomeCondition::new(*of, *level, *length, groups))
+        }
         Wanted::Field { path, comparison, value } => {
             let (keys, places) = probes(path)?;
             let trace = Trace::of(keys).map_err(|why| unavailable(why.to_string()))?;
             let (path, comparison, limit) = (path.clone(), *comparison, value.clone());
-            Box::new(FieldSight {
+            Box::new(FieldCondition {
                 path,
                 comparison,
                 limit,
@@ -313,12 +324,12 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
         }
         Wanted::Panic => {
             let wait = PanicWait::begin(|| LOOKOUT.wake()).map_err(|why| unavailable(why.to_string()))?;
-            Box::new(PanicSight::new(wait))
+            Box::new(PanicCondition::new(wait))
         }
     };
     let leases = Leases { _waiting: waiting, _placed: placed, _counting: counting, _locks: locks };
     let own = Some(rule.clone());
-    let begun = LOOKOUT.begin(move |engines| engines.get::<Triggers>().arm(own, sight, leases))?;
+    let begun = LOOKOUT.begin(move |engines| engines.get::<Triggers>().arm(own, condition, leases))?;
     begun.map_err(unavailable)
 }
 

@@ -38,7 +38,7 @@ const MOST: usize = 64;
 const WHATS: &str = "`request>500ms`, `error>5% over 10s`, `cancelled>10/s`, `objective<99% over 5m`, \
                      `long-poll>20ms`, `lock>100ms`, `cpu>90% for 10s`, `brew.step.cups>100` or `panic`";
 
-/// A thing that has to be seen.
+/// The event that a rule waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Wanted {
     /// A request that takes longer than this.

@@ -26,7 +26,7 @@ use dormouse_protocol::{
 use dormouse_sys::records::RingOwner;
 use dormouse_waits::TraceContext;
 
-use super::scene::Sighting;
+use super::readings::Finding;
 use super::store::{PartFile, Store, StoreSettings, file_name};
 use crate::core::group::Group;
 use crate::core::memory;
@@ -95,7 +95,7 @@ impl Firing {
     pub(crate) fn begin(
         number: u64,
         rule: Option<String>,
-        seen: &Sighting,
+        seen: &Finding,
         is_hurried: bool,
         recording: &mut Recording,
     ) -> Result<Self, String> {
@@ -183,10 +183,10 @@ fn fault(why: io::Error) -> String {
 }
 
 fn write_profile(writer: &mut FileWriter<PartFile>, run: &ProfileRun) -> io::Result<()> {
-    let mut look = run.read();
+    let mut profile = run.read();
     let mut from = 0;
     loop {
-        let part = ProfilePart::of(&mut look, from, ROWS);
+        let part = ProfilePart::of(&mut profile, from, ROWS);
         writer.answer("profile-report", from, &part)?;
         match part.next {
             Some(next) => from = next,

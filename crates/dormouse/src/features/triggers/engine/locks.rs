@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dormouse_locks::{LongWait, take_long_waits};
 
-use super::scene::{Groups, LOOK, Scene, SceneNeed, Sighting, Span, of};
-use super::sight::{Sight, why_not};
+use super::condition::{Condition, why_not};
+use super::readings::{Finding, Groups, INTERVAL, ReadingNeed, Readings, Span, of};
 use crate::core::memory;
 use crate::features::locks::verb::line;
 
@@ -16,11 +16,11 @@ use crate::features::locks::verb::line;
 const WAITS: usize = 1024;
 
 #[derive(Debug)]
-pub(crate) struct LockSight {
+pub(crate) struct LockCondition {
     threshold: Duration,
     groups: Groups,
     highest_ns: u64,
-    /// The waits that were over the threshold at the last look, by their threads and beginnings.
+    /// The waits that were over the threshold at the last reading, by their threads and beginnings.
     seen: HashSet<(u32, u64)>,
 }
 
@@ -37,24 +37,24 @@ pub(super) fn long_waits(longer_than_ns: u64) -> Vec<LongWait> {
     waits
 }
 
-impl LockSight {
+impl LockCondition {
     pub(crate) fn new(threshold: Duration, groups: Groups) -> Self {
         Self { threshold, groups, highest_ns: 0, seen: HashSet::new() }
     }
 }
 
-impl Sight for LockSight {
+impl Condition for LockCondition {
     fn every(&self) -> Option<Duration> {
-        Some(LOOK)
+        Some(INTERVAL)
     }
 
-    fn needs(&self) -> SceneNeed<'_> {
-        SceneNeed::LockWaits { longer_than_ns: self.threshold.as_nanos() as u64 }
+    fn needs(&self) -> ReadingNeed<'_> {
+        ReadingNeed::LockWaits { longer_than_ns: self.threshold.as_nanos() as u64 }
     }
 
-    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, readings: &Readings, armed: Duration) -> Option<Finding> {
         let (mut now, mut longest, mut times) = (HashSet::new(), None::<&LongWait>, 0);
-        for wait in scene.lock_waits.iter().filter(|wait| self.groups.has(wait.group)) {
+        for wait in readings.lock_waits.iter().filter(|wait| self.groups.has(wait.group)) {
             let over = u128::from(wait.ns).checked_sub(self.threshold.as_nanos()).filter(|over| *over > 0);
             let Some(over) = over else { continue };
             self.highest_ns = self.highest_ns.max(wait.ns);
@@ -73,7 +73,7 @@ impl Sight for LockSight {
             }
         }
         self.seen = now;
-        longest.map(|wait| sighting(wait, times))
+        longest.map(|wait| finding(wait, times))
     }
 
     fn highest(&self) -> Option<String> {
@@ -86,14 +86,14 @@ impl Sight for LockSight {
     }
 }
 
-fn sighting(wait: &LongWait, times: u64) -> Sighting {
+fn finding(wait: &LongWait, times: u64) -> Finding {
     let place = wait.place();
     let by = match wait.held_by() {
         Some((group, held_at)) => format!(", held{} at {}", of_holder(group), line(&held_at)),
         None => ", whose holder is unknown".to_owned(),
     };
     let task = if wait.task == 0 { String::new() } else { format!(", task {}", wait.task) };
-    Sighting {
+    Finding {
         words: format!(
             "a wait of {} for a {} at {} in thread {}{task}{}{by}",
             Span(Duration::from_nanos(wait.ns)),

@@ -2,7 +2,7 @@
 //!
 //! | a trigger is | event | next |
 //! |---|---|---|
-//! | armed | it sees what it waits for | due |
+//! | armed | its condition holds | due |
 //! | armed | the same, too soon after its last file | armed; it counts that |
 //! | due | no file is being written, and the last was begun a second ago | firing |
 //! | due by a panic | at once: a file that is being written waits for this one | firing |
@@ -13,8 +13,8 @@
 //! | module | is |
 //! |---|---|
 //! | `store` | the directory of files, and the room that they may take |
-//! | `scene` | things that triggers look at together, and that a look finds |
-//! | `sight` | what a trigger looks at, and how near that has come |
+//! | `readings` | what is read once for all conditions, and what a condition has found |
+//! | `condition` | on what a trigger fires, and how near that has come |
 //! | `locks` | waits for locks that take long |
 //! | `outcomes` | how requests ended over a while |
 //! | `firing` | a file that is being written |
@@ -26,11 +26,11 @@
 //! below a threshold reaches it, at most ten times a second: in a service whose requests stay far
 //! below the threshold there are few scans.
 
+mod condition;
 mod firing;
 mod locks;
 mod outcomes;
-mod scene;
-mod sight;
+mod readings;
 mod store;
 
 use std::collections::HashMap;
@@ -48,16 +48,16 @@ use crate::features::triggers::rules::Rule;
 use crate::lookout::{self, Engine};
 
 use firing::Firing;
-use scene::{CpuLook, LOOK, SECOND, Scene, SceneNeed, Sighting, Span};
+use readings::{CpuReading, Finding, INTERVAL, ReadingNeed, Readings, SECOND, Span};
 use store::{Store, file_name};
 
-pub(crate) use locks::LockSight;
-pub(crate) use outcomes::OutcomeSight;
-pub(crate) use scene::Groups;
-pub(crate) use sight::{
-    CommandSight, CpuSight, FieldSight, Leases, LongPollSight, PanicSight, Polls, RequestSight, Sight,
-    requests,
+pub(crate) use condition::{
+    CommandCondition, Condition, CpuCondition, FieldCondition, Leases, LongPollCondition, PanicCondition,
+    Polls, RequestCondition, requests,
 };
+pub(crate) use locks::LockCondition;
+pub(crate) use outcomes::OutcomeCondition;
+pub(crate) use readings::Groups;
 pub(crate) use store::StoreSettings;
 
 /// The least time between the beginnings of two files, whatever their rules; a panic's file does
@@ -76,12 +76,12 @@ struct ArmedTrigger {
     number: u64,
     /// `None`: a command.
     rule: Option<Rule>,
-    sight: Box<dyn Sight>,
+    condition: Box<dyn Condition>,
     _leases: Leases,
     armed: Instant,
-    /// When it looks next by itself.
+    /// When its condition is evaluated next by itself.
     next: Instant,
-    due: Option<Sighting>,
+    due: Option<Finding>,
     fired: u64,
     fired_at: Option<Instant>,
     seen: Option<String>,
@@ -94,15 +94,15 @@ struct ArmedTrigger {
 /// The requests that a rule waits for.
 struct WantedRequests<'a> {
     armed: &'a [ArmedTrigger],
-    /// By group: the lowest threshold of the rules that look at it. Globs are matched once.
+    /// By group: the lowest threshold of the rules that watch it. Globs are matched once.
     lowest_ns: HashMap<u32, u64>,
 }
 
 impl WantedRequests<'_> {
     fn has(&mut self, group: u32, age_ns: u64) -> bool {
         let lowest_ns = self.lowest_ns.entry(group).or_insert_with(|| {
-            let thresholds = self.armed.iter().filter_map(|armed| match armed.sight.needs() {
-                SceneNeed::Requests { longer_than_ns, groups } if groups.has(group) => Some(longer_than_ns),
+            let thresholds = self.armed.iter().filter_map(|armed| match armed.condition.needs() {
+                ReadingNeed::Requests { longer_than_ns, groups } if groups.has(group) => Some(longer_than_ns),
                 _ => None,
             });
             thresholds.min().unwrap_or(u64::MAX)
@@ -124,7 +124,7 @@ pub(crate) struct Triggers {
     /// When living tasks are read next.
     living: Option<Instant>,
     /// When CPU time was read last, and its value then.
-    second: Option<(Instant, CpuLook)>,
+    second: Option<(Instant, CpuReading)>,
     /// Whether a panic has its file at once.
     is_ready: bool,
 }
@@ -155,7 +155,7 @@ impl Triggers {
     pub(crate) fn arm(
         &mut self,
         rule: Option<Rule>,
-        sight: Box<dyn Sight>,
+        condition: Box<dyn Condition>,
         leases: Leases,
     ) -> Result<u64, String> {
         // Commands that are done make way.
@@ -165,13 +165,13 @@ impl Triggers {
         if self.armed.len() >= MOST {
             return Err(format!("there are {MOST} triggers already: remove one of them"));
         }
-        let seen = Sighting { words: "a command".to_owned(), ..Sighting::default() };
+        let seen = Finding { words: "a command".to_owned(), ..Finding::default() };
         let (now, due) = (Instant::now(), rule.is_none().then_some(seen));
         self.last += 1;
         self.armed.push(ArmedTrigger {
             number: self.last,
             rule,
-            sight,
+            condition,
             _leases: leases,
             armed: now,
             next: now,
@@ -209,14 +209,14 @@ impl Triggers {
         self.living = None;
     }
 
-    fn needs(&self) -> impl Iterator<Item = SceneNeed<'_>> {
-        self.armed.iter().map(|armed| armed.sight.needs())
+    fn needs(&self) -> impl Iterator<Item = ReadingNeed<'_>> {
+        self.armed.iter().map(|armed| armed.condition.needs())
     }
 
     /// The thresholds of rules on requests.
     fn thresholds_ns(&self) -> impl Iterator<Item = u64> {
         self.needs().filter_map(|need| match need {
-            SceneNeed::Requests { longer_than_ns, .. } => Some(longer_than_ns),
+            ReadingNeed::Requests { longer_than_ns, .. } => Some(longer_than_ns),
             _ => None,
         })
     }
@@ -224,7 +224,7 @@ impl Triggers {
     /// The lowest threshold of rules on locks.
     fn lock_threshold_ns(&self) -> Option<u64> {
         let thresholds = self.needs().filter_map(|need| match need {
-            SceneNeed::LockWaits { longer_than_ns } => Some(longer_than_ns),
+            ReadingNeed::LockWaits { longer_than_ns } => Some(longer_than_ns),
             _ => None,
         });
         thresholds.min()
@@ -236,20 +236,21 @@ impl Triggers {
             self.is_ready = false;
             return None;
         }
-        let scene = self.scene(now);
+        let readings = self.readings(now);
         for armed in &mut self.armed {
-            armed.look(now, &scene);
+            armed.evaluate(now, &readings);
         }
         self.fire(now, recording);
         let panic = self.be_ready(now);
-        let looks = self.armed.iter().filter(|armed| armed.sight.every().is_some()).map(|armed| armed.next);
+        let evaluations =
+            self.armed.iter().filter(|armed| armed.condition.every().is_some()).map(|armed| armed.next);
         let is_due = self.armed.iter().any(|armed| armed.due.is_some());
         let next_file = match (self.firing.last(), self.begun) {
             (Some(firing), _) => Some(firing.until),
             (None, Some(begun)) if is_due => Some(begun + APART),
             _ => None,
         };
-        looks.chain(next_file).chain(panic).min()
+        evaluations.chain(next_file).chain(panic).min()
     }
 
     /// Has the next panic wait for its file, if it is time; else the time when it is.
@@ -269,21 +270,21 @@ impl Triggers {
         (!is_ready).then_some(from)
     }
 
-    /// Looks at what several triggers look at.
-    fn scene(&mut self, now: Instant) -> Scene {
-        let has_cpu = self.needs().any(|need| matches!(need, SceneNeed::Cpu));
+    /// Reads what the conditions need.
+    fn readings(&mut self, now: Instant) -> Readings {
+        let has_cpu = self.needs().any(|need| matches!(need, ReadingNeed::Cpu));
         let lock_waits = self.lock_threshold_ns().map_or_else(Vec::new, locks::long_waits);
-        let mut scene = Scene { lock_waits, ..Scene::default() };
+        let mut readings = Readings { lock_waits, ..Readings::default() };
         let thresholds: Vec<u64> = self.thresholds_ns().collect();
         let mut wanted = WantedRequests { armed: &self.armed, lowest_ns: HashMap::new() };
         if let Some(&lowest) = thresholds.iter().min() {
-            if scene.slow.try_reserve(SLOW).is_err() {
-                return scene;
+            if readings.slow.try_reserve(SLOW).is_err() {
+                return readings;
             }
             if self.living.is_none_or(|next| next <= now) {
                 let mut lasting = Vec::new();
                 if lasting.try_reserve(SLOW).is_err() {
-                    return scene;
+                    return readings;
                 }
                 // How long until one of the tasks, or one that begins now, gets to a threshold.
                 let mut next_ns = lowest;
@@ -299,28 +300,28 @@ impl Triggers {
                         lasting.push(SlowRequest { task, group, age_ns, trace });
                     }
                 }
-                self.living = Some(now + Duration::from_nanos(next_ns).max(LOOK));
-                scene.living = Some(lasting);
+                self.living = Some(now + Duration::from_nanos(next_ns).max(INTERVAL));
+                readings.living = Some(lasting);
             }
             take_slow(|request| {
-                if scene.slow.len() < SLOW && wanted.has(request.group, request.age_ns) {
-                    scene.slow.push(request);
+                if readings.slow.len() < SLOW && wanted.has(request.group, request.age_ns) {
+                    readings.slow.push(request);
                 }
             });
         }
         let is_second =
             self.second.as_ref().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= SECOND);
         if !is_second {
-            return scene;
+            return readings;
         }
-        let total = if has_cpu { CpuLook::now() } else { CpuLook::default() };
+        let total = if has_cpu { CpuReading::now() } else { CpuReading::default() };
         if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
             && let Some((_, new)) = &self.second
             && old.used.process_cpu_ns > 0
         {
-            scene.cpu = Some(new.since(&old, now.saturating_duration_since(before)));
+            readings.cpu = Some(new.since(&old, now.saturating_duration_since(before)));
         }
-        scene
+        readings
     }
 
     /// Begins the next file, or ends the one that is being written, if it is time.
@@ -382,16 +383,16 @@ impl Triggers {
 }
 
 impl ArmedTrigger {
-    fn look(&mut self, now: Instant, scene: &Scene) {
-        if let Some(every) = self.sight.every() {
-            // A part that several look at is for all of them; the rest goes by its own time.
-            if self.next > now && !self.sight.needs().is_in(scene) {
+    fn evaluate(&mut self, now: Instant, readings: &Readings) {
+        if let Some(every) = self.condition.every() {
+            // Readings that several need are for all of them; the rest goes by its own time.
+            if self.next > now && !self.condition.needs().is_in(readings) {
                 return;
             }
             self.next = now + every;
         }
         let armed = now.saturating_duration_since(self.armed);
-        let Some(seen) = self.sight.look(scene, armed) else { return };
+        let Some(seen) = self.condition.evaluate(readings, armed) else { return };
         let every = self.rule.as_ref().map_or(Duration::ZERO, |rule| rule.every);
         if self.due.is_some() || self.fired_at.is_some_and(|at| now.saturating_duration_since(at) < every) {
             self.passed_over += seen.times;
@@ -401,7 +402,7 @@ impl ArmedTrigger {
     }
 
     fn is_panic(&self) -> bool {
-        self.sight.is_hurried()
+        self.condition.is_hurried()
     }
 
     /// When the next file may be begun.
@@ -438,7 +439,7 @@ impl ArmedTrigger {
             file: self.file.clone(),
             passed_over: self.passed_over,
             is_writing: is_firing || self.due.is_some(),
-            highest: self.sight.highest(),
+            highest: self.condition.highest(),
             why_not: self.why_not(is_firing, every),
         }
     }
@@ -458,9 +459,9 @@ impl ArmedTrigger {
             format!("fired {} ago, at most each {}{times}", Span(ago), Span(every))
         });
         if fault.is_none() && recent.is_none() {
-            return self.sight.why_not();
+            return self.condition.why_not();
         }
-        let all = [fault, recent, self.sight.complaint()];
+        let all = [fault, recent, self.condition.warning()];
         all.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
@@ -474,7 +475,7 @@ mod tests {
     #[test]
     fn living_requests_are_looked_at_each_100_ms() {
         let mut triggers = Triggers::default();
-        let sight = RequestSight {
+        let condition = RequestCondition {
             threshold: Duration::from_millis(50),
             groups: Groups(None),
             before: Box::default(),
@@ -482,18 +483,18 @@ mod tests {
             seen: HashSet::new(),
         };
         let rule = crate::features::triggers::rules::rules("request>50ms").unwrap().remove(0);
-        triggers.arm(Some(rule), Box::new(sight), Leases::default()).unwrap();
+        triggers.arm(Some(rule), Box::new(condition), Leases::default()).unwrap();
         let begun = Instant::now();
         let mut recording = Recording::default();
-        let mut looks = 0;
+        let mut scans = 0;
         // As the lookout would wake, were it never late.
         let mut now = begun;
         while now < begun + Duration::from_millis(1001) {
-            looks += usize::from(triggers.scene(now).living.is_some());
-            let next = triggers.judge(now, &mut recording).expect("a next look");
-            assert!(next <= now + LOOK, "{:?}", next - now);
+            scans += usize::from(triggers.readings(now).living.is_some());
+            let next = triggers.judge(now, &mut recording).expect("a next step");
+            assert!(next <= now + INTERVAL, "{:?}", next - now);
             now = next.max(now + Duration::from_millis(1));
         }
-        assert_eq!(looks, 11);
+        assert_eq!(scans, 11);
     }
 }

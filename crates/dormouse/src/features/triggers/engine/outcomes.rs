@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use dormouse_protocol::{Objective, PercentText};
 
-use super::scene::{Groups, SECOND, Scene, Sighting, Span, of};
-use super::sight::Sight;
+use super::condition::Condition;
+use super::readings::{Finding, Groups, Readings, SECOND, Span, of};
 use crate::core::ends::Ending;
 use crate::core::group::Group;
 use crate::core::memory;
@@ -32,7 +32,7 @@ type Ended = Vec<(Of, [u64; 2])>;
 const MILLION: u64 = 1_000_000;
 
 #[derive(Debug)]
-pub(crate) struct OutcomeSight {
+pub(crate) struct OutcomeCondition {
     counted: Counted,
     level: u64,
     length: Duration,
@@ -43,7 +43,7 @@ pub(crate) struct OutcomeSight {
     highest: Option<u64>,
 }
 
-impl OutcomeSight {
+impl OutcomeCondition {
     /// A rule on objectives counts the requests that missed them: more is worse, as in the others.
     pub(crate) fn new(counted: Counted, level: u64, length: Duration, groups: Groups) -> Self {
         let level = if counted == Counted::Met { MILLION.saturating_sub(level) } else { level };
@@ -66,7 +66,7 @@ impl OutcomeSight {
     }
 
     /// Compares a reading with the oldest one of the while.
-    fn judge(&mut self, armed: Duration, now: Ended) -> Option<Sighting> {
+    fn judge(&mut self, armed: Duration, now: Ended) -> Option<Finding> {
         let is_old = |at: Duration| armed.saturating_sub(at) >= self.length;
         while self.readings.get(1).is_some_and(|(at, _)| is_old(*at)) {
             self.readings.pop_front();
@@ -110,7 +110,7 @@ impl OutcomeSight {
                 )
             }
         };
-        Some(Sighting { words, task: None, group: Some(group), trace: None, times })
+        Some(Finding { words, task: None, group: Some(group), trace: None, times })
     }
 
     /// The value that is compared with the level, in whole numbers, and whether it is over that.
@@ -134,12 +134,12 @@ impl OutcomeSight {
     }
 }
 
-impl Sight for OutcomeSight {
+impl Condition for OutcomeCondition {
     fn every(&self) -> Option<Duration> {
         Some(SECOND)
     }
 
-    fn look(&mut self, _: &Scene, armed: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, _: &Readings, armed: Duration) -> Option<Finding> {
         let apart = (self.length / READINGS).max(SECOND);
         let is_due = self.readings.back().is_none_or(|(last, _)| armed.saturating_sub(*last) >= apart);
         if !is_due || !memory::is_there(memory::SOME) {
@@ -171,7 +171,7 @@ impl Sight for OutcomeSight {
             }
             Counted::Cancelled => format!("not armed for {} yet", Span(self.length)),
         };
-        self.groups.complaint().or_else(seen).unwrap_or(none)
+        self.groups.warning().or_else(seen).unwrap_or(none)
     }
 }
 
@@ -184,22 +184,22 @@ fn met(missed: u64) -> PercentText {
 mod tests {
     use super::*;
 
-    fn sight(counted: Counted, level: u64, seconds: u64) -> OutcomeSight {
-        OutcomeSight::new(counted, level, Duration::from_secs(seconds), Groups(None))
+    fn condition(counted: Counted, level: u64, seconds: u64) -> OutcomeCondition {
+        OutcomeCondition::new(counted, level, Duration::from_secs(seconds), Groups(None))
     }
 
     /// The seconds in which a trigger fires. Group 7 ends these requests and outcomes in each
     /// second.
-    fn fires(sight: &mut OutcomeSight, each: impl Fn(u64) -> [u64; 2]) -> Vec<u64> {
+    fn fires(condition: &mut OutcomeCondition, each: impl Fn(u64) -> [u64; 2]) -> Vec<u64> {
         let mut sum = [0; 2];
         let mut all = Vec::new();
         for second in 0..30 {
             let now = vec![((3, None), [1000, 0]), ((7, None), sum)];
-            if let Some(seen) = sight.judge(Duration::from_secs(second), now) {
+            if let Some(seen) = condition.judge(Duration::from_secs(second), now) {
                 assert_eq!((seen.group, seen.times), (Some(7), 1), "{}", seen.words);
                 all.push(second);
             }
-            assert!(sight.readings.len() <= 11, "{}", sight.readings.len());
+            assert!(condition.readings.len() <= 11, "{}", condition.readings.len());
             let [more, counted] = each(second);
             sum = [sum[0] + more, sum[1] + counted];
         }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_share_of_errors_fires_over_its_length() {
-        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut sight(Counted::Failed, level, 10), each);
+        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut condition(Counted::Failed, level, 10), each);
         assert_eq!(of(5, |_| [100, 6]), [10, 20], "and begins anew");
         assert_eq!(of(5, |_| [100, 5]), [0; 0], "not over it");
         assert_eq!(of(5, |second| [100, if second == 14 { 51 } else { 0 }]), [15]);
@@ -218,18 +218,18 @@ mod tests {
 
     #[test]
     fn a_missed_objective_fires_over_its_length() {
-        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut sight(Counted::Met, level, 10), each);
+        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut condition(Counted::Met, level, 10), each);
         assert_eq!(of(990_000, |_| [100, 2]), [10, 20], "and begins anew");
         assert_eq!(of(990_000, |_| [100, 1]), [0; 0], "met by as many as should");
         assert_eq!(of(990_000, |_| [1, 1]), [0; 0], "of ten nothing");
-        let mut one = sight(Counted::Met, 999_500, 10);
+        let mut one = condition(Counted::Met, 999_500, 10);
         assert_eq!(fires(&mut one, |second| [1000, if second < 5 { 2 } else { 0 }]), [10]);
         assert_eq!(one.highest().unwrap(), "99.9 % of 99.95 %");
     }
 
     #[test]
     fn a_rate_of_cancelled_requests_fires() {
-        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut sight(Counted::Cancelled, level, 1), each);
+        let of = |level, each: fn(u64) -> [u64; 2]| fires(&mut condition(Counted::Cancelled, level, 1), each);
         assert_eq!(of(10, |second| [11, if second == 5 { 11 } else { 10 }]), [6]);
         assert_eq!(of(0, |second| [1, u64::from(second == 5)]), [6]);
     }

@@ -1,4 +1,4 @@
-//! The state that all triggers observe together, and the findings of one scan.
+//! What is read once for all conditions, and what a condition has found.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use dormouse_waits::{SlowRequest, TraceContext, living};
 use crate::core::clock_fault::clock_fault;
 use crate::core::group::Group;
 
-/// A thing that was seen, and that a trigger waits for.
+/// An event that a trigger waits for, as its condition has found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Sighting {
+pub(crate) struct Finding {
     pub(crate) words: String,
     pub(crate) task: Option<u64>,
     pub(crate) group: Option<u32>,
     /// The trace of the task.
     pub(crate) trace: Option<TraceContext>,
-    /// How many such things were seen at once; this is the worst, or the last.
+    /// How many such events were found at once; this is the worst, or the last.
     pub(crate) times: u64,
 }
 
-impl Sighting {
+impl Finding {
     /// Adds the trace of the task, if it is known.
     pub(crate) fn add_trace(&mut self) {
         let of = |task| living().find(|it| it.task == task).and_then(|it| it.trace);
@@ -47,8 +47,8 @@ impl Groups {
         Group::by_id(group).is_some_and(|group| globs.matches_at(group.name(), "", 0))
     }
 
-    /// An error if no group matches.
-    pub(super) fn complaint(&self) -> Option<String> {
+    /// A sentence if no group matches.
+    pub(super) fn warning(&self) -> Option<String> {
         let globs = self.0.as_ref()?;
         let all = Group::all();
         if all.iter().any(|group| self.has(group.id())) {
@@ -64,9 +64,9 @@ impl Groups {
     }
 }
 
-/// The things that all triggers look at together.
+/// The readings of one step, which all conditions share.
 #[derive(Debug, Default)]
-pub(crate) struct Scene {
+pub(crate) struct Readings {
     /// Requests that have ended, and took long.
     pub(crate) slow: Vec<SlowRequest>,
     /// Requests that are still running, and have taken long already; `None` if they were not
@@ -74,14 +74,14 @@ pub(crate) struct Scene {
     pub(crate) living: Option<Vec<SlowRequest>>,
     /// Waits for locks that have taken long.
     pub(crate) lock_waits: Vec<LongWait>,
-    /// CPU time since the look before, once a second.
-    pub(crate) cpu: Option<CpuLook>,
+    /// CPU time since the reading before, once a second.
+    pub(crate) cpu: Option<CpuReading>,
 }
 
-/// The part of a scene that a trigger looks at.
+/// The readings that a condition needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum SceneNeed<'a> {
-    /// None: it looks by itself.
+pub(crate) enum ReadingNeed<'a> {
+    /// None: it reads for itself.
     Nothing,
     /// Requests of these groups that take longer.
     Requests { longer_than_ns: u64, groups: &'a Groups },
@@ -91,21 +91,21 @@ pub(crate) enum SceneNeed<'a> {
     Cpu,
 }
 
-impl SceneNeed<'_> {
-    /// Whether there is such a part now. It is not there again for those who do not look at it.
-    pub(super) fn is_in(self, scene: &Scene) -> bool {
+impl ReadingNeed<'_> {
+    /// Whether this step has them. They are not read again for a condition that passes them by.
+    pub(super) fn is_in(self, readings: &Readings) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Requests { .. } => !scene.slow.is_empty() || scene.living.is_some(),
-            Self::LockWaits { .. } => !scene.lock_waits.is_empty(),
-            Self::Cpu => scene.cpu.is_some(),
+            Self::Requests { .. } => !readings.slow.is_empty() || readings.living.is_some(),
+            Self::LockWaits { .. } => !readings.lock_waits.is_empty(),
+            Self::Cpu => readings.cpu.is_some(),
         }
     }
 }
 
 /// CPU time of groups and the process: so far, or of a while.
 #[derive(Debug, Default)]
-pub(crate) struct CpuLook {
+pub(crate) struct CpuReading {
     pub(crate) length: Duration,
     /// CPU time of the process so far, before groups were read.
     pub(crate) begun_ns: u64,
@@ -114,7 +114,7 @@ pub(crate) struct CpuLook {
     pub(crate) refused: Option<&'static str>,
 }
 
-impl CpuLook {
+impl CpuReading {
     /// CPU time so far.
     pub(super) fn now() -> Self {
         let begun_ns = dormouse_clock::process_cpu_ns();
@@ -154,8 +154,8 @@ impl fmt::Display for Span {
     }
 }
 
-/// The moments at which triggers have to look by themselves.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+/// How often conditions that read for themselves are evaluated.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often CPU time is read.
 pub(crate) const SECOND: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The observations of each trigger, and how close it has come to its threshold.
+//! The condition of each kind of trigger, and how close it has come to its threshold.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use dormouse_events::Counting;
 use dormouse_locks::LockTimes;
 use dormouse_waits::{Histogram, Histograms, SlowRequest, Waiting, living, read_each};
 
-use super::scene::{Groups, LOOK, SECOND, Scene, SceneNeed, Sighting, Span, of};
+use super::readings::{Finding, Groups, INTERVAL, ReadingNeed, Readings, SECOND, Span, of};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::panics::{self, PanicWait};
@@ -34,30 +34,30 @@ pub(crate) struct Leases {
     pub(crate) _locks: Option<LockTimes>,
 }
 
-/// A thing that a trigger watches. Each kind is one implementation of this.
-pub(crate) trait Sight: fmt::Debug + Send {
-    /// How often it looks; `None`: others wake the lookout for it.
+/// The condition on which a trigger fires. Each kind is one implementation of this.
+pub(crate) trait Condition: fmt::Debug + Send {
+    /// How often it is evaluated; `None`: others wake the lookout for it.
     fn every(&self) -> Option<Duration>;
 
-    /// The part of the scene that it looks at.
-    fn needs(&self) -> SceneNeed<'_> {
-        SceneNeed::Nothing
+    /// The readings that it needs.
+    fn needs(&self) -> ReadingNeed<'_> {
+        ReadingNeed::Nothing
     }
 
-    /// Looks; `armed`: for how long the trigger has been.
-    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting>;
+    /// What it has found since the last time, if it holds. The trigger has been armed for `armed`.
+    fn evaluate(&mut self, readings: &Readings, armed: Duration) -> Option<Finding>;
 
     /// How close it has come to its threshold, in words.
     fn highest(&self) -> Option<String> {
         None
     }
 
-    /// The reason why it may not see what it waits for.
-    fn complaint(&self) -> Option<String> {
+    /// A reason why it may never hold.
+    fn warning(&self) -> Option<String> {
         None
     }
 
-    /// Why it has not seen what it waits for.
+    /// Why it has not held yet.
     fn why_not(&self) -> String;
 
     /// Whether the process may end by what it waits for, so that its file is written at once.
@@ -69,28 +69,28 @@ pub(crate) trait Sight: fmt::Debug + Send {
 /// The first of these: no group matches, how close it has come, or that `nothing` was seen.
 pub(super) fn why_not(groups: &Groups, highest: Option<String>, nothing: impl FnOnce() -> String) -> String {
     let seen = || highest.map(|highest| format!("highest seen {highest}"));
-    groups.complaint().or_else(seen).unwrap_or_else(nothing)
+    groups.warning().or_else(seen).unwrap_or_else(nothing)
 }
 
 /// A panic.
 #[derive(Debug)]
-pub(crate) struct PanicSight {
+pub(crate) struct PanicCondition {
     _wait: PanicWait,
     count: u64,
 }
 
 /// A request of the command, which fires at once.
 #[derive(Debug)]
-pub(crate) struct CommandSight;
+pub(crate) struct CommandCondition;
 
 #[derive(Debug)]
-pub(crate) struct RequestSight {
+pub(crate) struct RequestCondition {
     pub(crate) threshold: Duration,
     pub(crate) groups: Groups,
     /// The requests that had ended when the trigger was armed.
     pub(crate) before: Box<Histogram>,
     pub(crate) highest_ns: u64,
-    /// The tasks that were over the threshold at the last look at living ones.
+    /// The tasks that were over the threshold at the last reading of living ones.
     pub(crate) seen: HashSet<u64>,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Debug for Polls {
 }
 
 #[derive(Debug)]
-pub(crate) struct LongPollSight {
+pub(crate) struct LongPollCondition {
     pub(crate) threshold: Duration,
     pub(crate) groups: Groups,
     pub(crate) polls: Polls,
@@ -114,19 +114,19 @@ pub(crate) struct LongPollSight {
 }
 
 #[derive(Debug)]
-pub(crate) struct CpuSight {
+pub(crate) struct CpuCondition {
     pub(crate) percent: u64,
     pub(crate) length: Duration,
     pub(crate) groups: Groups,
     /// For how long each group has been over the level; the process is 0.
     pub(crate) over: HashMap<u32, Duration>,
     pub(crate) highest: u64,
-    /// Why the CPU time of groups was refused at the last look.
+    /// Why the CPU time of groups was refused at the last reading.
     pub(crate) refused: Option<&'static str>,
 }
 
 #[derive(Debug)]
-pub(crate) struct FieldSight {
+pub(crate) struct FieldCondition {
     pub(crate) path: String,
     pub(crate) comparison: Comparison,
     pub(crate) limit: Limit,
@@ -140,23 +140,23 @@ pub(crate) struct FieldSight {
     pub(crate) nearest: Option<f64>,
 }
 
-impl PanicSight {
+impl PanicCondition {
     pub(crate) fn new(wait: PanicWait) -> Self {
         Self { _wait: wait, count: PanicWait::count() }
     }
 }
 
-impl Sight for PanicSight {
+impl Condition for PanicCondition {
     fn every(&self) -> Option<Duration> {
         None
     }
 
-    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, _: &Readings, _: Duration) -> Option<Finding> {
         let (now, seen) = PanicWait::seen()?;
         let times = now - std::mem::replace(&mut self.count, now);
         // Without the hook only the guard of its task has seen it.
         let line = if seen.line == 0 { String::new() } else { format!(", at line {}", seen.line) };
-        (times > 0).then(|| Sighting {
+        (times > 0).then(|| Finding {
             words: format!("a panic in thread {}{line}, in task {}{}", seen.tid, seen.task, of(seen.group)),
             task: Some(seen.task).filter(|task| *task != 0),
             group: Some(seen.group).filter(|group| *group != 0),
@@ -165,12 +165,12 @@ impl Sight for PanicSight {
         })
     }
 
-    fn complaint(&self) -> Option<String> {
-        panics::complaint().map(|(why, fix)| format!("{why}; {fix}"))
+    fn warning(&self) -> Option<String> {
+        panics::warning().map(|(why, fix)| format!("{why}; {fix}"))
     }
 
     fn why_not(&self) -> String {
-        self.complaint().unwrap_or_else(|| "no panic was seen".to_owned())
+        self.warning().unwrap_or_else(|| "no panic was seen".to_owned())
     }
 
     fn is_hurried(&self) -> bool {
@@ -178,12 +178,12 @@ impl Sight for PanicSight {
     }
 }
 
-impl Sight for CommandSight {
+impl Condition for CommandCondition {
     fn every(&self) -> Option<Duration> {
         None
     }
 
-    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, _: &Readings, _: Duration) -> Option<Finding> {
         None
     }
 
@@ -192,23 +192,23 @@ impl Sight for CommandSight {
     }
 }
 
-impl Sight for RequestSight {
+impl Condition for RequestCondition {
     fn every(&self) -> Option<Duration> {
-        Some(LOOK)
+        Some(INTERVAL)
     }
 
-    fn needs(&self) -> SceneNeed<'_> {
-        SceneNeed::Requests { longer_than_ns: self.threshold_ns(), groups: &self.groups }
+    fn needs(&self) -> ReadingNeed<'_> {
+        ReadingNeed::Requests { longer_than_ns: self.threshold_ns(), groups: &self.groups }
     }
 
-    fn look(&mut self, scene: &Scene, armed: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, readings: &Readings, armed: Duration) -> Option<Finding> {
         let threshold = self.threshold_ns();
-        let living = scene.living.as_deref().unwrap_or_default();
+        let living = readings.living.as_deref().unwrap_or_default();
         let (mut living_now, mut longest, mut times) = (HashSet::new(), None::<&SlowRequest>, 0);
         if living_now.try_reserve(living.len()).is_err() {
             return None;
         }
-        for (at, request) in living.iter().chain(&scene.slow).enumerate() {
+        for (at, request) in living.iter().chain(&readings.slow).enumerate() {
             let Some(over) = request.age_ns.checked_sub(threshold).filter(|over| *over > 0) else { continue };
             if !self.groups.has(request.group) {
                 continue;
@@ -228,11 +228,11 @@ impl Sight for RequestSight {
                 longest = Some(request);
             }
         }
-        if scene.living.is_some() {
+        if readings.living.is_some() {
             self.seen = living_now;
         }
         let request = longest?;
-        Some(Sighting {
+        Some(Finding {
             words: format!(
                 "a request of {}, task {}{}",
                 Span(Duration::from_nanos(request.age_ns)),
@@ -255,7 +255,7 @@ impl Sight for RequestSight {
     }
 }
 
-impl RequestSight {
+impl RequestCondition {
     fn threshold_ns(&self) -> u64 {
         self.threshold.as_nanos() as u64
     }
@@ -285,12 +285,12 @@ pub(crate) fn requests(groups: &Groups) -> Option<Box<Histogram>> {
     Some(sum)
 }
 
-impl Sight for LongPollSight {
+impl Condition for LongPollCondition {
     fn every(&self) -> Option<Duration> {
         None
     }
 
-    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, _: &Readings, _: Duration) -> Option<Finding> {
         let (mut seen, mut times) = (None, 0);
         for report in (self.polls.0)(REPORTS) {
             let group = report.group.map_or(0, Group::id);
@@ -309,7 +309,7 @@ impl Sight for LongPollSight {
                     report.task
                 );
                 seen =
-                    Some(Sighting { words, task: Some(report.task), group: Some(group), trace: None, times });
+                    Some(Finding { words, task: Some(report.task), group: Some(group), trace: None, times });
             }
         }
         seen
@@ -326,17 +326,17 @@ impl Sight for LongPollSight {
     }
 }
 
-impl Sight for CpuSight {
+impl Condition for CpuCondition {
     fn every(&self) -> Option<Duration> {
         Some(SECOND)
     }
 
-    fn needs(&self) -> SceneNeed<'_> {
-        SceneNeed::Cpu
+    fn needs(&self) -> ReadingNeed<'_> {
+        ReadingNeed::Cpu
     }
 
-    fn look(&mut self, scene: &Scene, _: Duration) -> Option<Sighting> {
-        let cpu = scene.cpu.as_ref()?;
+    fn evaluate(&mut self, readings: &Readings, _: Duration) -> Option<Finding> {
+        let cpu = readings.cpu.as_ref()?;
         self.refused = cpu.refused.filter(|_| self.groups.0.is_some());
         if self.refused.is_some() {
             self.over.clear();
@@ -365,14 +365,14 @@ impl Sight for CpuSight {
                     (Span(*over), if group == 0 { " of the process".to_owned() } else { of(group) });
                 let words = format!("over {} % of a CPU for {over}, {percent} % at last{what}", self.percent);
                 let group = Some(group).filter(|group| *group != 0);
-                seen = Some(Sighting { words, task: None, group, trace: None, times });
+                seen = Some(Finding { words, task: None, group, trace: None, times });
             }
         }
         if seen.is_some() {
             // It begins anew.
             self.over.clear();
         }
-        seen.map(|seen| Sighting { times, ..seen })
+        seen.map(|seen| Finding { times, ..seen })
     }
 
     fn highest(&self) -> Option<String> {
@@ -381,24 +381,24 @@ impl Sight for CpuSight {
 
     fn why_not(&self) -> String {
         let refused = || self.refused.map(|why| format!("CPU time of groups is refused: {why}"));
-        let known = self.groups.complaint().or_else(refused).or_else(|| self.lasting());
+        let known = self.groups.warning().or_else(refused).or_else(|| self.lasting());
         known.unwrap_or_else(|| why_not(&self.groups, self.highest(), String::new))
     }
 }
 
-impl CpuSight {
+impl CpuCondition {
     fn lasting(&self) -> Option<String> {
         let longest = self.over.values().max()?;
         Some(format!("over {} % for {} of {}", self.percent, Span(*longest), Span(self.length)))
     }
 }
 
-impl Sight for FieldSight {
+impl Condition for FieldCondition {
     fn every(&self) -> Option<Duration> {
-        Some(LOOK)
+        Some(INTERVAL)
     }
 
-    fn look(&mut self, _: &Scene, _: Duration) -> Option<Sighting> {
+    fn evaluate(&mut self, _: &Readings, _: Duration) -> Option<Finding> {
         let Self { path, comparison, limit, trace, places, records, lost, nearest } = self;
         let dropped = trace.dropped();
         *lost += dropped.rings + dropped.trace;
@@ -421,7 +421,7 @@ impl Sight for FieldSight {
             }
             times += 1;
             if seen.is_none() {
-                seen = Some(Sighting {
+                seen = Some(Finding {
                     words: format!(
                         "{path} is {value} in thread {}, task {}{}",
                         thread.tid,
@@ -435,7 +435,7 @@ impl Sight for FieldSight {
                 });
             }
         });
-        seen.map(|seen| Sighting { times, ..seen })
+        seen.map(|seen| Finding { times, ..seen })
     }
 
     fn highest(&self) -> Option<String> {
