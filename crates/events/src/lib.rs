@@ -65,7 +65,7 @@ pub use {
     ledger::Context,
     reading::{Count, Totals},
     thread::{
-        AnnouncedPolls, Kind, MAX_DEPTH, Mark, PollLooker, SeenPoll, Switched, Task, TaskCounts, TaskGuard,
+        AnnouncedPolls, Kind, MAX_DEPTH, Mark, PollScanner, SeenPoll, Switched, Task, TaskCounts, TaskGuard,
         TaskNesting, announced_polls, current_context, current_task, enter, is_counting, is_lazy, leave,
         nesting, overflows, park, poll_begins, poll_ends, set_lazy, switch, without_tasks,
     },

@@ -78,7 +78,7 @@ pub fn count_sites() -> usize {
 ///
 /// # Cost
 ///
-/// Four loads; after keys were switched, or an object loaded or unloaded, a look at each key under
+/// Four loads; after keys were switched, or an object loaded or unloaded, a check of each key under
 /// the lock that batches take, once.
 pub fn count_on() -> usize {
     registry::count_on().unwrap_or_default()

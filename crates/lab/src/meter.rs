@@ -80,7 +80,7 @@ impl ThreadMeter {
     }
 
     /// A thread of this process by its id. Its end is noticed when the id is free, or when its
-    /// clock steps back. A thread that gets the same id between two looks, and has used more CPU
+    /// clock steps back. A thread that gets the same id between two readings, and has used more CPU
     /// time by then, is mistaken for it.
     ///
     /// # Errors

@@ -269,7 +269,7 @@ fn cycles(waiters: &[LockUser], holders: &[LockUser]) -> Vec<Vec<Blocked>> {
     let mut found: Vec<Vec<Blocked>> = Vec::new();
     let mut is_done = vec![false; waiters.len()];
     for first in (0..waiters.len()).filter(|at| is_endless(&waiters[*at])) {
-        // Depth first; the way is that of the present look.
+        // Depth first; the way is that of the present reading.
         let mut way: Vec<(usize, Vec<(usize, &LockUser)>)> = Vec::new();
         if !is_done[first] {
             is_done[first] = true;

@@ -50,7 +50,7 @@ use crate::mapping::Mapping;
 const PLACES: usize = 32;
 /// Bits of the pages by which addresses belong to a place.
 const PLACE_BITS: u32 = 20;
-/// Misses between two looks at whether the cache pays.
+/// Misses between two checks whether the cache pays.
 const WINDOW: u64 = 64;
 /// Look-ups for which a cache that does not pay rests, at first and at most.
 const REST: RangeInclusive<u32> = 1 << 8..=1 << 16;

@@ -177,7 +177,7 @@ fn install_handler() -> io::Result<()> {
     if are_alike(&replaced, &seen) {
         return Ok(());
     }
-    // The action of the look stays in memory: a handler may be reading it.
+    // The action of the reading stays in memory: a handler may be reading it.
     pass_on_to(&replaced);
     let needed = in_place_of(&replaced);
     if are_alike(&needed, &ours) {

@@ -19,8 +19,8 @@ use crate::published::{self, Publisher};
 use crate::rule::CallFrame;
 use crate::tables::CopyEnd;
 
-/// The memory that a look at the mappings may take: all that a kernel allows by default (65,530),
-/// as text and as a list.
+/// The memory that a reading of the mappings may take: all that a kernel allows by default
+/// (65,530), as text and as a list.
 const ROOM: usize = 24 << 20;
 
 static OWN: Mutex<Shared> = Mutex::new(

@@ -8,11 +8,11 @@ use crate::memory::ProcessMemory;
 use crate::rule::CallFrame;
 use crate::tables::{CopyEnd, UnwindTables};
 
-/// The shortest time between two looks at the mappings of this process.
+/// The shortest time between two readings of the mappings of this process.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
-/// The pause between two looks at another process, in times of what the last look took. A process
-/// that has just begun loads its libraries within milliseconds.
+/// The pause between two readings of another process, in times of what the last reading took. A
+/// process that has just begun loads its libraries within milliseconds.
 const PAUSE: u32 = 20;
 
 /// The unwind tables of a process. When a stack has an address in unknown code, the kernel's list
@@ -25,7 +25,7 @@ pub struct ProcessTables {
     tables: UnwindTables<ProcessMemory>,
     is_own: bool,
     looked: Instant,
-    /// The shortest time until the next look.
+    /// The shortest time until the next reading.
     pause: Duration,
 }
 

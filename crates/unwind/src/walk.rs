@@ -265,8 +265,8 @@ fn note_callers(from: CallFrame, read: &mut impl FnMut(usize) -> Option<usize>) 
     let _too_many_readers = CODE.hold(|code| {
         let is_code = |address: usize| code.find_uncached(address as u64).is_some();
         let linked = (from.link != 0).then_some(from.link);
-        // Code of an object that has just come: nothing can be learned before the next look at the
-        // mappings.
+        // Code of an object that has just come: nothing can be learned before the next reading of
+        // the mappings.
         if is_code(from.instruction) {
             let words = (0..REACH).map_while(|word| read(from.stack.wrapping_add(word * WORD)));
             let addresses = linked.into_iter().chain(words).filter_map(arch::code_address);

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
     use crate::{TaskWaits, Waiting, Who};
 
-    /// How many whole looks there were at a task, in each of which its times added up.
+    /// How many whole readings of a task there were, in each of which its times added up.
     fn look_all_the_time(task: u64, ends: &AtomicBool) -> usize {
         let mut looks = 0;
         while !ends.load(Ordering::Relaxed) {

@@ -41,7 +41,7 @@ fn wait(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
     is_placed.then(|| (stamps, now.saturating_sub(from)))
 }
 
-/// `between` runs between the look at tasks and that at the table.
+/// `between` runs between the reading of tasks and that of the table.
 fn times_by_place_while(between: impl FnOnce()) -> Vec<PlaceTime> {
     let run = run();
     let waits: Vec<_> = slab::all().filter_map(|slot| Some((slot, wait(slot, run)?))).collect();

@@ -5,7 +5,7 @@
 //!
 //! A spawn finds its site in a table by the address of its [`Location`]; the table is filled once
 //! and never emptied. While times are taken, each begin and end of a task adds to the site's count.
-//! So a count is the change since any earlier look, also for tasks that began before times were
+//! So a count is the change since any earlier reading, also for tasks that began before times were
 //! taken: these have their site, and their end counts.
 //!
 //! # The word of a slot
@@ -134,9 +134,9 @@ pub fn spawn_sites() -> impl Iterator<Item = SpawnSite> {
     })
 }
 
-/// By how much a number has grown that was seen in this order, if it keeps growing: of nine looks
-/// or more, each third lies wholly above the third before it. So a number that rises and falls, or
-/// has risen once, is not one that grows.
+/// By how much a number has grown that was seen in this order, if it keeps growing: of nine
+/// readings or more, each third lies wholly above the third before it. So a number that rises and
+/// falls, or has risen once, is not one that grows.
 pub fn growth(looks: &[i64]) -> Option<u64> {
     let third = looks.len() / 3;
     if third < 3 {

@@ -98,7 +98,7 @@ fn fresh() -> Option<&'static Slot> {
             grow(index as usize / CHUNK)?;
             continue;
         };
-        // Release: a look at all slots finds the chunk of this one.
+        // Release: a reading of all slots finds the chunk of this one.
         match USED.compare_exchange_weak(index, index + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => {
                 slot.index.store(index, Ordering::Relaxed);

@@ -127,7 +127,7 @@ fn note(task: u64, group: u32, ticks: u64, trace: Option<TraceContext>) {
     let first = task as usize / 2 % ENTRIES;
     for at in (first..ENTRIES).chain(0..first) {
         let entry = &LIST[at];
-        // A look first: while all are full, requests of all processors come here.
+        // A reading first: while all are full, requests of all processors come here.
         if entry.state.load(Ordering::Relaxed) != FREE {
             continue;
         }

@@ -45,11 +45,11 @@ pub(crate) enum Allowance {
 pub(crate) struct Throttle {
     /// Hits a second, at least 1.
     rate: u64,
-    /// Hits that earlier looks have seen.
+    /// Hits that earlier checks have seen.
     hits: u64,
     /// When these are paid for.
     paid_at: u64,
-    /// The last look.
+    /// The last check.
     looked_at: u64,
     state: State,
     /// The least rest of the last storm; 0 after a calm.
@@ -73,7 +73,7 @@ impl Throttle {
 
     /// Looks at all hits so far.
     pub(crate) fn look(&mut self, now: u64, hits: u64) -> Allowance {
-        // Hits are paid for one after the other, the first of the new ones since the last look at
+        // Hits are paid for one after the other, the first of the new ones since the last check at
         // the earliest: it is not known when they came.
         let new = hits.saturating_sub(self.hits);
         self.paid_at = self.paid_at.max(self.looked_at).saturating_add(self.time_of(new));
@@ -210,7 +210,7 @@ mod tests {
         let Allowance::RestUntil(until) = throttle.look(0, 11) else { panic!("{throttle:?}") };
         assert_eq!(until, 20 * MS);
         let Allowance::RestUntil(until) = throttle.look(until, 111) else { panic!("{throttle:?}") };
-        // From the first look on 100 more, behind the 11.
+        // From the first check on 100 more, behind the 11.
         assert_eq!(until, 111 * MS);
         assert_eq!((throttle.look(until, 111), throttle.rests()), (Allowance::Hits(121), 1));
     }

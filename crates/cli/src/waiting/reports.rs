@@ -20,7 +20,7 @@ pub(crate) fn begin(client: &mut Client, threshold: Duration) -> Outcome<()> {
     Ok(())
 }
 
-/// The reports that have come, how many were lost so far, and the time between two looks.
+/// The reports that have come, how many were lost so far, and the time between two readings.
 pub(crate) fn take(client: &mut Client) -> Outcome<(Vec<LongPollRow>, u64, Duration)> {
     let (mut all, mut rooms) = (Vec::new(), None);
     for _ in 0..MAX_PARTS {

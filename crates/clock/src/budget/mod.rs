@@ -18,9 +18,10 @@
 //! For a running thread, the budget ends within the time that the system takes to run the timer.
 //! For a meter that may use several processors it ends late by at most 1 ms of all of them or an
 //! eighth of the budget, whichever is larger. For a meter that stood still between the last two
-//! looks it may be late by twice the time between them, at most 32 ms. All looks together take at
-//! most a sixteenth of one processor; with thousands of budgets near their ends, or a meter that is
-//! slow to read, that makes them later. The end of a measured thread is noticed within a second.
+//! readings it may be late by twice the time between them, at most 32 ms. All readings together
+//! take at most a sixteenth of one processor; with thousands of budgets near their ends, or a meter
+//! that is slow to read, that makes them later. The end of a measured thread is noticed within a
+//! second.
 //!
 //! # Locking
 //!

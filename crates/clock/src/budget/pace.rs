@@ -1,13 +1,13 @@
 //! When to read a meter again.
 //!
-//! A meter cannot move faster than the processors that it can use at once, so no look is needed
-//! before `remaining / processors` has passed. A meter nearly always moves more slowly, and looks
-//! at exactly those times would take ever smaller steps towards the target. So the wait is longer
-//! where the rate at the last look leaves time, bounded by the cost of a wrong guess: [`MOVING`],
-//! or an eighth of the budget. A meter that stood still is read ever more rarely: the budget may
-//! end late by twice the time for which it stood still, up to [`STILL`]. Meters at that limit are
-//! read together, so that a thousand of them wake the timer hardly more often than one. A measured
-//! thread may end, so no wait is longer than [`LONGEST`].
+//! A meter cannot move faster than the processors that it can use at once, so no reading is needed
+//! before `remaining / processors` has passed. A meter nearly always moves more slowly, and
+//! readings at exactly those times would take ever smaller steps towards the target. So the wait is
+//! longer where the rate at the last reading leaves time, bounded by the cost of a wrong guess:
+//! [`MOVING`], or an eighth of the budget. A meter that stood still is read ever more rarely: the
+//! budget may end late by twice the time for which it stood still, up to [`STILL`]. Meters at that
+//! limit are read together, so that a thousand of them wake the timer hardly more often than one. A
+//! measured thread may end, so no wait is longer than [`LONGEST`].
 
 use std::time::Duration;
 
@@ -32,19 +32,19 @@ pub(super) struct Pace {
     pub(super) budget_ns: u64,
 }
 
-/// The result of the last look, in nanoseconds.
+/// The result of the last reading, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     /// Until the target.
     pub(super) remaining: u64,
-    /// How long ago the look before it was; 0: there was none.
+    /// How long ago the reading before it was; 0: there was none.
     pub(super) elapsed: u64,
     /// How much the meter has moved since that.
     pub(super) moved: u64,
 }
 
 impl Pace {
-    /// The time of the next look, after the result at `now`.
+    /// The time of the next reading, after the result at `now`.
     pub(super) fn next(self, now: u64, seen: Seen) -> u64 {
         let Seen { remaining, elapsed, moved } = seen;
         let (still, longest) = (nanoseconds(STILL), nanoseconds(LONGEST));
@@ -75,11 +75,11 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Simulates readings of a meter that moves at the rate `rate` (nanoseconds per nanosecond, by
-    /// time) until its target is reached. Returns the number of looks, and how far past the target
-    /// the meter is then.
-    fn looks(processors: u64, budget_ns: u64, rate: impl Fn(u64) -> f64) -> (u32, u64) {
+    /// time) until its target is reached. Returns the number of readings, and how far past the
+    /// target the meter is then.
+    fn readings(processors: u64, budget_ns: u64, rate: impl Fn(u64) -> f64) -> (u32, u64) {
         let pace = Pace { processors, budget_ns };
-        let (mut now, mut used, mut looks) = (0, 0_u64, 0);
+        let (mut now, mut used, mut readings) = (0, 0_u64, 0);
         let mut wait = pace.next(0, Seen { remaining: budget_ns, ..Seen::default() });
         loop {
             // No timer is more precise.
@@ -87,9 +87,9 @@ mod tests {
             let moved = (wait as f64 * rate(now)) as u64;
             now += wait;
             used += moved;
-            looks += 1;
+            readings += 1;
             if used >= budget_ns {
-                return (looks, used - budget_ns);
+                return (readings, used - budget_ns);
             }
             wait = pace.next(now, Seen { remaining: budget_ns - used, elapsed: wait, moved }) - now;
         }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_running_thread_is_looked_at_in_time() {
         for (budget, expected) in [(MS / 10, 1), (MS, 1), (50 * MS, 1), (1000 * MS, 1), (10_000 * MS, 10)] {
-            assert_eq!(looks(1, budget, |_| 1.0), (expected, 0));
+            assert_eq!(readings(1, budget, |_| 1.0), (expected, 0));
         }
     }
 
@@ -107,9 +107,9 @@ mod tests {
         for processors in [2, 8, 128] {
             for budget in [MS, 50 * MS, 10_000 * MS] {
                 for threads in [1.0, 2.0] {
-                    let (looks, late) = looks(processors, budget, |_| threads);
+                    let (read, late) = readings(processors, budget, |_| threads);
                     assert!(late <= 100_000, "{processors} {budget} {threads}: {late} ns late");
-                    assert!(looks < 400, "{processors} {budget} {threads}: {looks} looks");
+                    assert!(read < 400, "{processors} {budget} {threads}: {read} readings");
                 }
             }
         }
@@ -151,7 +151,7 @@ mod tests {
         let far = Pace { processors: 1, budget_ns: u64::MAX };
         assert_eq!(far.next(7, Seen { remaining: u64::MAX, elapsed: 0, moved: 0 }), 1000 * MS + 7);
         assert_eq!(far.next(7, Seen { remaining: u64::MAX, elapsed: 1000 * MS, moved: MS }), 1000 * MS + 7);
-        // And the next look after it has moved is soon.
+        // And the next reading after it has moved is soon.
         assert_eq!(pace.next(0, Seen { remaining: MS / 4, elapsed: 8 * MS, moved: 8 * MS }), MS / 4);
     }
 }

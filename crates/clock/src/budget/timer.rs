@@ -11,7 +11,7 @@
 //!    it was descheduled.
 //! 2. A watch is in the queue at most once, at the place given by its `due`. While the timer reads
 //!    the watch's meter, the watch is out of the queue, and is put back unless it was cancelled.
-//! 3. After a round of looks that took `t` of CPU time the thread sleeps for [`REST`] times `t`.
+//! 3. After a round of readings that took `t` of CPU time the thread sleeps for [`REST`] times `t`.
 //!
 //! # Fork
 //!
@@ -104,7 +104,7 @@ struct Queue {
     rests_until: u64,
 }
 
-/// A watch and the last look at it.
+/// A watch and the last reading of it.
 struct Waiting {
     watch: Arc<Watch>,
     seen_ns: u64,
@@ -201,7 +201,7 @@ impl Timer {
         loop {
             // SAFETY: ours, until it is in the list.
             unsafe { (*letter).before.store(last, Ordering::Relaxed) };
-            // Pairs with the swap in `read`. And in one order with the look at `looks_at` below:
+            // Pairs with the swap in `read`. And in one order with the reading at `looks_at` below:
             // either the thread finds the letter before it sleeps, or we find until when it sleeps.
             match self.letters.compare_exchange_weak(last, letter, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -248,12 +248,12 @@ impl Timer {
             self.wait(&mut queue, &mut due);
             let before = asked_ns();
             for waiting in due.drain(..) {
-                match look(&waiting) {
-                    Look::Again { seen_ns, seen_at, due } => {
+                match read_meter(&waiting) {
+                    MeterReading::Again { seen_ns, seen_at, due } => {
                         let waiting = Waiting { seen_ns, seen_at, ..waiting };
                         caught(|| queue.put(waiting, due));
                     }
-                    Look::End(end) => ended.push((waiting.watch, end)),
+                    MeterReading::End(end) => ended.push((waiting.watch, end)),
                 }
             }
             let took = asked_ns().saturating_sub(before);
@@ -315,15 +315,15 @@ impl Queue {
 }
 
 /// The result of a reading of all meters.
-enum Look {
+enum MeterReading {
     Again { seen_ns: u64, seen_at: u64, due: u64 },
     End(BudgetEnd),
 }
 
-fn look(waiting: &Waiting) -> Look {
+fn read_meter(waiting: &Waiting) -> MeterReading {
     let watch = &*waiting.watch;
     if let Some(end) = watch.end() {
-        return Look::End(end);
+        return MeterReading::End(end);
     }
     let meter = AssertUnwindSafe(&watch.meter);
     let read = catch_unwind(|| meter.cpu_ns()).unwrap_or(None);
@@ -332,17 +332,21 @@ fn look(waiting: &Waiting) -> Look {
         let last = catch_unwind(|| meter.final_ns()).unwrap_or(None).unwrap_or(waiting.seen_ns);
         let used = watch.used(last);
         let is_over = last >= watch.target_ns;
-        return Look::End(if is_over { BudgetEnd::Exceeded { used } } else { BudgetEnd::Ended { used } });
+        return MeterReading::End(if is_over {
+            BudgetEnd::Exceeded { used }
+        } else {
+            BudgetEnd::Ended { used }
+        });
     };
     if ns >= watch.target_ns {
-        return Look::End(BudgetEnd::Exceeded { used: watch.used(ns) });
+        return MeterReading::End(BudgetEnd::Exceeded { used: watch.used(ns) });
     }
     let seen = Seen {
         remaining: watch.target_ns - ns,
         elapsed: now.saturating_sub(waiting.seen_at).max(1),
         moved: ns.saturating_sub(waiting.seen_ns),
     };
-    Look::Again { seen_ns: ns, seen_at: now, due: watch.pace.next(now, seen) }
+    MeterReading::Again { seen_ns: ns, seen_at: now, due: watch.pace.next(now, seen) }
 }
 
 #[cfg(test)]

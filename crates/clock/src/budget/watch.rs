@@ -27,7 +27,7 @@ pub enum BudgetEnd {
     /// The measured thing has ended before.
     Ended {
         /// CPU time since the budget was made. If the meter cannot return its time at the end, that
-        /// of the last look.
+        /// of the last reading.
         used: Duration,
     },
     /// It was made before a fork, and this process is the child.

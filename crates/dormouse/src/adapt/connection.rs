@@ -15,8 +15,8 @@
 //!
 //! # What it takes over
 //!
-//! The socket option is set and cleared without a look at what the program has set. A program that
-//! has given the kernel its TLS keys for the socket reads records of other types as data.
+//! The socket option is set and cleared without a reading of what the program has set. A program
+//! that has given the kernel its TLS keys for the socket reads records of other types as data.
 //!
 //! # Safety
 //!

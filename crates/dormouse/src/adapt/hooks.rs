@@ -108,7 +108,7 @@ fn begins(number: u64, is_ours: bool) {
 pin_project! {
     /// A task, which is ours as a whole if it is in a group.
     pub(super) struct Whole<F> {
-        // `None` once dropped, which happens before the look at the next task.
+        // `None` once dropped, which happens before the next task is read.
         #[pin]
         future: Option<Inherited<F>>,
     }

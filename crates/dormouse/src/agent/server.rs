@@ -65,8 +65,8 @@ pub(super) struct Server {
     look_again: Duration,
 }
 
-/// Called at each look, for what must be seen from time to time. Returns the longest time until the
-/// next look, if that is limited.
+/// Called at each step, for what must be seen from time to time. Returns the longest time until the
+/// next step, if that is limited.
 pub(crate) type Remember = fn(&mut [Client]) -> Option<Duration>;
 
 /// The listener is no longer the agent's.

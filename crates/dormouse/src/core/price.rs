@@ -52,7 +52,7 @@ impl Price {
 
     /// The price in picoseconds, measured anew if it is old; `None` if it was never measured. The
     /// service's own threads measure nothing, nor does a thread under a filter of system calls,
-    /// which may kill for a thread's first look at its clock. Nor is there a measurement while
+    /// which may kill for a thread's first reading of its clock. Nor is there a measurement while
     /// polls are recorded, because the traces would contain it.
     ///
     /// # Cost

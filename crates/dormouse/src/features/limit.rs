@@ -1,7 +1,7 @@
 //! `DORMOUSE_MAX_CPU=1%`: how much of a CPU dormouse may use.
 //!
-//! The agent looks each ten seconds. If dormouse has used more since the last look, the part that
-//! cost the most is suspended, one at a look, until there is no more to save. Nothing resumes a
+//! The agent checks each ten seconds. If dormouse has used more since the last check, the part that
+//! cost the most is suspended, one at each check, until there is no more to save. Nothing resumes a
 //! part but `dormouse wake`, so none goes on and off again. Answers to `stat` and `doctor`, and
 //! refusals of requests that need the part, have the reason.
 //!
@@ -31,17 +31,17 @@ use crate::core::memory;
 use crate::features::cost::own_cost;
 use crate::features::{profile, recorder, sleep, watch};
 
-/// The time between two looks.
+/// The time between two checks.
 const WINDOW: Duration = Duration::from_secs(10);
 /// The check of `doctor`.
 const CHECK: &str = "limit.cpu";
 
 thread_local! {
-    /// When the agent has looked last, and the cost by then.
+    /// When the agent has checked last, and the cost by then.
     static LAST: Cell<Option<(u64, OwnCost)>> = const { Cell::new(None) };
 }
 
-/// Looks, if it is time; the longest time until the next look, if there is a limit.
+/// Checks, if it is time; returns the longest time until the next check, if there is a limit.
 pub(crate) fn look(clients: &mut [Client]) -> Option<Duration> {
     let percent = setting()?.ok()?;
     let now = monotonic_ns();
@@ -67,7 +67,7 @@ fn judge(cost: OwnCost, ns: u64, limit_percent: f64, clients: &mut [Client]) {
         has_watches: watch::verb::has_any(clients),
     };
     let Some(part) = dearest(cost, of_clients) else { return };
-    // Refused as any batch may be: the next look tries it again.
+    // Refused as any batch may be: the next check tries it again.
     if sleep::suspend(part, clients).is_ok() {
         asleep::limit(part, percent);
     }

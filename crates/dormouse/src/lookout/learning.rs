@@ -4,7 +4,7 @@
 //! Such a walk notes the functions of which nothing has been learned. The lookout learns them: soon
 //! after others were met, and else five times a second. (Profiles, and readers of watches, learn by
 //! themselves.) It does so while places are requested, which the process knows and not the thread:
-//! a lookout that begins after another was killed goes on. With each look it forgets cancelled
+//! a lookout that begins after another was killed goes on. With each pass it forgets cancelled
 //! requests that are old.
 
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use dormouse_waits::forget_old_cancelled;
 use dormouse_waits::places::{are_asked, learn};
 
-/// The times between two looks at what walks have met.
+/// The times between two passes of what walks have met.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// The pause after the last look.
+/// The pause after the last pass.
 #[derive(Debug, Default)]
 pub(super) struct Learning(Duration);
 
@@ -24,7 +24,7 @@ impl Learning {
         are_asked()
     }
 
-    /// Learns, and gives the moment of the next look.
+    /// Learns, and gives the moment of the next pass.
     pub(super) fn step(&mut self) -> Option<Instant> {
         if !Self::is_needed() {
             return None;

@@ -73,7 +73,7 @@ pub trait Pmu: fmt::Debug + Send + Sync {
     ///
     /// # Cost
     ///
-    /// A look at every thread's account of it.
+    /// A reading of every thread's account of it.
     fn share(&self, _event: u32) -> Option<Times> {
         None
     }

@@ -33,7 +33,7 @@ const FRAME: usize = size_of::<Frame>();
 /// The addresses of the stacks of threads, by the index of the thread's block; 0: none.
 static STACKS: [AtomicUsize; MAX_THREADS] = [const { AtomicUsize::new(0) }; MAX_THREADS];
 
-/// Others may look at the stack from now on. On its thread.
+/// Others may read the stack from now on. On its thread.
 pub(super) fn publish(block: &ThreadBlock, stack: &Stack) {
     STACKS[block.index()].store(std::ptr::from_ref(stack).addr(), Ordering::Relaxed);
 }
@@ -45,13 +45,13 @@ pub(super) fn withdraw(block: &ThreadBlock) {
 
 /// Reads which polls the threads of this process are in.
 #[derive(Debug)]
-pub struct PollLooker {
+pub struct PollScanner {
     /// The process whose memory that is: not a child's.
     process: u64,
     memory: File,
 }
 
-/// The thread has gone on to another task during the look.
+/// The thread has gone on to another task during the scan.
 struct GoneOn;
 
 /// A poll that a thread was in a moment ago: the outermost one, if polls are nested. Work that is
@@ -73,7 +73,7 @@ pub struct SeenPoll {
     pub group: u32,
 }
 
-impl PollLooker {
+impl PollScanner {
     /// Opens the process's memory file.
     ///
     /// # Errors
@@ -189,8 +189,8 @@ mod tests {
     fn own() -> Option<SeenPoll> {
         let tid = dormouse_sys::process::identity::tid();
         std::thread::scope(|scope| {
-            let look = || PollLooker::new().unwrap().polls().find(|poll| poll.tid == tid);
-            scope.spawn(look).join().unwrap()
+            let scan = || PollScanner::new().unwrap().polls().find(|poll| poll.tid == tid);
+            scope.spawn(scan).join().unwrap()
         })
     }
 
@@ -211,9 +211,9 @@ mod tests {
         }
         without_tasks(|| assert!(own().is_none(), "work of nobody"));
         assert!(own().is_some_and(|now| now.is_same(&first)), "the poll goes on");
-        assert!(PollLooker::new().unwrap().again(&first).is_some());
+        assert!(PollScanner::new().unwrap().again(&first).is_some());
         drop(poll);
-        assert!(own().is_none() && PollLooker::new().unwrap().again(&first).is_none());
+        assert!(own().is_none() && PollScanner::new().unwrap().again(&first).is_none());
     }
 
     #[test]
@@ -261,10 +261,10 @@ mod tests {
             let _ = ended.recv();
         });
         let tid = told.recv().unwrap();
-        let looker = PollLooker::new().unwrap();
-        let seen = looker.polls().find(|poll| poll.tid == tid).unwrap();
+        let scanner = PollScanner::new().unwrap();
+        let seen = scanner.polls().find(|poll| poll.tid == tid).unwrap();
         drop(end);
         thread.join().unwrap();
-        assert!(looker.again(&seen).is_none());
+        assert!(scanner.again(&seen).is_none());
     }
 }

@@ -46,7 +46,7 @@ pub use region::{MappedObject, ObjectId, Region};
 pub struct AddressSpace {
     source: Source,
     seen: RangeMap<Region>,
-    /// The loader's count at the last look at all mappings; 0 of another process.
+    /// The loader's count at the last reading of all mappings; 0 of another process.
     loaded: AtomicU64,
     objects: Mutex<Objects>,
 }
@@ -102,7 +102,8 @@ impl AddressSpace {
     /// At most a search; in this process also a read of the loader's count. No system call if a
     /// mapping is known.
     pub fn resolve(&self, cache: &Cache<Region>, addr: u64) -> Result<Option<Mapping<Region>>, SpaceError> {
-        // A second time after a look; under a loader that is busy all the while the kernel decides.
+        // A second time after a reading; under a loader that is busy all the while the kernel
+        // decides.
         for _ in 0..2 {
             // Before the look-up, which so finds the mappings at that count or later. Acquire,
             // with the store in `look`: the mappings of that look are published.

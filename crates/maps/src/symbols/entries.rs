@@ -21,7 +21,7 @@ const DEEPEST: isize = 512;
 pub(super) fn check(abbreviations: &[u8], entries: &[u8]) -> io::Result<()> {
     let ends = ends_of_tables(entries, abbreviations.len())?;
     let mut units = DebugInfo::new(entries, LittleEndian).units();
-    // A broken unit ends the look at it: the reader does not go beyond the fault either.
+    // A broken unit ends the reading of it: the reader does not go beyond the fault either.
     while let Ok(Some(unit)) = units.next() {
         // The table ends before the next one begins, so that no byte is in more tables than one.
         let own = &abbreviations[..end_of_table(&ends, unit.debug_abbrev_offset().0)];

@@ -156,7 +156,7 @@ impl Symbolizer {
     ///
     /// # Cost
     ///
-    /// A look at a file. If it has changed, up to 64 MiB of it are read, for 5 % of the time.
+    /// One `stat` of a file. If it has changed, up to 64 MiB of it are read, for 5 % of the time.
     pub fn see_generated(&mut self, space: &AddressSpace) {
         if IS_COMMAND {
             self.perf_map.see(space.pid());

@@ -1,7 +1,7 @@
 //! A package of split debug information (`.dwp`), shown to the reader.
 //!
 //! The reader looks for it under the object's path with `.dwp` behind it. Copies have no paths, so
-//! for the time of the first look a directory of our own has two links that lead to them.
+//! a directory of our own has two links that lead to them while it is read first.
 
 #[cfg(feature = "forms")]
 use std::cell::RefCell;

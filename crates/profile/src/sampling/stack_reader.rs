@@ -27,9 +27,9 @@ use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
 /// The longest wait for one stack.
 const PATIENCE: Duration = Duration::from_millis(40);
-/// The time between two looks whether a thread has answered.
+/// The time between two checks whether a thread has answered.
 const LOOK: Duration = Duration::from_millis(1);
-/// The shortest time between two looks at the mappings.
+/// The shortest time between two readings of the mappings.
 const REFRESH: Duration = Duration::from_secs(1);
 /// The most bytes of a stack whose bounds are not known.
 const UNBOUNDED: u64 = 16 * 1024;

@@ -87,11 +87,11 @@ pub struct LongPollRow {
     /// Why there is no stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_stack: Option<String>,
-    /// The calls and states in which looks since the first report have found the thread: the most
-    /// frequent first. Absent from agents that do not look.
+    /// The calls and states in which samples since the first report have found the thread: the most
+    /// frequent first. Absent from agents that take none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub looks: Vec<ThreadLookRow>,
-    /// The last of these looks; absent if the poll is over.
+    pub looks: Vec<ThreadSampleRow>,
+    /// The last of these samples; absent if the poll is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<LongPollNowRow>,
     /// Whether the poll is over.
@@ -99,14 +99,14 @@ pub struct LongPollRow {
     pub over: bool,
 }
 
-/// A call or state, and how many looks have found the thread in it.
+/// A call or state, and how many samples have found the thread in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ThreadLookRow {
+pub struct ThreadSampleRow {
     /// The name of a system call, or `on a CPU`, `runnable`, `page fault`, `stopped`, `other`, or
     /// `unknown: ` with the reason.
     pub within: String,
-    /// The number of looks.
+    /// The number of samples.
     pub looks: u64,
 }
 
@@ -114,7 +114,7 @@ pub struct ThreadLookRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongPollNowRow {
-    /// A name as those of [`ThreadLookRow::within`].
+    /// A name as those of [`ThreadSampleRow::within`].
     pub within: String,
     /// The first arguments of the system call; empty if it is in none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -26,8 +26,8 @@ pub struct SpawnSites {
     /// not taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watched_ns: Option<u64>,
-    /// The length of the longest stretch of time over which there are enough looks, in nanoseconds;
-    /// absent as long as there are not: then no site is known to grow.
+    /// The length of the longest stretch of time over which there are enough readings, in
+    /// nanoseconds; absent as long as there are not: then no site is known to grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_ns: Option<u64>,
     /// The sites. A line of a generic function may be several.
@@ -51,13 +51,13 @@ pub struct SpawnSiteRow {
     pub growth: Option<SiteGrowth>,
 }
 
-/// A number of tasks that keeps growing: of the looks in this time, each third lies wholly above
+/// A number of tasks that keeps growing: of the readings in this time, each third lies wholly above
 /// the third before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SiteGrowth {
     /// By how many tasks it has grown.
     pub tasks: u64,
-    /// The time from the first look to the last one, in nanoseconds.
+    /// The time from the first reading to the last one, in nanoseconds.
     pub ns: u64,
 }

@@ -147,7 +147,7 @@ pub(crate) fn prefetch_for_write(line: *const u8) {
 #[inline(always)]
 pub(crate) unsafe fn counter(number: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: permitted, as the caller promises. Not `nomem`: it stays between the looks at the
+    // SAFETY: permitted, as the caller promises. Not `nomem`: it stays between the readings of the
     // page.
     unsafe {
         asm!("rdpmc", in("ecx") number, out("eax") low, out("edx") high, options(nostack, preserves_flags));

@@ -26,11 +26,11 @@ static LOOKING: AtomicU32 = AtomicU32::new(0);
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Looks of the thread itself: a callback, or a signal handler over one, may look or fork.
+    /// Readings of the thread itself: a callback, or a signal handler over one, may look or fork.
     static OWN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A look.
+/// A reading.
 pub(super) struct Inside;
 
 impl Inside {
@@ -41,7 +41,7 @@ impl Inside {
         let is_first = OWN.get() == 0 && !fork::is_forking();
         OWN.set(OWN.get() + 1);
         for _ in 0..PATIENCE {
-            // Either the fork sees this look, or this look sees the fork. SeqCst, since each side
+            // Either the fork sees this reading, or this reading sees the fork. SeqCst, since each side
             // stores and then loads the other's word: pairs with the addition and the load in
             // `before_fork`.
             LOOKING.fetch_add(1, Ordering::SeqCst);

@@ -187,7 +187,8 @@ mod tests {
 
     use super::*;
 
-    /// A unit whose registers show their numbers, and that does something to the page at each look.
+    /// A unit whose registers show their numbers, and that does something to the page at each
+    /// reading.
     struct Unit<'a>(&'a dyn Fn(u32) -> u64);
 
     impl Processor for Unit<'_> {

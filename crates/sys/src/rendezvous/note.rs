@@ -126,7 +126,7 @@ pub(super) fn elect() -> Result<&'static Table, Conflict> {
     loop {
         // None at all: a tool has stripped the notes.
         let Some(leader) = first().filter(|&note| note != own()) else { return Ok(&TABLE) };
-        // Before anything is read: it may be leaving, and then it is not there at the next look.
+        // Before anything is read: it may be leaving, and then it is not there at the next reading.
         if let Err(error) = loader::pin(leader) {
             if refused.replace(leader) == Some(leader) {
                 return Err(error.into());

@@ -40,7 +40,7 @@ const MANY_GROUPS: usize = 1000;
 /// The many processes, with as many groups each as a small service has.
 const MANY_PROCESSES: usize = 100;
 const FEW_GROUPS: usize = 10;
-/// Longer than a look is shared: each sample is of a new one.
+/// Longer than a snapshot is shared: each sample is of a new one.
 const APART: Duration = Duration::from_millis(1100);
 /// Scrapes until all services have answered.
 const TRIES: usize = 20;

@@ -169,7 +169,7 @@ pub(super) fn begin(number: u32, group: u32, parts: Box<[Attr]>) -> bool {
 ///
 /// # Cost
 ///
-/// A look at each row that was ever used, and system calls for each line of the watch.
+/// A check of each row that was ever used, and system calls for each line of the watch.
 #[derive(Debug)]
 #[must_use = "dropped without the lock of watches"]
 pub(super) struct Ending {

@@ -37,7 +37,8 @@ use crate::verb::Offer;
 use crate::verb::{Asked, Subcommand};
 use account::{Account, Kind};
 
-/// The shortest interval, in milliseconds: below it the looks would show up in their own figures.
+/// The shortest interval, in milliseconds: below it the readings would show up in their own
+/// figures.
 const SHORTEST_MS: u64 = 10;
 /// How long a client elsewhere has counted that does not say: nobody presses Ctrl-C there.
 const REMOTE: Duration = Duration::from_secs(1);

@@ -20,7 +20,7 @@ use crate::waiting::stacks::names_of;
 /// The time between two questions for reports.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The longest time between two looks of a service, but for one with very many threads.
+/// The longest time between two readings of a service, but for one with very many threads.
 const USUAL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(

@@ -36,8 +36,8 @@ use crate::core::calls::Call;
 ///
 /// # Cost
 ///
-/// Asleep a sleeping instruction, otherwise the cost of a [`Call`] and of a look at the headers for
-/// gRPC.
+/// Asleep a sleeping instruction, otherwise the cost of a [`Call`] and of a reading of the headers
+/// for gRPC.
 pub fn calls() -> PeerLayer {
     PeerLayer
 }

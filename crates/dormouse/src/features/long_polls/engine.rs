@@ -1,12 +1,12 @@
 //! Detecting tasks that do not return from a poll.
 //!
-//! A scan finds which poll each thread is in ([`PollLooker`]). A poll that scans have found there
+//! A scan finds which poll each thread is in ([`PollScanner`]). A poll that scans have found there
 //! for the threshold is a *long poll*: its thread's stack is read, and a report is made. While it
 //! lasts there is another report with a fresh stack each time that its length has doubled, and a
 //! last one when it is over. There are two scans in a threshold, and one at the moment when a known
 //! poll becomes a long one.
 //!
-//! From the first report on, scans also look at what the thread is in ([`ThreadLook`]): each time
+//! From the first report on, scans also sample what the thread is in ([`ThreadSample`]): each time
 //! that the poll has become longer by an eighth, but no more often than a scan, and ten times a
 //! second at least.
 //!
@@ -18,24 +18,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
-use dormouse_events::{PollLooker, SeenPoll};
+use dormouse_events::{PollScanner, SeenPoll};
 use dormouse_profile::{NoStack, StackReader, ThreadStack};
 use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::kernel_function;
 use dormouse_waits::{is_on, polled};
 
 use crate::core::group::Group;
-use crate::features::stalls::{ThreadIn, ThreadLook, ThreadTally};
+use crate::features::stalls::{ThreadIn, ThreadSample, ThreadTally};
 use crate::lookout::{Engine, NAME, own_cpu};
 
-/// The shortest and the longest time between two looks.
+/// The shortest and the longest time between two scans.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 
 /// The pause between scans is this many times the CPU time of the last scan, apart from stacks: at
 /// most a twentieth of a processor goes to scans.
 const RARELY: u32 = 20;
 
-/// The longest time between two looks, however many threads there are.
+/// The longest time between two scans, however many threads there are.
 const LONGEST: Duration = Duration::from_millis(200);
 
 /// Watches at once.
@@ -44,11 +44,11 @@ const MAX_WATCHES: usize = 64;
 /// Reports that wait for their taker.
 const MAX_REPORTS: usize = 256;
 
-/// The time that one look has for stacks, but for the first of them. The others are read at the
-/// next look.
+/// The time that one scan has for stacks, but for the first of them. The others are read at the
+/// next scan.
 const STACKS: Duration = Duration::from_millis(50);
 
-/// The shortest and the longest time between two looks at a thread in a long poll.
+/// The shortest and the longest time between two samples of a thread in a long poll.
 const THREAD_LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
 /// A report on a poll that has lasted for a watch's threshold.
@@ -78,10 +78,10 @@ pub struct LongPoll {
     /// Why there is no stack.
     pub no_stack: Option<NoStack>,
     /// The calls and states in which the thread was found since the first report, each with the
-    /// number of looks; the most frequent first. Looks are closer at first, and never more than a
-    /// tenth of a second apart unless the lookout is late.
+    /// number of samples; the most frequent first. Samples are closer at first, and never more than
+    /// a tenth of a second apart unless the lookout is late.
     pub looks: Vec<(ThreadIn, u64)>,
-    /// The last of these looks; `None` if the poll is over.
+    /// The last of these samples; `None` if the poll is over.
     pub now: Option<LongPollNow>,
     /// Whether the poll has ended. This is then the last report about it.
     pub is_over: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Reports {
     lookout: u32,
     /// Nobody makes reports any more.
     is_over: AtomicBool,
-    /// The time between two looks, in nanoseconds.
+    /// The time between two scans, in nanoseconds.
     between_ns: AtomicU64,
     /// Held for moments, and never over a fork: a child does not touch it.
     waiting: Mutex<VecDeque<LongPoll>>,
@@ -141,7 +141,7 @@ impl Reports {
         self.is_over.load(Ordering::Relaxed) || is_gone()
     }
 
-    /// The time between two looks.
+    /// The time between two scans.
     pub(crate) fn between(&self) -> Duration {
         Duration::from_nanos(self.between_ns.load(Ordering::Relaxed))
     }
@@ -197,7 +197,7 @@ impl Drop for PollWatch {
     }
 }
 
-/// A poll that looks have found.
+/// A poll that scans have found.
 #[derive(Debug)]
 struct KnownPoll {
     seen: SeenPoll,
@@ -209,15 +209,15 @@ struct KnownPoll {
     number: u64,
     /// By watch, the length at which the next report is due.
     due: Vec<(u64, Duration)>,
-    looks: ThreadTally,
-    last_look: Option<(Instant, ThreadLook)>,
+    samples: ThreadTally,
+    last_sample: Option<(Instant, ThreadSample)>,
 }
 
-/// The means of looks and stacks.
+/// The means of scanning threads and reading stacks.
 #[derive(Debug)]
 struct Eyes {
-    looker: PollLooker,
-    /// Made at the first look: to read tables may take long, and somebody waits for a watch.
+    scanner: PollScanner,
+    /// Made at the first scan: to read tables may take long, and somebody waits for a watch.
     stacks: Option<Result<StackReader, NoStack>>,
 }
 
@@ -239,7 +239,7 @@ impl Engine for LongPollWatches {
     fn step(&mut self, now: Instant, _: &mut [Box<dyn Engine>]) -> Option<Instant> {
         let between = self.watches.iter().map(|watch| watch.threshold / 2).min()?;
         if self.next.is_none_or(|next| next <= now) {
-            let took = self.look(now);
+            let took = self.scan(now);
             let least = (took * RARELY).clamp(LOOKS[0], LONGEST);
             let between = between.clamp(LOOKS[0], LOOKS[1]).max(least);
             for watch in &self.watches {
@@ -271,9 +271,9 @@ impl LongPollWatches {
             return Err(format!("{MAX_WATCHES} watches for long polls are there: end one of them"));
         }
         if self.eyes.is_none() {
-            let looker =
-                PollLooker::new().map_err(|error| format!("threads cannot be looked at: {error}"))?;
-            self.eyes = Some(Eyes { looker, stacks: None });
+            let scanner =
+                PollScanner::new().map_err(|error| format!("threads cannot be looked at: {error}"))?;
+            self.eyes = Some(Eyes { scanner, stacks: None });
         }
         let number = LAST_WATCH.fetch_add(1, Ordering::Relaxed) + 1;
         let reports = Arc::new(Reports::new());
@@ -282,13 +282,13 @@ impl LongPollWatches {
         Ok((number, reports))
     }
 
-    /// Looks at the threads, and reads stacks: the CPU time of the former.
-    fn look(&mut self, now: Instant) -> Duration {
-        let Some(Eyes { looker, stacks }) = &mut self.eyes else { return Duration::ZERO };
+    /// Scans the threads, and reads stacks. Returns the CPU time of the former.
+    fn scan(&mut self, now: Instant) -> Duration {
+        let Some(Eyes { scanner, stacks }) = &mut self.eyes else { return Duration::ZERO };
         stacks.get_or_insert_with(StackReader::new);
         let began = own_cpu();
         let mut polls: Vec<SeenPoll> = Vec::new();
-        for seen in looker.polls() {
+        for seen in scanner.polls() {
             if polls.try_reserve(1).is_err() {
                 break;
             }
@@ -319,18 +319,18 @@ impl LongPollWatches {
                 self.tell(at);
             }
         }
-        took + self.look_inside(now)
+        took + self.sample(now)
     }
 
-    /// Looks at the threads in long polls: the CPU time of that.
-    fn look_inside(&mut self, now: Instant) -> Duration {
-        let Some(Eyes { looker, .. }) = &self.eyes else { return Duration::ZERO };
-        let mut due = self.known.values_mut().filter(|poll| poll.is_look_due(now)).peekable();
+    /// Samples the threads in long polls. Returns the CPU time of that.
+    fn sample(&mut self, now: Instant) -> Duration {
+        let Some(Eyes { scanner, .. }) = &self.eyes else { return Duration::ZERO };
+        let mut due = self.known.values_mut().filter(|poll| poll.is_sample_due(now)).peekable();
         if due.peek().is_none() {
             return Duration::ZERO;
         }
         let began = own_cpu();
-        due.take_while(|_| now.elapsed() < STACKS).for_each(|poll| poll.look_inside(looker));
+        due.take_while(|_| now.elapsed() < STACKS).for_each(|poll| poll.sample(scanner));
         own_cpu().saturating_sub(began)
     }
 
@@ -351,19 +351,19 @@ impl LongPollWatches {
         };
         // A stack is that of the poll only if the poll is still there.
         let until = Instant::now();
-        let again = eyes.looker.again(&poll.seen);
+        let again = eyes.scanner.again(&poll.seen);
         if poll.number == 0 {
             poll.number = LAST_POLL.fetch_add(1, Ordering::Relaxed) + 1;
         }
         let Some(seen) = again else { return };
         (poll.seen, poll.until) = (seen, until);
-        poll.look_inside(&eyes.looker);
+        poll.sample(&eyes.scanner);
         let seen_for = poll.seen_for();
         let (stack, no_stack) = match stack {
             Ok(stack) => (Some(stack), None),
             Err(why) => (None, Some(why)),
         };
-        let now = poll.now(&eyes.looker);
+        let now = poll.now(&eyes.scanner);
         let report = LongPoll { stack, no_stack, now, ..poll.report(seen_for, false) };
         for watch in &self.watches {
             let mut due = poll.due(watch);
@@ -396,32 +396,32 @@ impl LongPollWatches {
 
 impl KnownPoll {
     fn new(seen: SeenPoll, at: Instant) -> Self {
-        let looks = ThreadTally::default();
-        Self { seen, since: at, until: at, number: 0, due: Vec::new(), looks, last_look: None }
+        let samples = ThreadTally::default();
+        Self { seen, since: at, until: at, number: 0, due: Vec::new(), samples, last_sample: None }
     }
 
-    /// Whether it is a long poll, and time to look at its thread.
-    fn is_look_due(&self, now: Instant) -> bool {
+    /// Whether it is a long poll, and time to sample its thread.
+    fn is_sample_due(&self, now: Instant) -> bool {
         let [shortest, longest] = THREAD_LOOKS;
         let pause = (self.seen_for() / 8).clamp(shortest, longest);
-        self.number != 0 && self.last_look.is_none_or(|(at, _)| at + pause <= now)
+        self.number != 0 && self.last_sample.is_none_or(|(at, _)| at + pause <= now)
     }
 
-    /// Looks at what its thread is in. The look counts if the poll is still there afterwards.
-    fn look_inside(&mut self, looker: &PollLooker) {
-        let look = ThreadLook::at(self.seen.tid);
-        if looker.again(&self.seen).is_some() {
-            self.looks.add(look.within, 1);
-            self.last_look = Some((Instant::now(), look));
+    /// Samples what its thread is in. The sample counts if the poll is still there afterwards.
+    fn sample(&mut self, scanner: &PollScanner) {
+        let sample = ThreadSample::at(self.seen.tid);
+        if scanner.again(&self.seen).is_some() {
+            self.samples.add(sample.within, 1);
+            self.last_sample = Some((Instant::now(), sample));
         }
     }
 
-    /// The last look, for a report that is made right after it.
-    fn now(&self, looker: &PollLooker) -> Option<LongPollNow> {
-        let (_, ThreadLook { within, arguments }) = self.last_look.filter(|(at, _)| *at >= self.until)?;
+    /// The last sample, for a report that is made right after it.
+    fn now(&self, scanner: &PollScanner) -> Option<LongPollNow> {
+        let (_, ThreadSample { within, arguments }) = self.last_sample.filter(|(at, _)| *at >= self.until)?;
         let kernel_function = arguments.and_then(|_| kernel_function(self.seen.tid));
         let futex = arguments.filter(|_| within == ThreadIn::Call(libc::SYS_futex as u32));
-        let mutex_owner = futex.and_then(|[futex, ..]| mutex_owner(looker, futex as usize, self.seen.tid));
+        let mutex_owner = futex.and_then(|[futex, ..]| mutex_owner(scanner, futex as usize, self.seen.tid));
         Some(LongPollNow { within, arguments, kernel_function, mutex_owner })
     }
 
@@ -458,7 +458,7 @@ impl KnownPoll {
             is_exact: exact.is_some(),
             stack: None,
             no_stack: None,
-            looks: self.looks.sorted(),
+            looks: self.samples.sorted(),
             now: None,
             is_over,
         }
@@ -467,10 +467,10 @@ impl KnownPoll {
 
 /// The owner of a mutex of glibc's at that address for which a thread waits. Such a mutex has three
 /// words of 32 bits at its beginning: 2 while somebody waits, a count, and the owner's thread id.
-fn mutex_owner(looker: &PollLooker, futex: usize, waits: u32) -> Option<u32> {
+fn mutex_owner(scanner: &PollScanner, futex: usize, waits: u32) -> Option<u32> {
     const CONTENDED: u32 = 2;
-    let state = looker.word(futex)? as u32;
-    let owner = looker.word(futex.checked_add(8)?)? as u32;
+    let state = scanner.word(futex)? as u32;
+    let owner = scanner.word(futex.checked_add(8)?)? as u32;
     let is_thread = || std::fs::exists(format!("/proc/self/task/{owner}")).unwrap_or(false);
     (state == CONTENDED && owner != 0 && owner != waits && is_thread()).then_some(owner)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dormouse_protocol::{
     Code, LongPollNowRow, LongPollReportsRequest, LongPollRow, LongPollsBegun, LongPollsPart,
-    LongPollsRequest, ThreadLookRow, WireError,
+    LongPollsRequest, ThreadSampleRow, WireError,
 };
 
 use super::{LongPoll, LongPollNow, LongPolls, LongPollsError, long_polls};
@@ -72,14 +72,14 @@ fn row(of: LongPoll) -> LongPollRow {
         stack,
         way,
         no_stack: of.no_stack.map(|why| why.to_string()),
-        looks: of.looks.into_iter().map(look_row).collect(),
+        looks: of.looks.into_iter().map(sample_row).collect(),
         now: of.now.map(now_row),
         over: of.is_over,
     }
 }
 
-fn look_row((within, looks): (ThreadIn, u64)) -> ThreadLookRow {
-    ThreadLookRow { within: within.to_string(), looks }
+fn sample_row((within, looks): (ThreadIn, u64)) -> ThreadSampleRow {
+    ThreadSampleRow { within: within.to_string(), looks }
 }
 
 fn now_row(LongPollNow { within, arguments, kernel_function, mutex_owner }: LongPollNow) -> LongPollNowRow {

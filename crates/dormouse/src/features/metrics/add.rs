@@ -25,7 +25,7 @@ use crate::core::group::cut;
 use crate::core::objectives::MOST_OBJECTIVES;
 use crate::core::registry::MAX_GROUPS;
 use crate::core::runtimes::MOST_RUNTIMES;
-use crate::features::waits::taking::Telling;
+use crate::features::waits::taking::TimesScope;
 
 /// A figure of groups, and its metric.
 type Exported = (&'static Figure<GroupFigure>, FigureMetric);
@@ -67,7 +67,7 @@ pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
 /// assert!(all.points() > 0);
 /// ```
 pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: &Stat) {
-    add_with(Telling::in_format(format).histograms, to, origin, stat);
+    add_with(TimesScope::in_format(format).histograms, to, origin, stat);
 }
 
 /// [`add`], of a reading that has these histograms.

@@ -13,7 +13,7 @@ use crate::core::group::Group;
 use crate::core::memory;
 use crate::features::stat::counting::ClientEvents;
 use crate::features::stat::stat;
-use crate::features::waits::taking::{ClientWaits, Telling};
+use crate::features::waits::taking::{ClientWaits, TimesScope};
 use crate::web::{Responding, Turns, WebAnswer, on_a_thread};
 
 /// The memory of a group's points and lines, beside those of its times.
@@ -170,14 +170,14 @@ impl Metrics {
     /// Reads each group, and makes three system calls for each thread: 50 µs for ten of each, some
     /// milliseconds for a thousand groups.
     pub fn exposition(&self) -> Exposition {
-        self.read(Telling::ALL)
+        self.read(TimesScope::ALL)
     }
 
-    fn read(&self, telling: Telling) -> Exposition {
+    fn read(&self, scope: TimesScope) -> Exposition {
         let mut exposition = if self.process == identity::id() {
-            read(&self.origin, Some(&self.events), self.waits.is_some(), telling)
+            read(&self.origin, Some(&self.events), self.waits.is_some(), scope)
         } else {
-            read_others(telling)
+            read_others(scope)
         };
         if let Some(bounds) = &self.bounds {
             exposition.set_bounds(bounds.clone());
@@ -196,7 +196,7 @@ impl Metrics {
             return WebAnswer::text(503, "the process has no memory for its metrics");
         }
         let format = MetricsFormat::accepted(accept);
-        let read = self.read(Telling::in_format(format));
+        let read = self.read(TimesScope::in_format(format));
         WebAnswer::found(format.content_type(), read.encode(format))
     }
 
@@ -226,7 +226,7 @@ impl Metrics {
 /// assert!(dormouse::metrics::exposition().points() > 0);
 /// ```
 pub fn exposition() -> Exposition {
-    read_others(Telling::ALL)
+    read_others(TimesScope::ALL)
 }
 
 /// [`exposition`] as Prometheus's text.
@@ -237,18 +237,18 @@ pub fn exposition() -> Exposition {
 /// ```
 pub fn text() -> String {
     let format = MetricsFormat::Text;
-    String::from_utf8(read_others(Telling::in_format(format)).encode(format)).unwrap_or_default()
+    String::from_utf8(read_others(TimesScope::in_format(format)).encode(format)).unwrap_or_default()
 }
 
 /// The figures that others have had counted.
-fn read_others(telling: Telling) -> Exposition {
-    read(&Origin::own(), None, dormouse_waits::is_on(), telling)
+fn read_others(scope: TimesScope) -> Exposition {
+    read(&Origin::own(), None, dormouse_waits::is_on(), scope)
 }
 
-fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, telling: Telling) -> Exposition {
-    let stat = stat(events, has_times.then_some(telling), StatPart::Histograms);
+fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, scope: TimesScope) -> Exposition {
+    let stat = stat(events, has_times.then_some(scope), StatPart::Histograms);
     let mut exposition = Exposition::new();
-    add_with(telling.histograms, &mut exposition, origin, &stat);
+    add_with(scope.histograms, &mut exposition, origin, &stat);
     exposition
 }
 

@@ -30,7 +30,7 @@ const ROWS: usize = 4096;
 struct ClientProfile {
     number: u32,
     run: ProfileRun,
-    /// The look of which the client has had some parts.
+    /// The reading of which the client has had some parts.
     look: Option<Profile>,
 }
 

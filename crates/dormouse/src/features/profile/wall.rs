@@ -28,7 +28,7 @@ use crate::features::learning::Placed;
 /// Times that are taken for a profile.
 #[derive(Debug)]
 pub(super) struct Wall {
-    before: Look,
+    before: WallReading,
     waiting: Waiting,
     _placed: Placed,
 }
@@ -63,7 +63,7 @@ impl From<&GroupWaits> for Times {
 
 /// The times so far.
 #[derive(Debug)]
-struct Look {
+struct WallReading {
     /// When it began, and when the times of all groups were read.
     at: [Instant; 2],
     groups: HashMap<u32, Times>,
@@ -72,7 +72,7 @@ struct Look {
     missing: PlaceCoverage,
 }
 
-impl Look {
+impl WallReading {
     fn now() -> Self {
         let begun = Instant::now();
         let times = dormouse_waits::times_by_place();
@@ -110,7 +110,7 @@ impl Wall {
         let waiting = Waiting::start().map_err(|why| Error::Unavailable(why.to_string()))?;
         let placed = Placed::start()
             .map_err(|why| Error::Unavailable(format!("there is no room for the places of waits: {why}")))?;
-        Ok(Self { before: Look::now(), waiting, _placed: placed })
+        Ok(Self { before: WallReading::now(), waiting, _placed: placed })
     }
 
     /// The keys that it keeps on.
@@ -122,7 +122,7 @@ impl Wall {
     pub(super) fn picture(&self, cpu: Profile) -> Profile {
         let names: HashMap<u32, &str> = Group::all().iter().map(|group| (group.id(), group.name())).collect();
         let mut picture = Picture::of(cpu);
-        let now = Look::now().since(&self.before);
+        let now = WallReading::now().since(&self.before);
         // The profile of CPU time began after these times did, and was read before they were.
         let length = now.at[1] - self.before.at[0];
         picture.profile.duration_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
@@ -232,7 +232,7 @@ impl Picture {
         }
         let rows: Vec<usize> = (first..self.profile.samples.len()).collect();
         if known > await_ns {
-            // The two looks are not of one moment.
+            // The two readings are not of one moment.
             fit(&mut self.profile, group, &rows, 1, await_ns);
         }
         let unknown = await_ns.saturating_sub(known);

@@ -7,7 +7,7 @@
 //! | event | keys | records |
 //! |---|---|---|
 //! | [`start`] | held, by the thread that asks | none until the lookout has begun |
-//! | a look | | the newest of all rings, as many as the memory holds |
+//! | a pass | | the newest of all rings, as many as the memory holds |
 //! | [`stop`], by anybody | given back, by the thread that asks | gone when the lookout gets to it |
 //! | its time is over | given back, by the lookout | gone |
 //! | the lookout was killed | given back, by the next that asks for it | gone |
@@ -412,7 +412,7 @@ impl Run {
         }
     }
 
-    /// The figures at the last look.
+    /// The figures at the last pass.
     pub(crate) fn stat(&self) -> &RecorderStat {
         &self.stat
     }

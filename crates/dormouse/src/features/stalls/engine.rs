@@ -1,8 +1,8 @@
 //! Accounts stalled time of groups to its causes.
 //!
 //! The kernel adds up for each thread how long it ran and how long it waited for a CPU; for the
-//! rest of the time it slept. It does so exactly, whoever looks, and whenever. The thread itself
-//! adds up for how long it polled tasks of each group. So the differences between two looks at a
+//! rest of the time it slept. It does so exactly, whoever reads it, and whenever. The thread itself
+//! adds up for how long it polled tasks of each group. So the differences between two samples at a
 //! thread, a *window*, show what its polls waited for:
 //!
 //! ```text
@@ -16,14 +16,14 @@
 //! loses nothing. For a window with many short polls of several groups, nothing is claimed for any
 //! of them.
 //!
-//! Such a lower bound holds also if the looker is late: a CPU limit stops it together with the
+//! Such a lower bound holds also if the sampler is late: a CPU limit stops it together with the
 //! service, and the window becomes longer.
 //!
 //! # Waits that last
 //!
 //! The kernel adds a wait for a CPU when it ends. Until then it looks like sleep.
 //!
-//! 1. A thread that has not run since the last look, and does not sleep now, may have waited all
+//! 1. A thread that has not run since the last sample, and does not sleep now, may have waited all
 //!    the time: its window stays open.
 //! 2. If it has run and waits again, the present wait is counted as sleep now, and taken off the
 //!    sleep of later windows ([`Window::ahead_ns`]). So all sleep together is too much by one wait
@@ -47,28 +47,28 @@ use dormouse_sys::process::schedstat::Schedstat;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_waits::{charged, polled_on};
 
-use super::limit::LimitLook;
-use super::look::{ThreadIn, ThreadLook, ThreadTally};
+use super::limit::LimitReader;
+use super::sample::{ThreadIn, ThreadSample, ThreadTally};
 use crate::lookout::{Engine, own_cpu};
 
-/// The time between two looks while polls stall, and while they do not.
+/// The time between two samples while polls stall, and while they do not.
 const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
-/// Looks become rarer when the last stall, and the last client's coming, are this long ago: so a
-/// client that stays for seconds has all its looks.
+/// Samples become rarer when the last stall, and the last client's coming, are this long ago: so a
+/// client that stays for seconds has all its samples.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// A stall of one window that is shorter is no reason to look more often.
+/// A stall of one window that is shorter is no reason to sample more often.
 const STALL_NS: u64 = 2_000_000;
 
-/// The pause between looks is this many times the CPU time of the last one: at most a twentieth of
-/// a processor goes to them.
+/// The pause between samples is this many times the CPU time of the last one: at most a twentieth
+/// of a processor goes to them.
 const RARELY: u32 = 20;
 
-/// The longest time between two looks, however many threads there are.
+/// The longest time between two samples, however many threads there are.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Threads in polls that are looked at at once.
+/// Threads in polls that are sampled at once.
 const MAX_THREADS: usize = 256;
 
 /// Shorter waits for a CPU, and shorter times for which the process was throttled, are not
@@ -95,12 +95,12 @@ pub(crate) struct GroupStalls {
     pub(crate) block_io_ns: Option<u64>,
     /// Major page faults of polls, of windows that lay within the group's polls.
     pub(crate) major_faults: u64,
-    /// The calls in which the polls slept, by looks at the begin and at the end of each window.
+    /// The calls in which the polls slept, by samples at the begin and at the end of each window.
     pub(crate) within: ThreadTally,
 }
 
-/// The sums of all groups, which readers share with the looker. Held for moments, and never over a
-/// fork: a child does not touch it.
+/// The sums of all groups, which readers share with the sampler of stalls. Held for moments, and
+/// never over a fork: a child does not touch it.
 #[derive(Debug, Default)]
 pub(crate) struct StallSums(Mutex<HashMap<u32, GroupStalls>>);
 
@@ -114,14 +114,14 @@ impl StallSums {
 /// The numbers of holders, which no two have, also of two lookouts.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The looks at threads, as long as somebody holds them.
+/// The samples of threads, as long as somebody holds them.
 #[derive(Debug, Default)]
 pub(crate) struct StallAccount {
     holders: Vec<u64>,
     sums: Arc<StallSums>,
     /// By the index of the thread's block.
     windows: HashMap<usize, Window>,
-    limit: LimitLook,
+    limit: LimitReader,
     counts_block_delay: bool,
     /// When polls stalled last, or a client came.
     stalled: Option<Instant>,
@@ -231,7 +231,7 @@ impl Engine for StallAccount {
         }
         if self.next.is_none_or(|next| next <= now) {
             let began = own_cpu();
-            self.look();
+            self.sample();
             let took = own_cpu().saturating_sub(began);
             let is_quiet = self.stalled.is_none_or(|at| now.saturating_duration_since(at) >= LASTING);
             let least = LOOKS[usize::from(is_quiet)];
@@ -253,7 +253,7 @@ impl StallAccount {
     pub(crate) fn begin(&mut self) -> Result<(u64, Arc<StallSums>), String> {
         self.holders.try_reserve(1).map_err(|_| "there is no memory".to_owned())?;
         if self.holders.is_empty() {
-            self.limit = LimitLook::begin();
+            self.limit = LimitReader::begin();
             self.counts_block_delay = counts_block_delay() == Some(true);
         }
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -263,13 +263,13 @@ impl StallAccount {
         Ok((number, Arc::clone(&self.sums)))
     }
 
-    /// Looks at each thread that is in a poll, or was at the last look.
-    fn look(&mut self) {
+    /// Samples each thread that is in a poll, or was at the last sample.
+    fn sample(&mut self) {
         self.windows.retain(|index, window| {
             thread::live().any(|block| block.index() == *index && block.start() == window.start)
         });
         for block in thread::live() {
-            self.look_at(block);
+            self.sample_thread(block);
         }
         if self.windows.values().all(|window| window.unmatched.waited_ns < NOTABLE_NS) {
             return;
@@ -285,8 +285,8 @@ impl StallAccount {
         });
     }
 
-    /// Looks at a thread, and ends its window if that is possible.
-    fn look_at(&mut self, block: &ThreadBlock) -> Option<()> {
+    /// Samples a thread, and ends its window if that is possible.
+    fn sample_thread(&mut self, block: &ThreadBlock) -> Option<()> {
         let (index, start, tid) = (block.index(), block.start(), block.tid());
         let charged = charged(index, start);
         let is_room = self.windows.len() < MAX_THREADS && self.windows.try_reserve(1).is_ok();
@@ -395,7 +395,7 @@ impl StallAccount {
 
 /// The call or fault in which a thread sleeps now.
 fn asleep_in(tid: u32, now: &Reading) -> Option<ThreadIn> {
-    let within = (now.state != b'R').then(|| ThreadLook::in_state(tid, now.state).within)?;
+    let within = (now.state != b'R').then(|| ThreadSample::in_state(tid, now.state).within)?;
     // It may have woken meanwhile.
     (!matches!(within, ThreadIn::Cpu | ThreadIn::Runnable)).then_some(within)
 }
@@ -410,7 +410,7 @@ mod tests {
     fn a_window_within_a_poll_loses_nothing() {
         let all = Stalled::least(20 * MS, 20 * MS, 15 * MS, 4 * MS);
         assert_eq!(all, Stalled { cpu_wait_ns: 15 * MS, asleep_ns: 4 * MS });
-        // A limit has held back the looker, too.
+        // A limit has held back the sampler, too.
         let late = Stalled::least(90 * MS, 90 * MS, 80 * MS, 0);
         assert_eq!(late.cpu_wait_ns, 80 * MS);
     }

@@ -4,28 +4,28 @@ use std::time::{Duration, Instant};
 
 use dormouse_sys::process::cgroup::ControlGroup;
 
-/// The time between two looks for a limit where there is none.
-const LIMIT_LOOK: Duration = Duration::from_secs(1);
+/// The time between two searches for a limit where there is none.
+const LIMIT_EVERY: Duration = Duration::from_secs(1);
 
 /// The time for which limits have throttled the process's control group.
 #[derive(Debug, Default)]
-pub(super) struct LimitLook {
+pub(super) struct LimitReader {
     group: Option<ControlGroup>,
     throttled_ns: u64,
     /// When there was none.
     none_at: Option<Instant>,
 }
 
-impl LimitLook {
+impl LimitReader {
     pub(super) fn begin() -> Self {
-        let mut look = Self { group: ControlGroup::of_own().ok(), ..Self::default() };
-        look.throttled_ns = look.read().unwrap_or(0);
-        look
+        let mut reader = Self { group: ControlGroup::of_own().ok(), ..Self::default() };
+        reader.throttled_ns = reader.read().unwrap_or(0);
+        reader
     }
 
     /// For how long, since the last time; `None` where no limit can be seen.
     pub(super) fn since(&mut self) -> Option<u64> {
-        if self.none_at.is_some_and(|at| at.elapsed() < LIMIT_LOOK) {
+        if self.none_at.is_some_and(|at| at.elapsed() < LIMIT_EVERY) {
             return None;
         }
         if !self.group.as_ref().is_some_and(ControlGroup::is_current) {

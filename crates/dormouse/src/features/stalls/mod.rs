@@ -4,7 +4,7 @@
 
 mod engine;
 mod limit;
-mod look;
+mod sample;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::counts_block_delay;
 
 use self::engine::{GroupStalls, StallAccount, StallSums};
-pub use self::look::ThreadIn;
-pub(crate) use self::look::{ThreadLook, ThreadTally};
+pub use self::sample::ThreadIn;
+pub(crate) use self::sample::{ThreadSample, ThreadTally};
 use crate::lookout::{LOOKOUT, Watched};
 
 /// Stalled time is accounted to its causes until this is dropped. In a child of a fork it is not.

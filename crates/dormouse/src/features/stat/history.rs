@@ -9,9 +9,9 @@
 //!
 //! - **A false clock** is detected between readings ([`clock_fault`]). From then on the CPU time of
 //!   groups is refused, because their totals contain the false times.
-//! - **Tasks that outlive their requests** are those that earlier looks have found without any.
+//! - **Tasks that outlive their requests** are those that earlier readings have found without any.
 //! - **Spawn sites** whose number of tasks keeps growing are those that it has grown for in earlier
-//!   looks.
+//!   readings.
 //!
 //! # Locking
 //!
@@ -28,8 +28,8 @@ use dormouse_sys::process::cgroup::ControlGroup;
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::process::identity;
 
-use super::outliving::Looks;
-use super::spawn_looks::SpawnLooks;
+use super::outliving::OutlivingReadings;
+use super::spawn_readings::SpawnReadings;
 use crate::core::clock_fault::clock_fault;
 use crate::core::rows::group_rows;
 
@@ -54,9 +54,9 @@ struct History {
     /// Why the CPU time of groups is refused.
     refused: Option<&'static str>,
     /// Which tasks outlive their requests.
-    looks: Looks,
+    outliving: OutlivingReadings,
     /// The numbers of tasks of spawn sites.
-    spawn_looks: SpawnLooks,
+    spawn_readings: SpawnReadings,
     /// The control group in which the process was seen last.
     control_group: Option<ControlGroup>,
 }
@@ -69,12 +69,15 @@ pub(crate) fn begin() {
         return;
     }
     // Not under the lock: a reading takes its time.
-    let (inherited, looks) =
-        if identity::forks() > 0 { (group_rows(), Looks::inherited()) } else { (Vec::new(), Looks::new()) };
+    let (inherited, outliving) = if identity::forks() > 0 {
+        (group_rows(), OutlivingReadings::inherited())
+    } else {
+        (Vec::new(), OutlivingReadings::new())
+    };
     if let Ok(mut history) = HISTORY.lock()
         && history.process != process
     {
-        *history = History { looks, ..History::of(process, inherited) };
+        *history = History { outliving, ..History::of(process, inherited) };
     }
 }
 
@@ -89,24 +92,24 @@ pub(super) fn keep_control_group(group: ControlGroup) {
     }
 }
 
-/// Looks at the tasks of all groups, and returns those with parts that outlive their requests.
-pub(super) fn look() -> BTreeMap<u32, Outliving> {
+/// Reads the tasks of all groups, and returns those with parts that outlive their requests.
+pub(super) fn outliving() -> BTreeMap<u32, Outliving> {
     begin();
-    HISTORY.lock().map(|mut history| history.looks.look()).unwrap_or_default()
+    HISTORY.lock().map(|mut history| history.outliving.read()).unwrap_or_default()
 }
 
-/// Looks at the numbers of tasks of all spawn sites, if that is due.
-pub(super) fn look_at_spawns() {
+/// Reads the numbers of tasks of all spawn sites, if that is due.
+pub(super) fn read_spawns() {
     begin();
     if let Ok(mut history) = HISTORY.lock() {
-        history.spawn_looks.look();
+        history.spawn_readings.read();
     }
 }
 
 /// The spawn sites, and which of them keep growing.
 pub(super) fn spawn_sites() -> SpawnSites {
-    look_at_spawns();
-    HISTORY.lock().map(|history| history.spawn_looks.sites()).unwrap_or_default()
+    read_spawns();
+    HISTORY.lock().map(|history| history.spawn_readings.sites()).unwrap_or_default()
 }
 
 /// Turns the figures of a reading into those of this process since it began, and refuses figures
@@ -161,8 +164,8 @@ impl History {
             listed_ns: 0,
             earlier,
             refused: None,
-            looks: Looks::new(),
-            spawn_looks: SpawnLooks::new(),
+            outliving: OutlivingReadings::new(),
+            spawn_readings: SpawnReadings::new(),
             control_group: None,
         }
     }

@@ -4,7 +4,7 @@ pub(crate) mod counting;
 mod history;
 mod limits;
 mod outliving;
-mod spawn_looks;
+mod spawn_readings;
 mod verb;
 
 use std::ops::Range;
@@ -26,7 +26,7 @@ use crate::core::runtimes;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
 use crate::features::locks;
-use crate::features::waits::taking::{GroupTimes, Telling};
+use crate::features::waits::taking::{GroupTimes, TimesScope};
 
 dormouse_keys::static_key! {
     /// On while a client experiments: it switches keys, and two at once would disturb each other.
@@ -58,7 +58,7 @@ fn tids() -> Vec<u32> {
 /// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
 /// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
 /// Figures that `part` does not have are left out where they cost something.
-pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part: StatPart) -> Stat {
+pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<TimesScope>, part: StatPart) -> Stat {
     history::begin();
     objectives::settle(Group::all_of_groups);
     let mut best = snapshot(counting, waits);
@@ -82,14 +82,14 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     }
     history::settle(&mut best, &listed, begun_cpu_ns);
     if part >= StatPart::Groups {
-        let outliving = history::look();
+        let outliving = history::outliving();
         for row in &mut best.groups {
             row.outliving = outliving.get(&row.id).copied();
         }
     }
     if let Some(waits) = waits {
         let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
-        waits.tell(&mut best.groups, times, has_cpu);
+        waits.add_to(&mut best.groups, times, has_cpu);
     }
     if waits.is_some_and(|waits| waits.calls) {
         read_calls(|of| best.calls.push(call_row(of)));
@@ -106,25 +106,25 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<Telling>, part
     best
 }
 
-/// The agent's look from time to time.
+/// The agent's reading from time to time.
 pub(crate) fn remember() {
     if memory::is_there_for_groups() {
-        history::look();
-        history::look_at_spawns();
+        history::outliving();
+        history::read_spawns();
     }
 }
 
 /// The check that `doctor` shows of groups that pay for tasks which have outlived their requests;
 /// `None` if there are none.
 pub(crate) fn outliving_check() -> Option<Capability> {
-    let outliving = history::look();
+    let outliving = history::outliving();
     let notice = |group: Group| outliving.get(&group.id())?.notice(group.name());
     let notices: Vec<String> = Group::all().into_iter().filter_map(notice).collect();
     let check = || Capability::limited("groups.outlived", notices.join("; ")).with_fix(Outliving::ADVICE);
     (!notices.is_empty()).then(check)
 }
 
-/// All that changes while one looks.
+/// All that changes during a reading.
 struct Snapshot {
     stat: Stat,
     times: GroupTimes,
@@ -134,13 +134,13 @@ struct Snapshot {
     begun_cpu_ns: u64,
 }
 
-/// Looks, in an order that keeps it consistent.
-fn snapshot(counting: Option<&ClientEvents>, waits: Option<Telling>) -> Snapshot {
+/// Reads, in an order that keeps the figures consistent.
+fn snapshot(counting: Option<&ClientEvents>, waits: Option<TimesScope>) -> Snapshot {
     let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
     let listed = lists_ns..dormouse_clock::point().monotonic_ns;
     // Before the clocks, as close to them as can be.
-    let times = waits.map_or_else(GroupTimes::new, Telling::times);
+    let times = waits.map_or_else(GroupTimes::new, TimesScope::times);
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let begun_cpu_ns = dormouse_clock::process_cpu_ns();
     let row = |(row, counts): (GroupRow, Vec<_>)| {

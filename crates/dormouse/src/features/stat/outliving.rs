@@ -10,8 +10,8 @@
 //! So nothing is stored at a task's begin or end, and what is found is a lower bound. In a group
 //! whose other parts come and go quickly, nothing is proved.
 //!
-//! The agent looks once a minute, each second while it answers clients, and for each answer that
-//! shows groups.
+//! The agent reads the totals once a minute, each second while it answers clients, and for each
+//! answer that shows groups.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,10 @@ use dormouse_sys::clock;
 use crate::core::group::Group;
 use crate::core::tasks::TaskTotals;
 
-/// The findings of earlier looks, by the numbers of groups.
-pub(super) struct Looks(BTreeMap<u32, Watched>);
+/// The findings of earlier readings, by the numbers of groups.
+pub(super) struct OutlivingReadings(BTreeMap<u32, Watched>);
 
-/// The findings of earlier looks at a group.
+/// The findings of earlier readings of a group.
 #[derive(Default)]
 struct Watched {
     /// The tasks that a child has from its parent, where most of them are.
@@ -40,7 +40,7 @@ struct Alone {
 }
 
 impl Watched {
-    fn look(&mut self, now_ns: u64, tasks: TaskTotals) -> Option<Outliving> {
+    fn read(&mut self, now_ns: u64, tasks: TaskTotals) -> Option<Outliving> {
         let tasks = tasks.since(self.inherited);
         let left = |alone: &Alone| {
             let finished = tasks.finished_parts().saturating_sub(alone.finished_parts);
@@ -56,7 +56,7 @@ impl Watched {
     }
 }
 
-impl Looks {
+impl OutlivingReadings {
     pub(super) const fn new() -> Self {
         Self(BTreeMap::new())
     }
@@ -67,14 +67,14 @@ impl Looks {
         Self(Group::all().into_iter().map(watched).collect())
     }
 
-    /// Looks at all groups, and returns those with parts that outlive their requests.
-    pub(super) fn look(&mut self) -> BTreeMap<u32, Outliving> {
+    /// Reads all groups, and returns those with parts that outlive their requests.
+    pub(super) fn read(&mut self) -> BTreeMap<u32, Outliving> {
         let now_ns = clock::monotonic_ns();
-        let look = |group: Group| {
-            let outliving = self.0.entry(group.id()).or_default().look(now_ns, group.tasks())?;
+        let read = |group: Group| {
+            let outliving = self.0.entry(group.id()).or_default().read(now_ns, group.tasks())?;
             Some((group.id(), outliving))
         };
-        Group::all().into_iter().filter_map(look).collect()
+        Group::all().into_iter().filter_map(read).collect()
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     fn parts_alone_have_outlived_their_requests() {
         assert!(REQUESTS.into_iter().all(is_request) && !PARTS.into_iter().any(is_request));
         let (tasks, mut group) = (Tasks::new(), Watched::default());
-        let mut look = |at_ns| group.look(at_ns, tasks.read()).map(|found| (found.tasks, found.ns));
+        let mut read = |at_ns| group.read(at_ns, tasks.read()).map(|found| (found.tasks, found.ns));
         tasks.start(REQUESTS[0]);
         tasks.start(PARTS[0]);
         tasks.start(PARTS[1]);
@@ -120,11 +120,11 @@ mod tests {
         let tasks = Tasks::new();
         tasks.start(PARTS[0]);
         let mut group = Watched { inherited: tasks.read(), alone: None };
-        assert_eq!(group.look(0, tasks.read()), None);
+        assert_eq!(group.read(0, tasks.read()), None);
         tasks.start(REQUESTS[0]);
         tasks.start(PARTS[1]);
         finish(&tasks, REQUESTS[0]);
-        assert_eq!(group.look(10, tasks.read()), Some(Outliving { tasks: 1, ns: 0 }));
+        assert_eq!(group.read(10, tasks.read()), Some(Outliving { tasks: 1, ns: 0 }));
     }
 
     #[test]
@@ -133,6 +133,6 @@ mod tests {
         for part in PARTS {
             tasks.start(part);
         }
-        assert_eq!(Watched::default().look(0, tasks.read()), None);
+        assert_eq!(Watched::default().read(0, tasks.read()), None);
     }
 }

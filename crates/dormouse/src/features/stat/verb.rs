@@ -43,10 +43,10 @@ impl Answered for StatRequest {
         {
             states.add(counting);
         }
-        let told = states.get().map(|waits: &ClientWaits| waits.told().asked(self));
-        let mut stat = super::stat(states.get(), told, self.part.unwrap_or(StatPart::Whole));
+        let scope = states.get().map(|waits: &ClientWaits| waits.scope().of_request(self));
+        let mut stat = super::stat(states.get(), scope, self.part.unwrap_or(StatPart::Whole));
         if let Some(waits) = states.get::<ClientWaits>() {
-            waits.tell_stalls(&mut stat.groups);
+            waits.add_stalls(&mut stat.groups);
         }
         if let Some(part) = self.part {
             stat.shorten(part);

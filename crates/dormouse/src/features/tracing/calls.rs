@@ -107,7 +107,7 @@ where
 /// # Cost
 ///
 /// A span of level DEBUG and target `dormouse::calls`, and an allocation, while times are taken;
-/// otherwise a look at the filters of the subscriber.
+/// otherwise a check of the filters of the subscriber.
 pub fn carry() -> Span {
     tracing::debug_span!(target: CARRIES, "group")
 }

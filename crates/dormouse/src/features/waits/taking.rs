@@ -25,7 +25,7 @@ pub(crate) struct ClientWaits {
     _placed: Option<Placed>,
     _cpu: Option<CpuTaking>,
     stalls: Option<Stalls>,
-    told: Telling,
+    scope: TimesScope,
 }
 
 /// The times of groups, in the order of their numbers, until they are sent.
@@ -33,7 +33,7 @@ pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 
 /// How to send times.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Telling {
+pub(crate) struct TimesScope {
     /// Whether with exemplars of requests.
     pub(crate) exemplars: bool,
     /// The moment, as a stamp, since which an exemplar must have changed to be sent; 0: all are
@@ -51,12 +51,12 @@ impl ClientWaits {
         let waiting = Waiting::start()?;
         // Without memory for places there are times.
         let placed = request.places.then(Placed::start).and_then(Result::ok);
-        // Under a filter a thread's first look at its clock might end the process.
+        // Under a filter a thread's first reading of its clock might end the process.
         let cpu = (request.cpu && !perf::is_filtered()).then(CpuTaking::start);
         let stalls = request.stalls.then(Stalls::begin).and_then(Result::ok);
         let begun = WaitsBegun { places: placed.is_some(), cpu: cpu.is_some(), stalls: stalls.is_some() };
-        let told = Telling { exemplars: request.exemplars, calls: request.calls, ..Telling::ALL };
-        Ok((Self { waiting, _placed: placed, _cpu: cpu, stalls, told }, begun))
+        let scope = TimesScope { exemplars: request.exemplars, calls: request.calls, ..TimesScope::ALL };
+        Ok((Self { waiting, _placed: placed, _cpu: cpu, stalls, scope }, begun))
     }
 
     /// The keys that it keeps on.
@@ -65,19 +65,19 @@ impl ClientWaits {
     }
 
     /// Adds stalled time by its causes, if the client has requested it.
-    pub(crate) fn tell_stalls(&self, groups: &mut [GroupRow]) {
+    pub(crate) fn add_stalls(&self, groups: &mut [GroupRow]) {
         if let Some(stalls) = &self.stalls {
             stalls.tell(groups);
         }
     }
 
     /// How the client has requested them.
-    pub(crate) fn told(&self) -> Telling {
-        self.told
+    pub(crate) fn scope(&self) -> TimesScope {
+        self.scope
     }
 }
 
-impl Telling {
+impl TimesScope {
     pub(crate) const ALL: Self = Self { exemplars: true, since: 0, calls: true, histograms: Histograms::All };
 
     /// The times that a format shows.
@@ -90,7 +90,7 @@ impl Telling {
     }
 
     /// The part of these times that the answer to a request has.
-    pub(crate) fn asked(self, by: StatRequest) -> Self {
+    pub(crate) fn of_request(self, by: StatRequest) -> Self {
         let since = by.exemplars_since_ns.map_or(0, |ns| stamp_at(ns.saturating_sub(LATE_NS)));
         Self { since, ..self }.of_part(by.part)
     }
@@ -115,7 +115,7 @@ impl Telling {
     }
 
     /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
-    pub(crate) fn tell(self, groups: &mut [GroupRow], mut waits: GroupTimes, has_cpu: bool) {
+    pub(crate) fn add_to(self, groups: &mut [GroupRow], mut waits: GroupTimes, has_cpu: bool) {
         // Groups with greater numbers share a row.
         for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
             let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);

@@ -5,8 +5,8 @@
 //! thread that begins to count allocates nothing, and a reader never touches freed memory.
 //!
 //! A slot has a sequence number of its own and is no [`Sequence`](dormouse_sys::sync::Sequence):
-//! its reader makes system calls between the two looks at the number, so it tries eight times, not
-//! a hundred, and returns nothing in place of words of two moments.
+//! its reader makes system calls between the two readings of the number, so it tries eight times,
+//! not a hundred, and returns nothing in place of words of two moments.
 //!
 //! # Invariants
 //!

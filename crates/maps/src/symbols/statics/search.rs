@@ -19,7 +19,7 @@ use crate::symbols::elf::number;
 
 /// Matches of a name; more are left out.
 const MOST_FOUND: usize = 64;
-/// Matches up to which each is worth a look at debug information for its type's name.
+/// Matches up to which each is worth a search of debug information for its type's name.
 const MOST_TYPED: usize = 8;
 /// Symbols whose names are compared when none is the wanted one.
 const MOST_COMPARED: usize = 1 << 18;

@@ -22,7 +22,7 @@ use crate::sampling::engine::Engine;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
-/// The time between two looks at the queue.
+/// The time between two readings of the queue.
 const DRAIN: Duration = Duration::from_millis(50);
 /// Records that there is room for: twenty thousand a second.
 const RECORDS: usize = 1024;

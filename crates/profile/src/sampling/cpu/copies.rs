@@ -21,7 +21,7 @@ const COPIES: usize = 16;
 /// The most copies that there is room for: 4 MB.
 const MOST_COPIES: usize = 128;
 
-/// The times between two looks at the queue: the longest, and the shortest.
+/// The times between two readings of the queue: the longest, and the shortest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(2));
 
 /// While it lives, handlers copy stacks.
@@ -32,9 +32,9 @@ pub(super) struct Copies {
     waiting: Vec<(Key, Frames)>,
     /// Room for the functions in one copy.
     room: Vec<u64>,
-    /// How many were read since the last look.
+    /// How many were read since the last reading.
     found: u64,
-    /// The time until the next look.
+    /// The time until the next reading.
     pause: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Copies {
         Ok(Self { queue, waiting: Vec::new(), room: Vec::new(), found: 0, pause: PAUSES.0 })
     }
 
-    /// The pause until the next scan.
+    /// The pause until the next reading.
     pub(super) fn pause(&mut self) -> Duration {
         self.pause = next_pause(self.pause, std::mem::take(&mut self.found), self.queue.capacity());
         self.pause

@@ -22,9 +22,9 @@ use crate::options::Options;
 use crate::sampling::queue::Queue;
 use crate::{Error, Profile};
 
-/// The time between two looks at the queue.
+/// The time between two readings of the queue.
 const DRAIN: Duration = Duration::from_millis(100);
-/// The shortest time between two looks for new threads.
+/// The shortest time between two scans for new threads.
 const RESCAN: Duration = Duration::from_millis(200);
 /// The pause between scans for new threads is this many times the CPU time of the last scan, so
 /// scans use at most 0.2 % of a CPU.
@@ -44,7 +44,7 @@ const ASK_AGAIN: usize = 64;
 /// periods of its timer.
 const SILENT: (u64, u64) = (20_000_000, 2);
 
-/// The longest time between two looks for new threads.
+/// The longest time between two scans for new threads.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The note on a thread whose clock is refused.
@@ -293,7 +293,7 @@ impl Sampler {
             self.of_kernel.insert(tid);
             return self.takes.values_mut().for_each(|take| take.find_unsampled(tid, true, None));
         }
-        // One that was found deaf stays so until a look finds it open.
+        // One that was found deaf stays so until a scan finds it open.
         let signal = signal::number();
         let was_deaf = self.blocking.contains(&tid);
         if masks::is_blocking(tid, signal) || was_deaf && masks::is_blocking_now(tid, signal) {

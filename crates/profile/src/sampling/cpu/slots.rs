@@ -351,7 +351,7 @@ impl Slot {
         known.or_else(|| self.find_block(tid)).map(ThreadBlock::own_current).unwrap_or_default()
     }
 
-    /// Looks the thread's block up, if threads have claimed some since the last look.
+    /// Looks the thread's block up, if threads have claimed some since the last scan.
     #[cold]
     fn find_block(&self, tid: u32) -> Option<&'static ThreadBlock> {
         let claims = thread::claims();

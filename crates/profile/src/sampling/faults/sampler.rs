@@ -23,9 +23,9 @@ use crate::sampling::engine::Engine;
 use crate::sampling::queue::Queue;
 use crate::sampling::sum::Sum;
 
-/// The time between two looks at the queue.
+/// The time between two readings of the queue.
 const DRAIN: Duration = Duration::from_millis(50);
-/// The shortest time between two looks for new threads.
+/// The shortest time between two scans for new threads.
 const RESCAN: Duration = Duration::from_millis(100);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -192,7 +192,7 @@ impl Condvar {
     /// Frees the mutex and waits until it is notified, or `timeout` has passed; it may also return
     /// for no reason. The mutex is free afterwards: take it again, and check.
     pub fn wait<T>(&self, guard: MutexGuard<T>, timeout: Option<Duration>) {
-        // Under the mutex, so that no word is missed that is given after the look at the value.
+        // Under the mutex, so that no word is missed that is given after the reading of the value.
         let seen = self.notified.load(Ordering::Relaxed);
         drop(guard);
         let timeout = timeout.and_then(|left| left.try_into().ok());

@@ -20,7 +20,7 @@ pub(crate) struct LeaksDocument<'a> {
     /// Proved: all wakers of these tasks are gone. Only an abort, or the end of their runtime, ends
     /// them.
     proven: Vec<LeakDocument<'a>>,
-    /// Suspected: at each look there were more tasks of these sites, and those from before are
+    /// Suspected: at each reading there were more tasks of these sites, and those from before are
     /// still there.
     suspected: Vec<LeakDocument<'a>>,
     /// The places and stacks of suspected tasks, the innermost function first.

@@ -1,9 +1,9 @@
 //! `dormouse tasks --leaks`: tasks that nothing can wake any more, which is proved, and spawn sites
 //! whose number of tasks keeps growing, which are suspected.
 //!
-//! A site grows by the service's own looks. Its tasks are read here: a site is suspected only if
-//! tasks that were spawned in the time of the looks are still there in such a number. So a service
-//! that gets more and more requests, which all end, is not.
+//! A site grows by the service's own readings. Its tasks are read here: a site is suspected only if
+//! tasks that were spawned in the time of the readings are still there in such a number. So a
+//! service that gets more and more requests, which all end, is not.
 
 pub(crate) mod document;
 #[cfg(feature = "serve")]
@@ -34,7 +34,7 @@ use document::LeaksDocument;
 
 /// For how long times are to have been taken before anything is said about growth.
 const LENGTH: Duration = Duration::from_secs(10);
-/// The service looks when it is asked, once a second at most.
+/// The service reads them when it is asked, once a second at most.
 const STEP: Duration = Duration::from_secs(1);
 
 /// A line that spawns.

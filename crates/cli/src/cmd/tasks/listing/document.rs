@@ -20,7 +20,7 @@ pub(super) struct ListingHead {
     taken_ns: u64,
     /// For how long places had been recorded; null if they were not.
     noted_ns: Option<u64>,
-    /// How long the look at all tasks took.
+    /// How long the reading of all tasks took.
     took_ns: u64,
     /// How many tasks are known, also those that are not listed.
     known: usize,

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::{LongPollNowRow, LongPollRow, ThreadLookRow};
+use dormouse_protocol::{LongPollNowRow, LongPollRow, ThreadSampleRow};
 use serde::Serialize;
 
 use crate::duration::{clock_time, short};
@@ -103,11 +103,11 @@ pub(crate) struct LongPollDocument<'a> {
     way: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     no_stack: Option<&'a str>,
-    /// The calls and states in which looks since the first report have found the thread: the most
+    /// The calls and states in which samples since the first report have found the thread: the most
     /// frequent first.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    looks: &'a [ThreadLookRow],
-    /// The last of these looks; absent if the poll is over.
+    looks: &'a [ThreadSampleRow],
+    /// The last of these samples; absent if the poll is over.
     #[serde(skip_serializing_if = "Option::is_none")]
     now: Option<&'a LongPollNowRow>,
     /// The innermost function first.
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn looks_name_calls_with_arguments() {
-        let look = |within: &str, looks| ThreadLookRow { within: within.into(), looks };
+        let look = |within: &str, looks| ThreadSampleRow { within: within.into(), looks };
         let now = LongPollNowRow {
             within: "futex".into(),
             arguments: vec![0x7f01_00a0, 128, 2],

@@ -31,7 +31,7 @@ pub(crate) struct Listing<'a> {
     /// `teaparty (process 12)`.
     pub(crate) who: String,
     pub(crate) taken: Taken,
-    /// How long the look at all tasks took.
+    /// How long the reading of all tasks took.
     pub(crate) took_ns: u64,
     /// How many tasks are known.
     pub(crate) known: usize,

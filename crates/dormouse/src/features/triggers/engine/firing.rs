@@ -35,7 +35,7 @@ use crate::features::hello::hello;
 use crate::features::profile::{ProfileRun, ProfileSpec};
 use crate::features::recorder::engine::Recording;
 use crate::features::stat::stat;
-use crate::features::waits::taking::Telling;
+use crate::features::waits::taking::TimesScope;
 use crate::features::{cancelled, tasks, waits};
 
 /// How long the profile takes, and how often it samples.
@@ -323,6 +323,6 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
     if !memory::is_there_for_threads() || !memory::is_there(memory::of_times()) {
         return writer.missing("stat", NO_MEMORY);
     }
-    let waits = dormouse_waits::is_on().then_some(Telling::ALL);
+    let waits = dormouse_waits::is_on().then_some(TimesScope::ALL);
     writer.answer("stat", 0, &stat(None, waits, StatPart::Whole))
 }

@@ -1,4 +1,4 @@
-//! A look at a thread: what it is in at this moment.
+//! A sample of a thread: what it is in at this moment.
 //!
 //! | state in `stat` | also read | the thread |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | `S`, `D`, others | `syscall` | sleeps in a call, or in a page fault |
 //! | `T`, `t` | | is stopped |
 //!
-//! It takes up to nine system calls of the looking thread, and none of the other.
+//! It takes up to nine system calls of the thread that samples, and none of the other.
 
 use std::fmt;
 use std::io;
@@ -55,16 +55,16 @@ impl fmt::Display for ThreadIn {
     }
 }
 
-/// A look at a thread.
+/// A sample of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ThreadLook {
+pub(crate) struct ThreadSample {
     pub(crate) within: ThreadIn,
     /// The first arguments of the call, if it is one.
     pub(crate) arguments: Option<[u64; 3]>,
 }
 
-impl ThreadLook {
-    /// Looks at a thread of this process.
+impl ThreadSample {
+    /// Samples a thread of this process.
     pub(crate) fn at(tid: u32) -> Self {
         let without = |within| Self { within, arguments: None };
         let stat = match KernelState::of_own(tid) {
@@ -74,7 +74,7 @@ impl ThreadLook {
         Self::in_state(tid, stat.state)
     }
 
-    /// Looks at a thread that was in this state a moment ago.
+    /// Samples a thread that was in this state a moment ago.
     pub(crate) fn in_state(tid: u32, state: u8) -> Self {
         let without = |within| Self { within, arguments: None };
         match state {
@@ -119,7 +119,8 @@ fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// The calls and states in which threads were found, each with a sum: of looks, or of nanoseconds.
+/// The calls and states in which threads were found, each with a sum: of samples, or of
+/// nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ThreadTally(Vec<(ThreadIn, u64)>);
 
@@ -149,12 +150,12 @@ mod tests {
 
     #[test]
     fn looks_are_bounded() {
-        let mut looks = ThreadTally::default();
+        let mut samples = ThreadTally::default();
         for number in 0..100 {
-            looks.add(ThreadIn::Call(number % 20), 1);
+            samples.add(ThreadIn::Call(number % 20), 1);
         }
-        looks.add(ThreadIn::Call(3), 1);
-        let all = looks.sorted();
+        samples.add(ThreadIn::Call(3), 1);
+        let all = samples.sorted();
         assert_eq!((all.len(), all[0]), (MOST + 1, (ThreadIn::Other, 60)));
         assert_eq!(all[1], (ThreadIn::Call(3), 6));
     }
@@ -164,7 +165,7 @@ mod tests {
         let reason = |errno| reason(&io::Error::from_raw_os_error(errno));
         assert!(reason(libc::EACCES).contains("change of user") && reason(libc::EPERM).contains("filter"));
         assert_eq!(reason(libc::ESRCH), ENDED);
-        assert_eq!(ThreadLook::at(u32::MAX >> 4).within, ThreadIn::Unknown(ENDED));
+        assert_eq!(ThreadSample::at(u32::MAX >> 4).within, ThreadIn::Unknown(ENDED));
         assert_eq!(ThreadIn::Unknown(ENDED).to_string(), "unknown: the thread has ended");
         let futex = u32::try_from(libc::SYS_futex).unwrap();
         assert_eq!(
