@@ -165,7 +165,7 @@ fn another_hand_at_the_switch_ends_it() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("another client switches them"), "{ended:?}");
     service.await_keys_on(ALONE, |on| on == 0);
-    // The other hand's wish stands.
+    // The other hand's request stands.
     assert_eq!(service.keys_on(TAX), 1);
 }
 

@@ -83,7 +83,7 @@ fn systemd_accepts_the_units() {
         let Ok(output) = verify.args(["verify", "--man=no"]).arg(folder.path().join(name)).output() else {
             return skip("systemd-analyze is not installed");
         };
-        // A word that it does not know is a line of complaint, and no failure.
+        // A word that it does not know is a warning, and no failure.
         assert!(output.status.success() && output.stderr.is_empty(), "{name}: {output:?}");
     }
 }

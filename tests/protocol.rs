@@ -390,8 +390,8 @@ fn a_stranger_speaks_the_protocol() {
         .arg(format!("{root}/docs/protocol.schema.json"))
         .output();
     let Ok(asked) = asked else { return skip("there is no python3") };
-    let (said, complaint) = [asked.stdout, asked.stderr].map(|text| String::from_utf8(text).unwrap()).into();
-    assert!(asked.status.success(), "{complaint}");
+    let (said, error) = [asked.stdout, asked.stderr].map(|text| String::from_utf8(text).unwrap()).into();
+    assert!(asked.status.success(), "{error}");
     // It cannot know which registers are free, nor whether a file may be written.
     let left = ["watch", "watch-report", "record-save"];
     macro_rules! names {

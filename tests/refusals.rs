@@ -352,7 +352,7 @@ fn the_socket_may_have_an_abstract_name() {
         });
         let uid = rustix::process::geteuid().as_raw();
         let name = format!("@dormouse-{uid}/{}.", service.pid());
-        assert!(service.complaint.contains(&name), "{}", service.complaint);
+        assert!(service.warning.contains(&name), "{}", service.warning);
         service.assert_alive();
         let doctor = run(["doctor", &service.target()]);
         for part in ["agent.place", why, "DORMOUSE_RUNTIME_DIR", &name] {

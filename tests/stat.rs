@@ -234,14 +234,14 @@ fn an_unknown_event_is_exit_2() {
 #[test]
 fn objectives_of_a_command_end_with_it() {
     let service = Service::visited();
-    let (name, wish) = ("99.5% < 1h", "GET *: 99.5%<1h");
+    let (name, objective) = ("99.5% < 1h", "GET *: 99.5%<1h");
     let groups = |objective: &[&str]| {
         let target = service.target();
         let args = [&["--json", "stat", &target, "--for", "1s"], objective].concat();
         run(args).json()["groups"].as_array().expect("groups").clone()
     };
     eventually(|| {
-        let groups = groups(&["--objective", wish]);
+        let groups = groups(&["--objective", objective]);
         let met = |group: &Value| group["objectives_met"][name].as_u64().unwrap_or(0);
         for group in &groups {
             let is_route = group["name"].as_str().expect("a name").starts_with("GET ");
@@ -250,7 +250,7 @@ fn objectives_of_a_command_end_with_it() {
         groups.iter().map(met).sum::<u64>() > 0
     });
     assert!(groups(&[]).iter().all(|group| group["objective"].is_null()));
-    let text = run(["top", &service.target(), "--once", "--plain", "--objective", wish]);
+    let text = run(["top", &service.target(), "--once", "--plain", "--objective", objective]);
     assert!(text.stdout.contains("MET %"), "{text:?}");
     let wrong = run(["top", &service.target(), "--once", "--objective", "GET *: 99.5 < 1h"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");

@@ -263,10 +263,10 @@ fn hostile_wishes_are_refused() {
 fn a_connection_has_so_many_watches() {
     let service = Service::idle();
     let mut wire = service.wire();
-    let wish = json!({ "addr": 4096, "len": 1, "access": "w", "flexible": true });
-    let armed = (0..20).take_while(|_| ask(&mut wire, &wish)["ok"].is_object()).count();
+    let request = json!({ "addr": 4096, "len": 1, "access": "w", "flexible": true });
+    let armed = (0..20).take_while(|_| ask(&mut wire, &request)["ok"].is_object()).count();
     assert_eq!(armed, 16);
-    assert_eq!(ask(&mut wire, &wish)["error"]["code"], "busy");
+    assert_eq!(ask(&mut wire, &request)["error"]["code"], "busy");
     drop(wire);
     await_free(&service, 4);
 }

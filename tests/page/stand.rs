@@ -125,10 +125,10 @@ impl Visit {
     #[track_caller]
     pub(super) fn assert_calm(&mut self) {
         let url = self.url.clone();
-        let complaints = self.browser.complaints(|_, asked| asked.starts_with(&url) || asked == "data:,");
+        let errors = self.browser.errors(|_, asked| asked.starts_with(&url) || asked == "data:,");
         let refused = |said: &String| said.contains("\"source\":\"network\"");
         assert_eq!(
-            complaints.into_iter().filter(|said| !refused(said)).collect::<Vec<_>>(),
+            errors.into_iter().filter(|said| !refused(said)).collect::<Vec<_>>(),
             Vec::<String>::new()
         );
         assert_eq!(self.browser.value("window.hit === undefined"), true, "a name has run");

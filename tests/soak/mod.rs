@@ -73,7 +73,7 @@ fn a_house_is_after_visitors_as_before() {
     house.close();
 }
 
-/// Takes back what visitors may leave for good by their own wish.
+/// Takes back what visitors may leave for good by their own request.
 fn tidy(house: &House) {
     let target = house.target();
     let _ = run(["record", &target, "--off"]);

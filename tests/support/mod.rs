@@ -37,7 +37,7 @@ pub(crate) struct Service {
     runtime: TempDir,
     pub(crate) url: String,
     /// Its lines on standard error before it listened.
-    pub(crate) complaint: String,
+    pub(crate) warning: String,
 }
 
 impl Service {
@@ -94,17 +94,17 @@ impl Service {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         change(&mut command);
         let mut child = command.spawn()?;
-        let mut complaints = BufReader::new(child.stderr.take().expect("its standard error"));
-        let mut complaint = String::new();
-        complaints.read_line(&mut complaint).expect("what it says of its agent");
+        let mut lines = BufReader::new(child.stderr.take().expect("its standard error"));
+        let mut warning = String::new();
+        lines.read_line(&mut warning).expect("what it says of its agent");
         let mut url = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("its standard output"));
         stdout.read_line(&mut url).expect("where it listens");
         let url = url.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{url:?}")).to_owned();
         // Nobody shall fill a pipe: what follows is read and forgotten.
-        std::thread::spawn(move || complaints.read_to_end(&mut Vec::new()));
+        std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
         std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
-        Ok(Service { child, runtime, url, complaint })
+        Ok(Service { child, runtime, url, warning })
     }
 
     pub(crate) fn pid(&self) -> u32 {

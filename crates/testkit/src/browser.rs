@@ -270,7 +270,7 @@ impl Browser {
 
     /// Requests that `ours` does not accept by their kind and address, errors and dialogs: things
     /// that should not happen.
-    pub fn complaints(&mut self, ours: impl Fn(&str, &str) -> bool) -> Vec<String> {
+    pub fn errors(&mut self, ours: impl Fn(&str, &str) -> bool) -> Vec<String> {
         // All that was before this answer has come.
         self.settle();
         let bad = |event: &Value| match event["method"].as_str()? {

@@ -63,7 +63,7 @@ pub extern "C" fn run_modules() {
     let listed = this_program().args(&arguments).arg("--list").stderr(Stdio::inherit()).output();
     let listed = listed.expect("the list of tests");
     if !listed.status.success() {
-        // The harness complains of its arguments.
+        // The harness refuses its arguments.
         return;
     }
     let listed = String::from_utf8(listed.stdout).expect("names");

@@ -151,7 +151,7 @@ fn rows_of_one_side_are_named() {
 }
 
 #[test]
-fn what_a_side_lost_is_a_complaint() {
+fn what_a_side_lost_is_a_warning() {
     let of = |bench: &str, rows: Vec<Row>| Found { report: report(bench, rows), place: String::new() };
     let calm = || about(100.0).map(|value| vec![row("k/a", "ns", &[value])]);
     let whole = |name: &str| side(name, calm().collect());

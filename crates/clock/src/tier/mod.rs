@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_tier_is_complained_about() {
+    fn an_unknown_tier_is_refused_by_name() {
         let wrong = Beginning::from(Some("sundial"));
         assert_eq!(wrong.tier, Beginning::from(None).tier);
         assert!(wrong.config_error.unwrap().contains("sundial"));

@@ -117,7 +117,7 @@ fn gos_tool_reads_it_over_http() {
 }
 
 #[test]
-fn several_at_once_have_their_own_wishes() {
+fn several_at_once_have_their_own_requests() {
     in_child(|| {
         let server = serve();
         let _working = [Working::start("one"), Working::start("two")];

@@ -40,8 +40,8 @@ impl Client {
         answer.ok.ok_or_else(|| answer.error.unwrap())
     }
 
-    fn begin(&mut self, wish: ProfileRequest) -> Result<u32, WireError> {
-        self.ask::<ProfileBegun>(wish).map(|begun| begun.number)
+    fn begin(&mut self, request: ProfileRequest) -> Result<u32, WireError> {
+        self.ask::<ProfileBegun>(request).map(|begun| begun.number)
     }
 
     fn read(&mut self, number: u32) -> Profile {
@@ -104,7 +104,7 @@ fn a_refusal_has_its_code_and_near_names() {
     in_child(|| {
         Group::new("GET /menu");
         let mut client = Client::connect(&init());
-        let mut refused = |wish: ProfileRequest| client.begin(wish).unwrap_err();
+        let mut refused = |request: ProfileRequest| client.begin(request).unwrap_err();
         let group = |glob: &str| ProfileRequest { group: Some(glob.into()), ..ProfileRequest::default() };
         let none = refused(group("GET /menue"));
         assert_eq!((none.code, none.near), (Code::NoGroup, vec!["GET /menu".to_owned()]));

@@ -78,7 +78,7 @@ fn a_recorder_ends_with_its_handle() {
 }
 
 #[test]
-fn wishes_that_no_recorder_meets_are_refused() {
+fn requests_that_no_recorder_meets_are_refused() {
     in_child(|| {
         for (glob, memory, part) in [
             ("recorder.hit", 1000, "from 256 KiB to 1024 MiB"),

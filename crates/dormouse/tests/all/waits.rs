@@ -275,8 +275,8 @@ fn who_asks_is_told_exemplars() {
     in_child(|| {
         let (group, socket) = (Group::new("tea"), init());
         let (mut asks, mut looks) = (Client::connect(&socket), Client::connect(&socket));
-        let wish = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
-        let _: WaitsBegun = asks.ask(wish).unwrap();
+        let request = WaitsRequest { exemplars: true, ..WaitsRequest::default() };
+        let _: WaitsBegun = asks.ask(request).unwrap();
         looks.begin().unwrap();
         let trace = TraceContext::new([0xab; 16], [0xcd; 8]).unwrap();
         let mut task = 0;

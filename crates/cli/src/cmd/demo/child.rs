@@ -120,7 +120,7 @@ impl TeaHouse {
         })
     }
 
-    /// The failure, unless the service's own end or complaint is the reason for it.
+    /// The failure, unless the service's own end or message is the reason for it.
     pub(super) fn explain(&mut self, failure: Failure) -> Failure {
         let Failure::Said(report) = &failure else { return failure };
         let errors = self.errors();

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_become_a_wish() {
+    fn flags_become_a_request() {
         let all = args("profile tea --hz 19 --group GET* -o x.json.gz").unwrap();
         let right = ProfileRequest {
             hz: Some(19),

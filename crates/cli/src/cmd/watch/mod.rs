@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_become_a_wish() {
+    fn flags_become_a_request() {
         let all = "watch tea ORDERS -a rw --changed --equals 0x2a --mask 255 --group g --max 3 --rate 9 \
                    --flexible --stream";
         let right = WatchRequest {

@@ -40,13 +40,13 @@ class AskedPart {
       this.every,
       () => processPath(this.pid, this.path),
       (answer) => {
-        page.complain(null);
+        page.showError(null);
         this.grid.answered = true;
         const { told, rows } = this.rows(answer);
         setText(this.told, told);
         this.grid.show(rows);
       },
-      (error) => page.complain(error),
+      (error) => page.showError(error),
     );
   }
 

@@ -135,7 +135,7 @@ class KeysView {
       2000,
       () => processPath(pid, 'keys'),
       (answer) => this.take(answer.keys),
-      (error) => page.complain(error),
+      (error) => page.showError(error),
     );
     this.timer = setInterval(() => !document.hidden && this.draw(), 1000);
   }
@@ -149,7 +149,7 @@ class KeysView {
   }
 
   take(keys) {
-    page.complain(null);
+    page.showError(null);
     this.grid.answered = true;
     const now = Date.now();
     const seen = new Map();
@@ -272,11 +272,11 @@ class KeysView {
   }
 
   async tried(act) {
-    page.complain(null, 'switch');
+    page.showError(null, 'switch');
     try {
       await act();
     } catch (error) {
-      page.complain(error, 'switch');
+      page.showError(error, 'switch');
       say(error.message);
     }
     this.poll.run();

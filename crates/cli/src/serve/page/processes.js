@@ -86,7 +86,7 @@ class ProcessesView {
       2000,
       () => 'api/processes',
       (answer) => this.take(answer.processes),
-      (error) => page.complain(error),
+      (error) => page.showError(error),
     );
   }
 
@@ -102,7 +102,7 @@ class ProcessesView {
 
   // A process that has gone stays for a while, marked.
   take(processes) {
-    page.complain(null);
+    page.showError(null);
     this.grid.answered = true;
     const now = Date.now();
     for (const row of this.seen.values()) row.gone ||= now;

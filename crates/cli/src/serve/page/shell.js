@@ -51,8 +51,8 @@ const page = {
     this.view?.close?.();
     this.view = null;
     showTip(null);
-    this.complain(null);
-    this.complain(null, 'switch');
+    this.showError(null);
+    this.showError(null, 'switch');
     $('panel').replaceChildren();
   },
 
@@ -216,7 +216,7 @@ const page = {
 
   // Shows why a request of the view failed; null: it did not. A poll that goes well takes nothing
   // back of what is about a switch.
-  complain(error, about = 'view') {
+  showError(error, about = 'view') {
     const known = error && this.live && ['lost', 'ended', 'silent'].includes(this.live.state);
     this.warn(about, error && !known && error.status !== 401 ? error.message : '');
   },

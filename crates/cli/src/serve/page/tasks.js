@@ -160,7 +160,7 @@ class TasksView {
       5000,
       () => processPath(pid, 'tasks'),
       (answer) => this.take(answer),
-      (error) => page.complain(error),
+      (error) => page.showError(error),
     );
   }
 
@@ -182,7 +182,7 @@ class TasksView {
   }
 
   take(answer) {
-    page.complain(null);
+    page.showError(null);
     this.grid.answered = true;
     if (this.paused) return;
     this.places = new Map((answer.places || []).map(({ place, frames }) => [place, frames]));

@@ -126,5 +126,5 @@ fn large_profiles_are_drawn_in_part() {
     {
         eprintln!("{what}: {} ms", browser.value(&change(what)));
     }
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }

@@ -57,7 +57,7 @@ fn hostile_names_stay_text() {
         browser.value("[typeof window.hit, flame.data.coverage.notes]"),
         json!(["undefined", HOSTILE])
     );
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn nothing_leaves_or_enters_the_page() {
     for view in ["set({ view: 'table' })", "set({ view: 'flame' })", "theme(true)", "look('e')"] {
         browser.value(view);
     }
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
     // The policy holds, and what breaks it is noticed here.
     let refused = browser.value("fetch('file:///etc/hostname').then(() => 'read', () => 'refused')");
     assert_eq!(refused, "refused");
@@ -76,8 +76,8 @@ fn nothing_leaves_or_enters_the_page() {
     browser
         .value("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit = 2\">'), 0");
     assert_eq!(browser.value("typeof window.hit"), "undefined");
-    let complaints = browser.complaints(is_page);
-    assert!(complaints.len() >= 3, "{complaints:?}");
+    let errors = browser.errors(is_page);
+    assert!(errors.len() >= 3, "{errors:?}");
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn empty_profiles_are_pages_too() {
         browser.press(key);
     }
     browser.value("look('x')");
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }

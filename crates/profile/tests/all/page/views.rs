@@ -81,7 +81,7 @@ fn search_says_the_share_of_what_it_finds() {
     assert!(near(&browser.value("flame.state.share"), share(&|name| name.starts_with("__mem"))));
     browser.value("look('(')");
     assert_eq!(browser.text("$('query').getAttribute('aria-invalid')"), "true");
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn address_shows_the_same_again() {
     // An address that was written by hand, or for another profile, shows what it can.
     browser.open(&format!("{file}#show=group:99&value=tea&zoom=1.2.x&sort=constructor&view=%00"));
     assert_eq!(browser.text("flame.state.show"), "by-group");
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }
 
 #[test]
@@ -299,5 +299,5 @@ fn two_profiles_compare_by_the_second() {
     let shown = browser.text("document.querySelector('tbody tr').textContent");
     assert!(shown.contains("teaparty::routes::blend::{{closure}}"), "{shown}");
     browser.picture("diff-table");
-    assert_eq!(browser.complaints(is_page), Vec::<String>::new());
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }

@@ -213,9 +213,9 @@ fn waiting() {
     CORE_OFF.enable().unwrap();
     // Its own early constructor breaks a site.
     let guest = guest(libc::RTLD_NOW);
-    let complaint =
+    let error =
         || capability().into_iter().find(|c| c.name == "keys.objects").map(|c| c.detail.into_owned());
-    let said = complaint().unwrap();
+    let said = error().unwrap();
     assert!(said.contains(GUEST) && said.contains("core.off"), "{said}");
     assert_eq!(listed("guest."), [], "none of its sites is known");
     // Others follow: the program and the library.
@@ -223,7 +223,7 @@ fn waiting() {
     assert_eq!((host_core(), core_sites()), (0b0011, 0b0011));
     let mend: extern "C" fn(bool) = unsafe { guest.library.get(c"guest_break") };
     mend(false);
-    assert_eq!(complaint(), None);
+    assert_eq!(error(), None);
     assert_eq!((guest.core)(), INVERTED);
     invert_core(false);
     assert_eq!((guest.core)(), INITIAL);

@@ -230,8 +230,8 @@ fn trapped(path: &str) {
 /// A copy of another version is refused by name, and harms nobody.
 fn refused(path: &str) {
     let plugin = Plugin::open(path);
-    let complain: extern "C" fn() = unsafe { plugin.library.get(c"plugin_complain") };
-    complain();
+    let refusal: extern "C" fn() = unsafe { plugin.library.get(c"plugin_refusal") };
+    refusal();
     assert_eq!((plugin.keys)(), 0);
     assert_eq!((plugin.sites)(), INITIAL);
     assert_eq!(names(), ["host.off", "host.on"]);

@@ -52,9 +52,9 @@ pub extern "C" fn plugin_keys() -> usize {
 
 /// The refusal of a batch, printed.
 #[unsafe(no_mangle)]
-pub extern "C" fn plugin_complain() {
+pub extern "C" fn plugin_refusal() {
     match Batch::new().enable(&PLUGIN_OFF).apply() {
-        Ok(_) => println!("no complaint"),
-        Err(error) => println!("complaint {error}"),
+        Ok(_) => println!("no refusal"),
+        Err(error) => println!("refusal {error}"),
     }
 }
