@@ -107,7 +107,7 @@ fn the_collector_gets_the_agents_numbers() {
             assert!(service.get(path).starts_with("HTTP/1.1 200"));
         }
     }
-    // Nothing happens any more: the next look of both is the same.
+    // Nothing happens any more: the next reading of both is the same.
     let resource = sink.await_some(|document| with_all_requests(document).cloned());
     let own = serving.totals(&service);
     for (path, times) in ROUTES {

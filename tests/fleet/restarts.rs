@@ -150,7 +150,7 @@ fn no_counter_goes_back_over_forks() {
             for _ in 0..8 {
                 // The child has what its parent had counted, and goes on from there.
                 assert!(fork(|| (0..5).for_each(|_| brew())).success());
-                // A look is shared for a second: this one is newer.
+                // A snapshot is shared for a second: this one is newer.
                 let before = highest.cpu();
                 eventually(|| {
                     highest.look(&serving);

@@ -76,3 +76,30 @@ fn the_facade_has_examples() {
     assert!(looked_at > 60, "{looked_at} items");
     assert!(without.is_empty(), "no example:\n{}", without.join("\n"));
 }
+
+/// The lines of a page's diffs that a change leaves or removes, each with its file.
+fn unchanged(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut file = None;
+    page.lines().filter_map(move |line| {
+        if line.starts_with("```") {
+            file = (line == "```diff").then_some("");
+        } else if let Some(name) = line.strip_prefix("--- ") {
+            file = file.map(|_| name);
+            return None;
+        }
+        let is_there = line.starts_with([' ', '-']);
+        file.filter(|_| is_there).map(|file| (file, &line[1..]))
+    })
+}
+
+#[test]
+fn diffs_of_the_first_day_apply() {
+    let page = std::fs::read_to_string(workspace().join("docs/development.md")).unwrap();
+    let mut checked = 0;
+    for (file, line) in unchanged(&page) {
+        let text = std::fs::read_to_string(workspace().join(file)).unwrap_or_else(|why| panic!("{file}: {why}"));
+        assert!(text.lines().any(|it| it == line), "{file} has no line {line:?}");
+        checked += 1;
+    }
+    assert!(checked > 5, "{checked} lines");
+}

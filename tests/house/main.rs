@@ -10,3 +10,4 @@ mod names;
 mod source;
 mod text;
 mod unsafe_code;
+mod words;

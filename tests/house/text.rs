@@ -11,11 +11,11 @@ const LINES: usize = 500;
 const COLUMNS: usize = 100;
 const WORDS: usize = 8;
 
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn none(what: &str, found: &[String]) {
+pub(crate) fn none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{} {what}:\n{}", found.len(), found.join("\n"));
 }
 
@@ -42,7 +42,7 @@ fn no_crate_takes_a_file_of_another() {
 }
 
 /// The comments of a Rust file: the number of the line, and what stands behind the slashes.
-fn comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(number, line)| {
         let line = line.trim_start();
         line.starts_with("//").then(|| (number + 1, line.trim_start_matches(['/', '!']).trim()))
@@ -50,7 +50,7 @@ fn comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// The lines of prose of a page: no code, table, link or heading.
-fn prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     page.lines().enumerate().filter_map(move |(number, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -61,7 +61,7 @@ fn prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn pages() -> Vec<std::path::PathBuf> {
+pub(crate) fn pages() -> Vec<std::path::PathBuf> {
     let of_root = std::fs::read_dir(workspace()).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<_> =
         of_root.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
@@ -114,7 +114,7 @@ fn is_headless(sentence: &str) -> bool {
 }
 
 /// The sentences of lines that belong together, each with the line on which it begins.
-fn sentences<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<(usize, String)> {
+pub(crate) fn sentences<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<(usize, String)> {
     let mut all: Vec<(usize, String)> = Vec::new();
     let mut last = 0;
     let mut open = false;
@@ -190,7 +190,7 @@ fn is_fragment(start: &str) -> bool {
 }
 
 /// The words of a sentence, without the signs around them, and whether a sign follows.
-fn words(sentence: &str) -> Vec<(&str, bool)> {
+pub(crate) fn words(sentence: &str) -> Vec<(&str, bool)> {
     sentence
         .split_whitespace()
         .map(|word| (word.trim_matches([',', '.', '(', ')']), word.ends_with(',')))

@@ -55,8 +55,8 @@ fn is_in_part(
     false
 }
 
-/// The indices of places in parts of the set at `places[set]`; empty if no set has taken the waker
-/// there.
+/// Finds the parts of a set: the indices of those `places` that are in a part of the set which
+/// waits at `places[set]`. Empty if it is no set that waits there.
 ///
 /// The stack of a part contains the line at which the set was polled when the part was last polled.
 /// A function may poll a set at two lines. So if no line matches, the same function is enough,

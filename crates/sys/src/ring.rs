@@ -386,7 +386,7 @@ impl Pool {
         if let Some(index) = claimed.index() {
             return self.rings.get(index);
         }
-        // No ring has been given back since this thread found the pool empty. Another look would
+        // No ring has been given back since this thread found the pool empty. Another search would
         // cost the owners of the rings their lines.
         let given_back = self.given_back.load(Ordering::Relaxed).wrapping_add(1);
         if claimed.pool_empty_at.load(Ordering::Relaxed) == given_back {

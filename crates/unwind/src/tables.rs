@@ -174,7 +174,7 @@ impl<M: MemorySource> UnwindTables<M> {
     ///
     /// # Cost
     ///
-    /// At the first look into a function some ten reads of memory.
+    /// The first time that a function is met, some ten reads of memory.
     pub fn code(&mut self, address: u64) -> CallerWay {
         let Some(code) = self.code_at(address) else { return CallerWay::None };
         let Some(place) = code.object else { return CallerWay::Linked };

@@ -18,9 +18,9 @@ const MS: Duration = Duration::from_millis(1);
 
 /// The calls of a budget's function.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<Duration>>>);
+struct Exceeded(Arc<Mutex<Vec<Duration>>>);
 
-impl Told {
+impl Exceeded {
     fn function(&self) -> impl Fn(Duration) + Send + Sync + 'static {
         let told = Arc::clone(&self.0);
         move |used| told.lock().unwrap().push(used)
@@ -51,13 +51,13 @@ fn a_group_over_its_budget_reads_no_less() {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // One task that never yields, so that nothing but a look from outside can tell.
+            // One task that never yields, so that nothing but a reading from outside can tell.
             let _entered = group.enter();
             while !stop.load(Ordering::Relaxed) {
                 spin_for(MS / 10);
             }
         });
-        let told = Told::default();
+        let told = Exceeded::default();
         for budget in [MS, 5 * MS] {
             let before = group.read().cpu;
             let tell = told.function();
@@ -73,7 +73,7 @@ fn a_group_over_its_budget_reads_no_less() {
 
 #[test]
 fn a_task_over_its_budget_is_told_once() {
-    let told = Told::default();
+    let told = Exceeded::default();
     let mut future = pin!(budgeted(works(2 * MS, 4), 5 * MS, told.function()));
     for polls in 1..=4 {
         let outside = told.clone();
@@ -93,7 +93,7 @@ fn a_task_over_its_budget_is_told_once() {
 #[test]
 fn a_task_within_its_budget_is_never_told() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let told = Told::default();
+    let told = Exceeded::default();
     runtime.block_on(budgeted(
         async {
             tokio::time::sleep(20 * MS).await;
@@ -137,7 +137,7 @@ fn a_recorded_budget_sleeps_until_it_is_traced() {
 
 #[test]
 fn work_on_other_threads_uses_the_same_budget() {
-    let told = Told::default();
+    let told = Exceeded::default();
     let budget = TaskBudget::new(5 * MS, told.function());
     let mut future = pin!(budget.instrument(works(2 * MS, 2)));
     assert!(poll(future.as_mut()).is_pending());
@@ -163,7 +163,7 @@ fn the_destructor_of_a_task_uses_its_budget() {
         }
     }
     for ends in [false, true] {
-        let told = Told::default();
+        let told = Exceeded::default();
         let slow = Slow;
         let mut future = Box::pin(budgeted(
             async move {
@@ -184,7 +184,7 @@ fn the_destructor_of_a_task_uses_its_budget() {
 
 #[test]
 fn a_poll_that_panics_is_told_later() {
-    let told = Told::default();
+    let told = Exceeded::default();
     let mut future: Pin<Box<Budgeted<_>>> = Box::pin(budgeted(
         async {
             spin_for(3 * MS);

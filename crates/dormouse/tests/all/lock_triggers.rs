@@ -42,7 +42,7 @@ fn a_long_lock_wait_has_a_file() {
         let held = format!(" of GET /menu, held by GET /blend at lock_triggers.rs:{line}");
         assert!(seen.ends_with(&held), "{seen}");
         assert_eq!((fired.fired, fired.passed_over), (1, 0), "it counts once: {fired:?}");
-        // When it is over, even if no look came meanwhile.
+        // When it is over, even if no reading came meanwhile.
         let number = add("lock>30ms in GET /menu");
         let began = std::time::Instant::now();
         hold_until(&|| began.elapsed() > wait);

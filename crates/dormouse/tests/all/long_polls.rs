@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_millis(100);
 
 fn watch() -> LongPolls {
     let polls = long_polls(THRESHOLD).unwrap();
-    // The first look reads the tables of callers, which takes long in a build for tests.
+    // The first scan reads the tables of callers, which takes long in a build for tests.
     eventually(|| polls.between() > Duration::ZERO);
     polls
 }

@@ -110,7 +110,7 @@ struct World {
 }
 
 /// A future that does as it is told when it is polled, and works when it is dropped.
-struct Told {
+struct Scripted {
     world: Arc<World>,
     group: Option<usize>,
     next: Arc<Mutex<(Vec<Act>, bool)>>,
@@ -212,13 +212,13 @@ impl World {
         End(Arc::clone(self), group)
     }
 
-    fn told(self: &Arc<Self>, group: Option<usize>) -> (Told, Orders) {
+    fn told(self: &Arc<Self>, group: Option<usize>) -> (Scripted, Orders) {
         let next = Arc::default();
-        (Told { world: Arc::clone(self), group, next: Arc::clone(&next) }, Orders(next))
+        (Scripted { world: Arc::clone(self), group, next: Arc::clone(&next) }, Orders(next))
     }
 }
 
-impl Future for Told {
+impl Future for Scripted {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
@@ -229,7 +229,7 @@ impl Future for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for Scripted {
     fn drop(&mut self) {
         // Its own group, but for a careless guard in its last poll, which ends with that.
         if Group::current() == self.group.map(|group| self.world.groups[group]) {

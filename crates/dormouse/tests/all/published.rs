@@ -134,7 +134,7 @@ fn follow(service: &Service, object: &str) {
                 }
                 word
             });
-            // It goes on before the next look.
+            // It goes on before the next reading.
             eventually(|| memory::<u64, 1>(pid, word) != Some([seen]));
             looked += 1;
             looked >= looks() && settled.iter().filter(|&&times| times > 0).count() >= 3

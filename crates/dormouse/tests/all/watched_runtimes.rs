@@ -1,5 +1,5 @@
 //! Programs that task dumps have broken (tokio#8391, tokio#8434) do the same with everything on:
-//! times, places, the account, the recorder, and a look for long polls.
+//! times, places, the account, the recorder, and scans for long polls.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

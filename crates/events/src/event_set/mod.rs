@@ -99,7 +99,7 @@ impl EventSet {
     ///
     /// # Cost
     ///
-    /// A look into a table; some allocations for a set that is new to the process.
+    /// A look-up in a table; some allocations for a set that is new to the process.
     pub(crate) fn of(mask: u64) -> Result<&'static Self, Error> {
         if mask == 0 {
             return Ok(&EMPTY);

@@ -86,7 +86,7 @@ fn handle(handler: usize, flags: libc::c_int) {
 type Sigaction =
     unsafe extern "C" fn(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
 
-/// The act of another thread of the host, right behind a look at the handler of SIGTRAP, once:
+/// The act of another thread of the host, right behind a reading of the handler of SIGTRAP, once:
 /// installs this handler with these flags.
 static MEANWHILE: (AtomicUsize, AtomicI32) = (AtomicUsize::new(0), AtomicI32::new(0));
 

@@ -92,8 +92,8 @@ pub struct ProfilePart {
 }
 
 impl ProfilePart {
-    /// At most `most` rows of `whole`, from row `from` on. The first part also takes everything
-    /// else out of it.
+    /// Makes a part of at most `most` rows of `whole`, from row `from` on. The first part, from row
+    /// 0, also has all that is no row, and `whole` keeps only its rows.
     pub fn of(whole: &mut Profile, from: u64, most: usize) -> Self {
         fn rows<T: Copy>(of: &[T], skip: &mut usize, left: &mut usize) -> Vec<T> {
             let begin = of.len().min(*skip);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use dormouse_maps::{Cache, Overlap, RangeMap};
 
-use super::lookups::{Fault, LookUp, by};
+use super::lookups::{Fault, Lookup, by};
 use super::peers::{
     Entry, Pattern, Sorted, Tree, entries, faults, find_in_range_map, find_in_tree, range_map, tree,
 };
@@ -44,13 +44,13 @@ const PEERS: [(&str, New); 3] = [
 /// A map that threads share.
 trait Shared: Sync {
     /// Its look-ups by one thread.
-    fn reader(&self) -> LookUp<'_>;
+    fn reader(&self) -> Lookup<'_>;
     /// Gives a mapping another value.
     fn replace(&self, entry: &Entry, value: u64);
 }
 
 impl Shared for RwLock<Tree> {
-    fn reader(&self) -> LookUp<'_> {
+    fn reader(&self) -> Lookup<'_> {
         by(|addr| find_in_tree(&self.read().unwrap_or_else(PoisonError::into_inner), addr))
     }
 
@@ -61,7 +61,7 @@ impl Shared for RwLock<Tree> {
 }
 
 impl Shared for ArcSwap<Sorted> {
-    fn reader(&self) -> LookUp<'_> {
+    fn reader(&self) -> Lookup<'_> {
         by(|addr| self.load().find(addr))
     }
 
@@ -75,7 +75,7 @@ impl Shared for ArcSwap<Sorted> {
 }
 
 impl Shared for RangeMap<u64> {
-    fn reader(&self) -> LookUp<'_> {
+    fn reader(&self) -> Lookup<'_> {
         let cache = Box::new(Cache::new());
         by(move |addr| find_in_range_map(self, &cache, addr))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dormouse_maps::Overlap;
 
-use super::lookups::{Fault, LookUp};
+use super::lookups::{Fault, Lookup};
 use super::peers::{Entry, PATTERNS, PEERS, entries, faults, range_map, sorted};
 use crate::bench::Bench;
 use crate::clocks::cpu;
@@ -32,7 +32,7 @@ pub(super) fn rows(bench: &mut Bench) {
 }
 
 /// Adds a row of a loop over `faults`, which comes to `right` if all is found.
-fn row(bench: &mut Bench, spec: Spec, faults: Vec<Fault>, right: u64, mut look_up: LookUp<'static>) {
+fn row(bench: &mut Bench, spec: Spec, faults: Vec<Fault>, right: u64, mut look_up: Lookup<'static>) {
     let found = if look_up(&faults, 0) == right { Ok(()) } else { Err(wrong()) };
     if bench.need(spec.clone(), found).is_none() {
         return;

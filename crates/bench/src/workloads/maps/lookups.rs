@@ -7,7 +7,7 @@ pub(super) const PAGE_BITS: u32 = 12;
 pub(super) type Fault = (u32, u64);
 
 /// Looks addresses up, one after the other, and goes on from the answers before them.
-pub(super) type LookUp<'a> = Box<dyn FnMut(&[Fault], u64) -> u64 + 'a>;
+pub(super) type Lookup<'a> = Box<dyn FnMut(&[Fault], u64) -> u64 + 'a>;
 
 /// Looks up the addresses of `faults`, and returns all answers combined in one number, which
 /// differs if an answer does. `current` returns a thread's context when the thread changes: in
@@ -33,6 +33,6 @@ pub(super) fn each<C: Copy>(
 
 /// The look-ups of one thread by `find`. Each caller has its own loop, in which its search is
 /// inlined.
-pub(super) fn by<'a>(mut find: impl FnMut(u64) -> Option<u64> + 'a) -> LookUp<'a> {
+pub(super) fn by<'a>(mut find: impl FnMut(u64) -> Option<u64> + 'a) -> Lookup<'a> {
     Box::new(move |faults, answers| each(faults, answers, |_| (), |(), addr| find(addr)))
 }

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use dormouse_maps::{Cache, Overlap, RangeMap};
 use rangemap::RangeInclusiveMap;
 
-use super::lookups::{Fault, LookUp, by};
+use super::lookups::{Fault, Lookup, by};
 use super::schemes::{Scheme, Vmacache};
 use crate::runner::SplitMix64;
 
@@ -143,7 +143,7 @@ pub(super) fn find_in_range_map(map: &RangeMap<u64>, cache: &Cache<u64>, addr: u
 }
 
 /// Makes a map of entries, for one thread.
-pub(super) type New = fn(&[Entry]) -> LookUp<'static>;
+pub(super) type New = fn(&[Entry]) -> Lookup<'static>;
 
 pub(super) const PEERS: [(&str, New); 7] = [
     ("sorted", sorted),
@@ -179,7 +179,7 @@ pub(super) const PEERS: [(&str, New); 7] = [
     }),
 ];
 
-pub(super) fn sorted(entries: &[Entry]) -> LookUp<'static> {
+pub(super) fn sorted(entries: &[Entry]) -> Lookup<'static> {
     let map = Sorted::of(entries);
     by(move |addr| map.find(addr))
 }

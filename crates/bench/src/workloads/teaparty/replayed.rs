@@ -1,7 +1,7 @@
 //! The tea house's stacks under load, replayed through the memories of a thread: rows of `bench
 //! stacks`.
 //!
-//! A walk first looks for the rule of each address, and for the range in which the address lies
+//! A walk looks first for the rule of each address, and for the range in which the address lies
 //! where the thread has no rule. So the range is asked for in both ways: for all addresses
 //! (`hits/range`), and for those without a rule (`hits/range-missed`). A *single slot* has the
 //! answer before. No memory has the rule of an address that its thread meets for the first time:

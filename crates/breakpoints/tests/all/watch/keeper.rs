@@ -356,7 +356,7 @@ fn a_forked_child_has_no_keeper() {
 fn without_a_keeper_no_watch_is_armed() {
     in_child(|| {
         const NOBODY: libc::uid_t = 65_534;
-        // That of the look whether watches work here.
+        // That of the check whether watches work here.
         eventually(|| keeper().is_none());
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: plain calls; the limit is read.

@@ -215,7 +215,7 @@ struct KnownPoll {
 
 /// The means of scanning threads and reading stacks.
 #[derive(Debug)]
-struct Eyes {
+struct Readers {
     scanner: PollScanner,
     /// Made at the first scan: to read tables may take long, and somebody waits for a watch.
     stacks: Option<Result<StackReader, NoStack>>,
@@ -225,7 +225,7 @@ struct Eyes {
 #[derive(Debug, Default)]
 pub(crate) struct LongPollWatches {
     watches: Vec<PollWatch>,
-    eyes: Option<Eyes>,
+    readers: Option<Readers>,
     /// By the index of the thread's block.
     known: HashMap<usize, KnownPoll>,
     next: Option<Instant>,
@@ -270,10 +270,10 @@ impl LongPollWatches {
         if self.watches.len() >= MAX_WATCHES {
             return Err(format!("{MAX_WATCHES} watches for long polls are there: end one of them"));
         }
-        if self.eyes.is_none() {
+        if self.readers.is_none() {
             let scanner =
                 PollScanner::new().map_err(|error| format!("threads cannot be looked at: {error}"))?;
-            self.eyes = Some(Eyes { scanner, stacks: None });
+            self.readers = Some(Readers { scanner, stacks: None });
         }
         let number = LAST_WATCH.fetch_add(1, Ordering::Relaxed) + 1;
         let reports = Arc::new(Reports::new());
@@ -284,7 +284,7 @@ impl LongPollWatches {
 
     /// Scans the threads, and reads stacks. Returns the CPU time of the former.
     fn scan(&mut self, now: Instant) -> Duration {
-        let Some(Eyes { scanner, stacks }) = &mut self.eyes else { return Duration::ZERO };
+        let Some(Readers { scanner, stacks }) = &mut self.readers else { return Duration::ZERO };
         stacks.get_or_insert_with(StackReader::new);
         let began = own_cpu();
         let mut polls: Vec<SeenPoll> = Vec::new();
@@ -324,7 +324,7 @@ impl LongPollWatches {
 
     /// Samples the threads in long polls. Returns the CPU time of that.
     fn sample(&mut self, now: Instant) -> Duration {
-        let Some(Eyes { scanner, .. }) = &self.eyes else { return Duration::ZERO };
+        let Some(Readers { scanner, .. }) = &self.readers else { return Duration::ZERO };
         let mut due = self.known.values_mut().filter(|poll| poll.is_sample_due(now)).peekable();
         if due.peek().is_none() {
             return Duration::ZERO;
@@ -343,27 +343,27 @@ impl LongPollWatches {
 
     /// Reports a poll to the watches for which that is due.
     fn tell(&mut self, at: usize) {
-        let (Some(eyes), Some(poll)) = (&mut self.eyes, self.known.get_mut(&at)) else { return };
-        let stack = match &mut eyes.stacks {
+        let (Some(readers), Some(poll)) = (&mut self.readers, self.known.get_mut(&at)) else { return };
+        let stack = match &mut readers.stacks {
             Some(Ok(stacks)) => stacks.read(poll.seen.tid),
             Some(Err(why)) => Err(why.clone()),
             None => return,
         };
         // A stack is that of the poll only if the poll is still there.
         let until = Instant::now();
-        let again = eyes.scanner.again(&poll.seen);
+        let again = readers.scanner.again(&poll.seen);
         if poll.number == 0 {
             poll.number = LAST_POLL.fetch_add(1, Ordering::Relaxed) + 1;
         }
         let Some(seen) = again else { return };
         (poll.seen, poll.until) = (seen, until);
-        poll.sample(&eyes.scanner);
+        poll.sample(&readers.scanner);
         let seen_for = poll.seen_for();
         let (stack, no_stack) = match stack {
             Ok(stack) => (Some(stack), None),
             Err(why) => (None, Some(why)),
         };
-        let now = poll.now(&eyes.scanner);
+        let now = poll.now(&readers.scanner);
         let report = LongPoll { stack, no_stack, now, ..poll.report(seen_for, false) };
         for watch in &self.watches {
             let mut due = poll.due(watch);

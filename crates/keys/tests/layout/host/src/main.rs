@@ -241,7 +241,7 @@ fn refused(path: &str) {
     assert!(!is_loaded(path));
 }
 
-/// An object leaves between a look at its keys and their pinning, and comes again at the same
+/// An object leaves between a reading of its keys and their pinning, and comes again at the same
 /// place: a lease on a key of it then keeps it.
 fn missed(path: &str) {
     let place = || {
