@@ -97,7 +97,8 @@ fn diffs_of_the_first_day_apply() {
     let page = std::fs::read_to_string(workspace().join("docs/development.md")).unwrap();
     let mut checked = 0;
     for (file, line) in unchanged(&page) {
-        let text = std::fs::read_to_string(workspace().join(file)).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let text =
+            std::fs::read_to_string(workspace().join(file)).unwrap_or_else(|why| panic!("{file}: {why}"));
         assert!(text.lines().any(|it| it == line), "{file} has no line {line:?}");
         checked += 1;
     }

@@ -49,9 +49,9 @@ fn defined(line: &str) -> impl Iterator<Item = &str> {
 fn private_word(sentence: &str) -> Option<&str> {
     let words: Vec<_> = words(sentence).into_iter().map(|(word, _)| word).collect();
     let noun = words.iter().find(|word| NOUNS.contains(&&*word.to_lowercase())).copied();
-    let look = words.windows(2).find(|pair| {
-        ["look", "looks"].contains(&pair[1]) && BEFORE_LOOK.contains(&&*pair[0].to_lowercase())
-    });
+    let look = words
+        .windows(2)
+        .find(|pair| ["look", "looks"].contains(&pair[1]) && BEFORE_LOOK.contains(&&*pair[0].to_lowercase()));
     noun.or_else(|| look.map(|pair| pair[1]))
 }
 
@@ -61,7 +61,9 @@ fn types_have_words_of_the_field() {
     for path in rust_files() {
         for (number, line) in text(&path).lines().enumerate() {
             for name in defined(line) {
-                if let Some((_, better)) = TYPES.iter().find(|(word, _)| parts(name).any(|part| part == *word)) {
+                if let Some((_, better)) =
+                    TYPES.iter().find(|(word, _)| parts(name).any(|part| part == *word))
+                {
                     found.push(format!("{}:{}: {name}: write {better}", short(&path), number + 1));
                 }
             }
@@ -75,9 +77,7 @@ fn sentences_have_words_of_the_field() {
     let mut found = Vec::new();
     let mut add = |path: &std::path::Path, sentences: Vec<(usize, String)>| {
         let wrong = sentences.iter().filter_map(|(number, it)| Some((number, it, private_word(it)?)));
-        found.extend(
-            wrong.map(|(number, it, word)| format!("{}:{number}: \"{word}\": {it}", short(path))),
-        );
+        found.extend(wrong.map(|(number, it, word)| format!("{}:{number}: \"{word}\": {it}", short(path))));
     };
     // Statistics call an interim analysis of a trial so.
     let is_of_trials = |path: &std::path::Path| path.display().to_string().contains("experiment");

@@ -3,14 +3,12 @@
 mod calls;
 mod columns;
 mod cpu_limits;
-mod expand;
 mod kept;
 mod locks;
 mod outcomes;
 mod own;
 mod pressure;
 mod runtime;
-mod shorten;
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,12 +1,20 @@
 //! Rows that go into columns and come back.
 
-use dormouse_statistics::buckets::{EXPORTED_SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
+use std::borrow::Cow;
 
-use super::super::columns::StatPart;
-use super::super::{LongLivedRow, Outliving};
+use dormouse_statistics::buckets::{UNIT_NS, ZERO_THRESHOLD_NS, place};
+
+use super::exemplars::{LONGEST_OUTCOME, MOST_OUTCOMES};
+use super::groups::MOST_EVENTS;
 use super::*;
 use crate::id::WireId;
-use crate::verbs::waits::StallsRow;
+use crate::objective::Objective;
+use crate::verbs::objectives::ObjectiveRow;
+use crate::verbs::stat::{BlockingRow, CountRow, GroupRow, LongLivedRow, OutcomesRow, Outliving};
+use crate::verbs::waits::{
+    CarriedRow, ExemplarRow, HistogramRow, MessagesRow, QueueRow, StallsRow, StreamsRow, UnansweredRow,
+    WaitsRow, bucket_index,
+};
 
 const UNITS: HistogramRow = HistogramRow {
     scale: SCALE,
