@@ -108,10 +108,34 @@ impl ClassicBounds {
     }
 
     /// The ends, and for each the greatest index of a bucket that is below it, at that scale.
-    pub(crate) fn at_scale(&self, scale: i32) -> impl Iterator<Item = (f64, i32)> {
+    fn at_scale(&self, scale: i32) -> impl Iterator<Item = (f64, i32)> {
         // The bucket with index `i` ends at power `(i + 1) / 2^scale`.
         let last = move |quarter: i32| (i64::from(quarter) << scale).div_euclid(i64::from(PER_POWER)) - 1;
         self.seconds().zip(self.0.iter().map(move |quarter| last(*quarter) as i32))
+    }
+}
+
+/// The ends of classic buckets for one histogram after the other: they are computed again only where
+/// the scale changes.
+#[derive(Debug)]
+pub(crate) struct ScaledBounds {
+    bounds: ClassicBounds,
+    scale: i32,
+    ends: Vec<(f64, i32)>,
+}
+
+impl ScaledBounds {
+    pub(crate) fn of(bounds: ClassicBounds) -> Self {
+        let (scale, ends) = (0, bounds.at_scale(0).collect());
+        Self { bounds, scale, ends }
+    }
+
+    /// The ends, and for each the greatest index of a bucket that is below it, at that scale.
+    pub(crate) fn at_scale(&mut self, scale: i32) -> &[(f64, i32)] {
+        if scale != self.scale {
+            (self.scale, self.ends) = (scale, self.bounds.at_scale(scale).collect());
+        }
+        &self.ends
     }
 }
 
@@ -163,7 +187,8 @@ mod tests {
     #[test]
     fn indices_end_at_the_bound() {
         let bounds = ClassicBounds(vec![-13, -8, 3]);
-        let last = |scale| bounds.at_scale(scale).map(|(_, last)| last).collect::<Vec<_>>();
+        let mut scaled = ScaledBounds::of(bounds);
+        let mut last = |scale| scaled.at_scale(scale).iter().map(|(_, last)| *last).collect::<Vec<_>>();
         assert_eq!(last(2), [-14, -9, 2]);
         assert_eq!(last(4), [-53, -33, 11]);
         assert_eq!(last(0), [-5, -3, -1], "the last bound before");

@@ -5,7 +5,9 @@
 //! OpenTelemetry, Metrics Data Model, `ExponentialHistogram`. Prometheus, "Native Histograms",
 //! whose schema is the scale, and whose index is greater by one.
 
-use crate::bounds::ClassicBounds;
+use std::borrow::Cow;
+
+use crate::bounds::MOST_BOUNDS;
 use crate::value::MetricValue;
 
 /// Values in exponential buckets: the bucket with index `i` holds values that are greater than
@@ -47,24 +49,37 @@ impl ExponentialHistogram {
             && self.count() < 1 << 53
     }
 
-    /// Its values in classic buckets, which end at these bounds, and at infinity. Counts are exact
-    /// as far as the bounds are ([`bounds`](crate::bounds)), if the zero threshold is not beyond
-    /// the first end.
-    pub(crate) fn classic(&self, bounds: &ClassicBounds) -> impl Iterator<Item = ClassicBucket<'_>> {
-        let (mut rest, mut count, mut above) =
-            (self.positive.iter().peekable(), self.zero_count, f64::NEG_INFINITY);
-        bounds.at_scale(self.scale).chain([(f64::INFINITY, i32::MAX)]).map(move |(end, last)| {
-            while let Some((_, n)) = rest.next_if(|(index, _)| *index <= last) {
-                count += n;
+    /// Its values in classic buckets, which end at these ends ([`ScaledBounds`] of its scale), and
+    /// at infinity. Counts are exact as far as the bounds are ([`bounds`](crate::bounds)), if the
+    /// zero threshold is not beyond the first end.
+    ///
+    /// [`ScaledBounds`]: crate::bounds::ScaledBounds
+    pub(crate) fn classic<'a>(&'a self, ends: &'a [(f64, i32)]) -> impl Iterator<Item = ClassicBucket<'a>> {
+        let (mut rest, mut count) = (self.positive.iter().peekable(), self.zero_count);
+        let exemplars = self.exemplars_of(ends);
+        ends.iter().copied().chain([(f64::INFINITY, i32::MAX)]).zip(exemplars).map(
+            move |((end, last), exemplar)| {
+                while let Some((_, n)) = rest.next_if(|(index, _)| *index <= last) {
+                    count += n;
+                }
+                ClassicBucket { end, count, exemplar }
+            },
+        )
+    }
+
+    /// The last exemplar in each bucket with such an end, and in the one without an end.
+    fn exemplars_of(&self, ends: &[(f64, i32)]) -> [Option<&MetricExemplar>; MOST_BOUNDS + 1] {
+        let mut exemplars = [None; MOST_BOUNDS + 1];
+        for one in &self.exemplars {
+            let value = one.value.as_f64();
+            if value.is_nan() {
+                continue;
             }
-            let is_in = |one: &&MetricExemplar| {
-                let value = one.value.as_f64();
-                value > above && value <= end
-            };
-            let exemplar = self.exemplars.iter().rev().find(is_in);
-            above = end;
-            ClassicBucket { end, count, exemplar }
-        })
+            if let Some(bucket) = exemplars.get_mut(ends.partition_point(|(end, _)| *end < value)) {
+                *bucket = Some(one);
+            }
+        }
+        exemplars
     }
 }
 
@@ -106,7 +121,7 @@ pub struct MetricExemplar {
     pub trace: Option<([u8; 16], [u8; 8])>,
     /// How the work ended, if that is known. All formats leave out a word of more than 34
     /// characters.
-    pub outcome: Option<String>,
+    pub outcome: Option<Cow<'static, str>>,
     /// When the value was measured, in nanoseconds since 1970, if that is known.
     pub unix_ns: Option<u64>,
 }
@@ -125,6 +140,7 @@ impl MetricExemplar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::{ClassicBounds, ScaledBounds};
 
     #[test]
     fn counts_at_powers_of_two_are_exact() {
@@ -139,8 +155,9 @@ mod tests {
         });
         let of = ExponentialHistogram { scale: 2, zero_count: 3, positive, ..Default::default() };
         let powers: Vec<i32> = (-4..4).collect();
+        let mut bounds = ScaledBounds::of(ClassicBounds::of_powers(&powers));
         let buckets: Vec<_> =
-            of.classic(&ClassicBounds::of_powers(&powers)).map(|bucket| (bucket.end, bucket.count)).collect();
+            of.classic(bounds.at_scale(2)).map(|bucket| (bucket.end, bucket.count)).collect();
         for (power, &(end, count)) in powers.iter().zip(&buckets) {
             let exact = values.iter().filter(|value| **value <= f64::from(*power).exp2()).count() as u64;
             assert_eq!((end, count), (f64::from(*power).exp2(), exact + 3), "{power}");

@@ -9,7 +9,7 @@ use std::mem;
 use dormouse_encode::hex::IdDigits;
 use dormouse_encode::protobuf::Message;
 
-use crate::bounds::ClassicBounds;
+use crate::bounds::ScaledBounds;
 use crate::exposition::{ExposedProcess, Exposition, FamilyPoints, MetricPoint};
 use crate::family::MetricKind;
 use crate::histogram::{ClassicBucket, ExponentialHistogram, MetricExemplar, counts};
@@ -89,8 +89,8 @@ pub(crate) fn encode(exposition: &Exposition) -> Vec<u8> {
     };
     let mut out = Message::default();
     for of in &exposition.families {
-        let bounds = exposition.bounds_of(of.family);
-        out.delimit(|message| family_of(message, of, bounds.as_ref(), &common));
+        let mut bounds = exposition.bounds_of(of.family).map(ScaledBounds::of);
+        out.delimit(|message| family_of(message, of, bounds.as_mut(), &common));
     }
     out.into_bytes()
 }
@@ -106,7 +106,7 @@ struct Common {
 fn family_of(
     message: &mut Message,
     FamilyPoints { family: of, values, histograms }: &FamilyPoints,
-    bounds: Option<&ClassicBounds>,
+    mut bounds: Option<&mut ScaledBounds>,
     common: &Common,
 ) {
     message.bytes(family::NAME, of.prometheus_name().as_bytes());
@@ -122,7 +122,8 @@ fn family_of(
             for point in histograms {
                 point_of(message, point, common, |metric, created| {
                     metric.nest(metric::HISTOGRAM, |message| {
-                        histogram_of(message, &point.value, bounds, created);
+                        let ends = bounds.as_mut().map(|bounds| bounds.at_scale(point.value.scale));
+                        histogram_of(message, &point.value, ends, created);
                     });
                 });
             }
@@ -199,16 +200,16 @@ fn timestamp_of(unix_ns: u64) -> Message {
 }
 
 /// A native histogram (a valid one: an exposition has no other), and in it a classic one, if the
-/// family has bounds for it, for scrapers that do not support native ones.
+/// family has ends for it, for scrapers that do not support native ones.
 fn histogram_of(
     message: &mut Message,
     of: &ExponentialHistogram,
-    bounds: Option<&ClassicBounds>,
+    ends: Option<&[(f64, i32)]>,
     created: &Message,
 ) {
     message.always(histogram::COUNT, of.count());
     message.fixed(histogram::SUM, of.sum.map_or(0.0, MetricValue::as_f64).to_bits());
-    for ClassicBucket { end, count, exemplar } in bounds.into_iter().flat_map(|bounds| of.classic(bounds)) {
+    for ClassicBucket { end, count, exemplar } in ends.into_iter().flat_map(|ends| of.classic(ends)) {
         message.nest(histogram::BUCKET, |bucket| {
             bucket.always(histogram::BUCKET_COUNT, count);
             bucket.fixed(histogram::BUCKET_END, end.to_bits());
@@ -243,7 +244,7 @@ fn histogram_of(
     }
     message.message(histogram::CREATED, created);
     // Of a classic histogram's exemplars Prometheus takes those with a time for the native one.
-    if bounds.is_none() {
+    if ends.is_none() {
         for one in of.exemplars.iter().filter(|one| one.unix_ns.is_some()) {
             message.nest(histogram::EXEMPLAR, |message| exemplar_of(message, one));
         }

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use dormouse_encode::hex::IdDigits;
 
-use crate::bounds::ClassicBounds;
+use crate::bounds::{ClassicBounds, ScaledBounds};
 use crate::exposition::{Exposition, MetricPoint};
 use crate::family::{MetricFamily, MetricKind};
 use crate::histogram::{ExponentialHistogram, MetricExemplar};
@@ -117,8 +117,8 @@ impl Writer {
             let name = of.family.prometheus_name();
             if let Some(bounds) = exposition.bounds_of(of.family) {
                 self.head(of.family);
-                let lines = HistogramLines::of(&name, bounds, self.is_open);
-                of.histograms.iter().for_each(|point| self.histogram(&lines, point));
+                let mut lines = HistogramLines::of(&name, bounds, self.is_open);
+                of.histograms.iter().for_each(|point| self.histogram(&mut lines, point));
             } else if !matches!(of.family.kind, MetricKind::Histogram(_)) {
                 self.head(of.family);
                 of.values.iter().for_each(|point| self.point(&name, point));
@@ -179,7 +179,7 @@ impl Writer {
         self.text.push(b'\n');
     }
 
-    fn histogram(&mut self, lines: &HistogramLines, point: &MetricPoint<ExponentialHistogram>) {
+    fn histogram(&mut self, lines: &mut HistogramLines, point: &MetricPoint<ExponentialHistogram>) {
         self.begin(point);
         self.bucket.clear();
         self.bucket.extend(lines.bucket.as_bytes());
@@ -188,7 +188,7 @@ impl Writer {
             self.bucket.push(b',');
         }
         let of = &point.value;
-        for (bucket, label) in of.classic(&lines.bounds).zip(&lines.labels) {
+        for (bucket, label) in of.classic(lines.bounds.at_scale(of.scale)).zip(&lines.labels) {
             self.text.extend(&self.bucket);
             self.text.extend(label);
             decimal(&mut self.text, bucket.count);
@@ -242,7 +242,7 @@ struct HistogramLines {
     bucket: String,
     sum: String,
     count: String,
-    bounds: ClassicBounds,
+    bounds: ScaledBounds,
     labels: Vec<Vec<u8>>,
 }
 
@@ -255,7 +255,13 @@ impl HistogramLines {
         };
         let labels = bounds.seconds().map(label).chain([b"le=\"+Inf\"} ".to_vec()]).collect();
         let line = |suffix| format!("{name}{suffix}");
-        Self { bucket: line("_bucket{"), sum: line("_sum"), count: line("_count"), bounds, labels }
+        Self {
+            bucket: line("_bucket{"),
+            sum: line("_sum"),
+            count: line("_count"),
+            bounds: ScaledBounds::of(bounds),
+            labels,
+        }
     }
 }
 
@@ -289,12 +295,13 @@ fn seconds(to: &mut Vec<u8>, ns: u64) {
     if rest == 0 {
         return;
     }
-    to.push(b'.');
-    let mut place = SECOND / 10;
-    while rest > 0 {
-        to.push(b'0' + (rest / place) as u8);
-        (rest, place) = (rest % place, place / 10);
+    let mut digits = *b".000000000";
+    for digit in digits[1..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
     }
+    let end = digits.iter().rposition(|digit| *digit != b'0').map_or(0, |last| last + 1);
+    to.extend(&digits[..end]);
 }
 
 fn float(to: &mut Vec<u8>, number: f64) {

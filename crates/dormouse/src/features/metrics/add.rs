@@ -250,7 +250,7 @@ fn exemplar(row: &ExemplarRow) -> MetricExemplar {
         value: MetricValue::Nanoseconds(row.duration_ns),
         task: row.task,
         trace: row.trace_id.zip(row.span_id).map(|(trace, span)| (trace.0, span.0)),
-        outcome: row.outcome.as_deref().map(str::to_owned),
+        outcome: row.outcome.clone(),
         unix_ns: Some(row.unix_ns),
     }
 }
