@@ -255,8 +255,8 @@ impl TaskWaits {
         }
     }
 
-    /// The last poll has made the head of the response: the latency of the request ends with that
-    /// poll. For requests, and for streams from their beginning.
+    /// Notes that the last poll has made the head of the response: the latency of the request ends
+    /// with that poll. Call it for requests, and for streams from their beginning.
     #[inline]
     pub fn head(&mut self, head: Head) {
         if unlikely!(WAITS)

@@ -32,8 +32,8 @@ pub struct Refresh {
     /// A reader refreshes the records if the last refresh is at least this old; with zero every
     /// read does.
     pub tolerance: Duration,
-    /// The most members that one walk reads from the kernel, among twice as many places; the next
-    /// walk continues after them.
+    /// The most members whose clocks one refresh reads from the kernel. It visits at most twice as
+    /// many places of the table; the next refresh continues after them.
     pub most: usize,
     /// Whether the next record is fetched into the cache while the kernel reads the present one.
     pub prefetch: bool,

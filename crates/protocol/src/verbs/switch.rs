@@ -62,7 +62,7 @@ impl Verb for OffRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResetRequest {
-    /// A glob list.
+    /// The keys: a list of globs.
     pub glob: String,
 }
 
