@@ -10,7 +10,7 @@ use crate::verb::{Each, Memory, Verb};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OnRequest {
-    /// A glob list.
+    /// The keys: a list of globs.
     pub glob: String,
     /// The length of a hold, in milliseconds. The keys' own timer ends it, even without the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ impl Verb for OnRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OffRequest {
-    /// A glob list.
+    /// The keys: a list of globs.
     pub glob: String,
     /// How long the keys stay on from now, in milliseconds. A key that is switched on again in this
     /// time is not patched at all.
