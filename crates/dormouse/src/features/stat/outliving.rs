@@ -99,20 +99,20 @@ mod tests {
         tasks.start(REQUESTS[0]);
         tasks.start(PARTS[0]);
         tasks.start(PARTS[1]);
-        assert_eq!(look(0), None, "their request is there");
+        assert_eq!(read(0), None, "their request is there");
         finish(&tasks, REQUESTS[0]);
-        assert_eq!(look(10), Some((2, 0)));
+        assert_eq!(read(10), Some((2, 0)));
         tasks.start(REQUESTS[1]);
         tasks.start(PARTS[2]);
-        assert_eq!(look(30), Some((2, 20)), "a later request has not begun them");
+        assert_eq!(read(30), Some((2, 20)), "a later request has not begun them");
         finish(&tasks, PARTS[2]);
-        assert_eq!(look(40), Some((1, 30)), "it may be one of them that has ended");
+        assert_eq!(read(40), Some((1, 30)), "it may be one of them that has ended");
         finish(&tasks, PARTS[0]);
-        assert_eq!(look(50), None, "the other one, too");
+        assert_eq!(read(50), None, "the other one, too");
         finish(&tasks, REQUESTS[1]);
-        assert_eq!(look(60), Some((1, 0)), "it is alone now");
+        assert_eq!(read(60), Some((1, 0)), "it is alone now");
         finish(&tasks, PARTS[1]);
-        assert_eq!(look(70), None);
+        assert_eq!(read(70), None);
     }
 
     #[test]
