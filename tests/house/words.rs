@@ -21,7 +21,7 @@ const TYPES: [(&str, &str); 14] = [
     ("Wish", "Request"),
 ];
 
-/// The same in sentences.
+/// Private words in sentences.
 const NOUNS: [&str; 7] = ["complaint", "complaints", "seat", "seats", "sighting", "wish", "wishes"];
 
 /// The words after which `look` is a noun: a reading, a scan, a sample, a snapshot or a check.
@@ -93,8 +93,8 @@ fn sentences_have_words_of_the_field() {
 #[test]
 fn private_words_are_found() {
     assert_eq!(parts("LongPollSight").collect::<Vec<_>>(), ["Long", "Poll", "Sight"]);
-    assert_eq!(defined("pub(crate) struct Seat<'a> {").collect::<Vec<_>>(), ["Seat"]);
-    assert_eq!(defined("let of = 1; // struct Seat").count(), 0);
+    assert_eq!(defined("pub(crate) struct Row<'a> {").collect::<Vec<_>>(), ["Row"]);
+    assert_eq!(defined("let of = 1; // struct Row").count(), 0);
     for wrong in ["The time between two looks.", "A seat is free.", "At the last look, it was on."] {
         assert!(private_word(wrong).is_some(), "{wrong}");
     }

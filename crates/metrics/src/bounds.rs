@@ -115,8 +115,8 @@ impl ClassicBounds {
     }
 }
 
-/// The ends of classic buckets for one histogram after the other: they are computed again only where
-/// the scale changes.
+/// The ends of classic buckets for one histogram after the other: they are computed again only
+/// where the scale changes.
 #[derive(Debug)]
 pub(crate) struct ScaledBounds {
     bounds: ClassicBounds,

@@ -265,8 +265,8 @@ fn an_idle_meter_costs_few_looks() {
     let (idle, pulse) = (Hand::new(), Hand::new());
     let _idle = Budget::new(idle, Duration::from_micros(100)).unwrap();
     idle.wait_for_reads(14);
-    // By now it is looked at every 32 ms. The first reading may have come late, the next ones are when
-    // they would be.
+    // By now it is looked at every 32 ms. The first reading may have come late, the next ones are
+    // when they would be.
     let _pulse = Budget::new(pulse, Duration::from_secs(3600)).unwrap();
     let before = idle.reads.load(Ordering::Relaxed);
     let began = std::time::Instant::now();

@@ -41,8 +41,8 @@ impl Inside {
         let is_first = OWN.get() == 0 && !fork::is_forking();
         OWN.set(OWN.get() + 1);
         for _ in 0..PATIENCE {
-            // Either the fork sees this reading, or this reading sees the fork. SeqCst, since each side
-            // stores and then loads the other's word: pairs with the addition and the load in
+            // Either the fork sees this reading, or this reading sees the fork. SeqCst, since each
+            // side stores and then loads the other's word: pairs with the addition and the load in
             // `before_fork`.
             LOOKING.fetch_add(1, Ordering::SeqCst);
             if !is_first || FORKING.load(Ordering::SeqCst) == 0 {

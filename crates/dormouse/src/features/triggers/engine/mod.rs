@@ -13,7 +13,7 @@
 //! | module | is |
 //! |---|---|
 //! | `store` | the directory of files, and the room that they may take |
-//! | `readings` | what is read once for all conditions, and what a condition has found |
+//! | `readings` | the readings that all conditions share, and the finding of one condition |
 //! | `condition` | on what a trigger fires, and how near that has come |
 //! | `locks` | waits for locks that take long |
 //! | `outcomes` | how requests ended over a while |

@@ -1,4 +1,4 @@
-//! What is read once for all conditions, and what a condition has found.
+//! The readings that all conditions share, and the finding of one condition.
 
 use std::fmt;
 use std::time::Duration;
