@@ -44,7 +44,8 @@ pub(crate) trait Condition: fmt::Debug + Send {
         ReadingNeed::Nothing
     }
 
-    /// Returns its finding since the last time, if it holds. The trigger has been armed for `armed`.
+    /// Returns its finding since the last time, if it holds. The trigger has been armed for
+    /// `armed`.
     fn evaluate(&mut self, readings: &Readings, armed: Duration) -> Option<Finding>;
 
     /// How close it has come to its threshold, in words.
