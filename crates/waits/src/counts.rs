@@ -147,23 +147,33 @@ impl Counts {
         self.used.iter().for_each(prefetch);
     }
 
+    /// Has fetched the buckets of these times that hold any; after [`Counts::fetch`].
+    pub(crate) fn fetch_buckets(&self, times: &[Time]) {
+        for &time in times {
+            for (word, used) in self.used[time as usize].iter().enumerate() {
+                for_each_bit(used.load(Ordering::Relaxed), |bit| {
+                    prefetch(self.bucket(time, 64 * word + bit))
+                });
+            }
+        }
+    }
+
     /// Adds them to a histogram. Whether it holds any then.
     pub(crate) fn add_to(&self, time: Time, histogram: &mut Histogram) -> bool {
         let at = time as usize;
         let mut are_any = false;
         for (word, used) in self.used[at].iter().enumerate() {
-            let mut used = used.load(Ordering::Relaxed);
+            let used = used.load(Ordering::Relaxed);
             are_any |= used != 0;
-            while used != 0 {
-                let bucket = 64 * word + used.trailing_zeros() as usize;
-                used &= used - 1;
+            for_each_bit(used, |bit| {
+                let bucket = 64 * word + bit;
                 histogram.buckets[bucket] += self.bucket(time, bucket).load(Ordering::Relaxed);
                 if time == Time::Request {
                     let task = self.requests(bucket).task.load(Ordering::Relaxed);
                     // Of those of several threads it is one.
                     histogram.tasks[bucket] = histogram.tasks[bucket].max(task);
                 }
-            }
+            });
         }
         histogram.sum_ns = histogram.sum_ns.wrapping_add(self.sum_ns[at].load(Ordering::Relaxed));
         let max = || (self.max_ns[at].load(Ordering::Relaxed), self.max_task[at].load(Ordering::Relaxed));
@@ -173,5 +183,13 @@ impl Counts {
         }
         // The sum of a time may be seen, and its bucket not yet.
         are_any || histogram.sum_ns != 0 || histogram.max_ns != 0
+    }
+}
+
+/// Calls `of` with the number of each bit that is set.
+fn for_each_bit(mut word: u64, mut of: impl FnMut(usize)) {
+    while word != 0 {
+        of(word.trailing_zeros() as usize);
+        word &= word - 1;
     }
 }

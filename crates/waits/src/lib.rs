@@ -109,7 +109,7 @@ pub use living::{
 pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::{Placing, forget_old_cancelled, read_cancelled};
-pub use read::{GroupWaits, Histograms, read, read_each, read_group};
+pub use read::{GroupWaits, Histograms, read, read_each, read_group, read_these};
 pub use response::{Frames, Head, StreamFrames};
 pub use rows::{capability, groups};
 pub use sites::{Site, SpawnSite, growth, spawn_sites};

@@ -122,25 +122,51 @@ pub fn read() -> Vec<GroupWaits> {
 ///
 /// The cost of [`read`], but 56 KB in all; buckets that are not wanted are not read.
 pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
+    read_these(wanted, 0..GROUPS as u32, |of| {
+        if let Some(of) = of {
+            tell(of);
+        }
+    });
+}
+
+/// Reads the groups with these numbers as [`read_each`] does, in that order. `tell` is called for
+/// each, with `None` for a group that has no times.
+///
+/// # Cost
+///
+/// The cost of [`read_each`].
+pub fn read_these(
+    wanted: Histograms,
+    groups: impl IntoIterator<Item = u32>,
+    mut tell: impl FnMut(Option<&GroupWaits>),
+) {
     let run = run();
     let shelves: Vec<_> = rows::shelves().map(|(_, shelf)| shelf).collect();
-    let groups: Vec<_> = (0..GROUPS).filter_map(|row| Some((row, read_sums(row, &shelves, run)?))).collect();
+    let sums = |row: usize| (row, (row < GROUPS).then(|| read_sums(row, &shelves, run)).flatten());
+    let groups: Vec<_> = groups.into_iter().map(|group| sums(group as usize)).collect();
+    let counts = |at: usize| {
+        let row = groups.get(at).filter(|(_, sums)| sums.is_some()).map(|(row, _)| *row);
+        row.into_iter().flat_map(|row| shelves.iter().filter_map(move |shelf| shelf.peek(row)?.1))
+    };
     let mut lasting = HashMap::<usize, Lasting>::new();
     lasting_tasks(run, |_| true, |row, of| lasting.entry(row).or_default().add(of));
     // One for all: to move it costs more than to clear it.
     let mut of = GroupWaits::default();
     let mut filled = Filled::default();
     for (at, &(row, sums)) in groups.iter().enumerate() {
-        if let Some(&(next, _)) = groups.get(at + 1) {
-            let counts = shelves.iter().filter_map(|shelf| shelf.peek(next)?.1);
-            counts.for_each(Counts::fetch);
-        }
+        // None of it is in a cache: what is read for a group is fetched two groups before.
+        counts(at + 2).for_each(Counts::fetch);
+        counts(at + 1).for_each(|counts| counts.fetch_buckets(wanted.times()));
+        let Some(sums) = sums else {
+            tell(None);
+            continue;
+        };
         let lasting = lasting.get(&row).copied().unwrap_or_default();
         let sums = never_less(row, split(sums, lasting.runnable));
         read_counts(row, &shelves, wanted, &mut of, &mut filled);
         of.set_sums(sums);
         of.sending = lasting.sending;
-        tell(&of);
+        tell(Some(&of));
     }
 }
 

@@ -10,7 +10,7 @@ use dormouse_protocol::{
 use dormouse_waits::calls::{CallKind, PeerCalls};
 use dormouse_waits::places::{Place, WalkEnd};
 use dormouse_waits::{
-    Exemplar, GroupWaits, LivingTask, QueueTimes, TaskState, TraceContext, Traffic, Unanswered,
+    Exemplar, GroupWaits, Histograms, LivingTask, QueueTimes, TaskState, TraceContext, Traffic, Unanswered,
 };
 
 use crate::core::ends::outcome_word;
@@ -91,24 +91,22 @@ pub(crate) fn place_row(Place { number, stack, inner, end }: Place) -> PlaceRow 
     PlaceRow { number, stack, cut, inner: cut.then_some(inner as u32), lost: end == WalkEnd::Unknown }
 }
 
-pub(crate) fn waits_row(of: &GroupWaits) -> WaitsRow {
-    WaitsRow {
-        on_cpu_ns: None,
-        poll_ns: of.poll_ns,
-        runnable_ns: of.runnable_ns,
-        await_ns: of.await_ns,
-        queue: Some(queue_row(of.queue)),
-        polls: (&of.polls).into(),
-        delays: (&of.delays).into(),
-        awaits: (&of.awaits).into(),
-        requests: (&of.requests).into(),
-        bodies: HistogramRow::without_tasks(&of.bodies),
-        gaps: HistogramRow::without_tasks(&of.gaps),
-        streams: Some(streams_row(of)),
-        carried: carried_row(of.traffic),
-        messages: messages_row(of.traffic),
-        unanswered: Some(unanswered_row(of.unanswered)),
-        stalls: None,
+/// Makes `row` that of the group, in the memory that it has. Only `All` histograms name tasks.
+pub(crate) fn set_waits(row: &mut WaitsRow, of: &GroupWaits, histograms: Histograms) {
+    (row.poll_ns, row.runnable_ns, row.await_ns) = (of.poll_ns, of.runnable_ns, of.await_ns);
+    row.queue = Some(queue_row(of.queue));
+    row.requests.set(&of.requests);
+    row.bodies.set(&of.bodies);
+    row.gaps.set(&of.gaps);
+    row.streams = Some(streams_row(of));
+    row.carried = carried_row(of.traffic);
+    row.messages = messages_row(of.traffic);
+    row.unanswered = Some(unanswered_row(of.unanswered));
+    if histograms == Histograms::All {
+        row.requests.set_tasks(&of.requests);
+        row.polls.set(&of.polls);
+        row.delays.set(&of.delays);
+        row.awaits.set(&of.awaits);
     }
 }
 
@@ -139,24 +137,6 @@ pub(crate) fn call_row(of: &PeerCalls) -> CallRow {
     let peer = of.peer.map(|peer| peer.as_str().to_owned().into());
     let (times, cancelled) = (HistogramRow::without_tasks(&of.times), of.cancelled);
     CallRow { group: of.group, kind, peer, times, errors: of.errors, cancelled }
-}
-
-/// A row with the histograms of requests, bodies and streams alone. They name no tasks.
-pub(crate) fn requests_row(of: &GroupWaits) -> WaitsRow {
-    WaitsRow {
-        poll_ns: of.poll_ns,
-        runnable_ns: of.runnable_ns,
-        await_ns: of.await_ns,
-        queue: Some(queue_row(of.queue)),
-        requests: HistogramRow::without_tasks(&of.requests),
-        bodies: HistogramRow::without_tasks(&of.bodies),
-        gaps: HistogramRow::without_tasks(&of.gaps),
-        streams: Some(streams_row(of)),
-        carried: carried_row(of.traffic),
-        messages: messages_row(of.traffic),
-        unanswered: Some(unanswered_row(of.unanswered)),
-        ..WaitsRow::default()
-    }
 }
 
 pub(crate) fn exemplar_row(of: Exemplar) -> ExemplarRow {

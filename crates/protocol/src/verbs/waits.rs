@@ -248,45 +248,53 @@ pub struct ExemplarRow {
 
 impl From<&Histogram> for HistogramRow {
     fn from(of: &Histogram) -> Self {
-        let row = Self::without_tasks(of);
-        let known = || {
-            row.buckets.iter().map(|&(at, _)| (at, of.tasks[row.place(at)])).filter(|(_, task)| *task != 0)
-        };
-        // A list takes the memory that it needs, and no more: a scrape has some of each group.
-        let mut tasks = Vec::with_capacity(known().count());
-        tasks.extend(known());
-        Self { tasks, ..row }
+        let mut row = Self::without_tasks(of);
+        row.set_tasks(of);
+        row
     }
 }
 
 impl HistogramRow {
     /// The row of a histogram, without the tasks of its buckets.
     pub fn without_tasks(of: &Histogram) -> Self {
-        let (mut places, mut count) = ([0; BUCKETS], 0);
-        // Most buckets hold none, and are passed in eights.
+        let mut row = Self::default();
+        row.set(of);
+        row
+    }
+
+    /// Makes it what [`HistogramRow::without_tasks`] returns, in the memory that it has.
+    pub fn set(&mut self, of: &Histogram) {
         let wider = SCALE - of.scale.clamp(0, SCALE);
-        for (eight, counts) in of.buckets.chunks(8).enumerate() {
-            if counts.iter().fold(0, |any, n| any | n) != 0 {
-                for (at, _) in counts.iter().enumerate().filter(|(_, n)| **n != 0) {
-                    places[count] = 8 * eight + at;
-                    count += 1;
-                }
-            }
-        }
-        let places = places[..count].strip_prefix(&[0]).unwrap_or(&places[..count]);
-        let buckets = places.iter().map(|&place| (bucket_index(place) >> wider, of.buckets[place])).collect();
-        Self {
-            scale: SCALE - wider,
-            unit_ns: UNIT_NS,
-            zero_threshold_ns: ZERO_THRESHOLD_NS,
-            zero_count: of.buckets[0],
-            buckets,
-            sum_ns: Some(of.sum_ns),
-            max_ns: of.max_ns,
-            max_task: Some(of.max_task).filter(|&task| task != 0),
-            tasks: Vec::new(),
-            exemplars: Vec::new(),
-        }
+        (self.scale, self.unit_ns, self.zero_threshold_ns) = (SCALE - wider, UNIT_NS, ZERO_THRESHOLD_NS);
+        self.zero_count = of.buckets[0];
+        (self.sum_ns, self.max_ns) = (Some(of.sum_ns), of.max_ns);
+        self.max_task = Some(of.max_task).filter(|&task| task != 0);
+        self.buckets.clear();
+        self.tasks.clear();
+        self.exemplars.clear();
+        let is_any = |counts: &[u64]| counts.iter().fold(0, |any, n| any | n) != 0;
+        // Most buckets hold none, and are passed in eights.
+        let filled = || {
+            let eights = of.buckets[1..].chunks(8).enumerate().filter(|(_, counts)| is_any(counts));
+            eights.flat_map(|(eight, counts)| {
+                let buckets = counts.iter().enumerate().filter(|(_, n)| **n != 0);
+                buckets.map(move |(at, n)| (bucket_index(1 + 8 * eight + at) >> wider, *n))
+            })
+        };
+        // A list takes the memory that it needs, and no more: a scrape has some of each group.
+        self.buckets.reserve_exact(filled().count());
+        self.buckets.extend(filled());
+    }
+
+    /// Adds the tasks of its buckets, after [`HistogramRow::set`] of the same histogram.
+    pub fn set_tasks(&mut self, of: &Histogram) {
+        let known = || {
+            let tasks = self.buckets.iter().map(|&(at, _)| (at, of.tasks[self.place(at)]));
+            tasks.filter(|(_, task)| *task != 0)
+        };
+        let mut tasks = Vec::with_capacity(known().count());
+        tasks.extend(known());
+        self.tasks = tasks;
     }
 }
 

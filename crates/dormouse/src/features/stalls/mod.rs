@@ -7,9 +7,10 @@ mod limit;
 mod sample;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use dormouse_protocol::{GroupRow, StallsRow};
+use dormouse_protocol::StallsRow;
 use dormouse_sys::Capability;
 use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::counts_block_delay;
@@ -18,6 +19,9 @@ use self::engine::{GroupStalls, StallAccount, StallSums};
 pub use self::sample::ThreadIn;
 pub(crate) use self::sample::{ThreadSample, ThreadTally};
 use crate::lookout::{LOOKOUT, Watched};
+
+/// The stalled time of groups by its causes, by the numbers of the groups.
+pub(crate) type StalledGroups = HashMap<u32, Box<StallsRow>>;
 
 /// Stalled time is accounted to its causes until this is dropped. In a child of a fork it is not.
 #[derive(Debug)]
@@ -35,18 +39,13 @@ impl Stalls {
         Ok(Self { number, sums, process: identity::id() })
     }
 
-    /// Adds the sums to rows of groups that have times.
-    pub(crate) fn tell(&self, groups: &mut [GroupRow]) {
+    /// The sums of the groups that have any.
+    pub(crate) fn rows(&self) -> StalledGroups {
         if self.process != identity::id() {
-            return;
+            return StalledGroups::default();
         }
-        self.sums.with(|sums| {
-            for group in groups {
-                if let (Some(waits), Some(of)) = (&mut group.waits, sums.get(&group.id)) {
-                    waits.stalls = Some(Box::new(row(of)));
-                }
-            }
-        });
+        let row = |(group, of): (&u32, &GroupStalls)| (*group, Box::new(row(of)));
+        self.sums.with(|sums| sums.iter().map(row).collect())
     }
 }
 

@@ -26,7 +26,8 @@ use crate::core::runtimes;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
 use crate::features::locks;
-use crate::features::waits::taking::{GroupTimes, TimesScope};
+use crate::features::stalls::StalledGroups;
+use crate::features::waits::taking::TimesScope;
 
 dormouse_keys::static_key! {
     /// On while a client experiments: it switches keys, and two at once would disturb each other.
@@ -54,25 +55,68 @@ fn tids() -> Vec<u32> {
     tids
 }
 
-/// Groups with what `counting` counts and the times of `waits`, threads, and the process. Counts
-/// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
-/// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
-/// Figures that `part` does not have are left out where they cost something.
+/// Groups with what `counting` counts and the times of `waits`, threads, and the process. Figures
+/// that `part` does not have are left out where they cost something.
 pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<TimesScope>, part: StatPart) -> Stat {
+    rows(counting, waits, StalledGroups::default(), part)
+}
+
+/// [`stat`] with the stalled time of groups.
+fn rows(
+    counting: Option<&ClientEvents>,
+    waits: Option<TimesScope>,
+    mut stalls: StalledGroups,
+    part: StatPart,
+) -> Stat {
+    let mut stat = totals(counting, waits, part);
+    let has_cpu = has_cpu(counting, &stat);
+    if let Some(waits) = waits {
+        waits.add_to(&mut stat.groups, has_cpu, &mut stalls);
+    }
+    stat
+}
+
+/// [`rows`] in their short form.
+fn columns(
+    counting: Option<&ClientEvents>,
+    waits: Option<TimesScope>,
+    mut stalls: StalledGroups,
+    part: StatPart,
+) -> Stat {
+    let mut stat = totals(counting, waits, part);
+    let has_cpu = has_cpu(counting, &stat);
+    let waits = waits.filter(|_| !stat.groups.is_empty());
+    let waits = waits.map(|waits| waits.columns(part, &stat.groups, has_cpu, &mut stalls));
+    stat.shorten(part);
+    if let Some(columns) = &mut stat.columns {
+        columns.waits = waits.map(Box::new);
+    }
+    stat
+}
+
+/// Whether CPU time of groups is counted, and true.
+fn has_cpu(counting: Option<&ClientEvents>, stat: &Stat) -> bool {
+    counting.is_some_and(ClientEvents::is_counting) && stat.cpu_refused.is_none()
+}
+
+/// All but the times of groups. Counts go on meanwhile, and this thread may have to wait for a
+/// processor in the middle: of a few snapshots the quickest is the truest. With many threads none
+/// is quick, and the first one does.
+fn totals(counting: Option<&ClientEvents>, waits: Option<TimesScope>, part: StatPart) -> Stat {
     history::begin();
     objectives::settle(Group::all_of_groups);
-    let mut best = snapshot(counting, waits);
+    let mut best = snapshot(counting);
     let quick_ns = QUICK_NS + best.stat.groups.len() as u64 * GROUP_NS;
     for _ in 1..SNAPSHOTS {
         if best.stat.took_ns <= quick_ns || best.stat.took_ns > SLOW_NS {
             break;
         }
-        let again = snapshot(counting, waits);
+        let again = snapshot(counting);
         if again.stat.took_ns < best.stat.took_ns {
             best = again;
         }
     }
-    let Snapshot { stat: mut best, times, listed, begun_cpu_ns } = best;
+    let Snapshot { stat: mut best, listed, begun_cpu_ns } = best;
     // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
@@ -86,10 +130,6 @@ pub(crate) fn stat(counting: Option<&ClientEvents>, waits: Option<TimesScope>, p
         for row in &mut best.groups {
             row.outliving = outliving.get(&row.id).copied();
         }
-    }
-    if let Some(waits) = waits {
-        let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
-        waits.add_to(&mut best.groups, times, has_cpu);
     }
     if waits.is_some_and(|waits| waits.calls) {
         read_calls(|of| best.calls.push(call_row(of)));
@@ -127,7 +167,6 @@ pub(crate) fn outliving_check() -> Option<Capability> {
 /// All that changes during a reading.
 struct Snapshot {
     stat: Stat,
-    times: GroupTimes,
     /// When the threads were listed.
     listed: Range<u64>,
     /// CPU time of the process before the groups were read.
@@ -135,12 +174,10 @@ struct Snapshot {
 }
 
 /// Reads, in an order that keeps the figures consistent.
-fn snapshot(counting: Option<&ClientEvents>, waits: Option<TimesScope>) -> Snapshot {
+fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
     let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
     let listed = lists_ns..dormouse_clock::point().monotonic_ns;
-    // Before the clocks, as close to them as can be.
-    let times = waits.map_or_else(GroupTimes::new, TimesScope::times);
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let begun_cpu_ns = dormouse_clock::process_cpu_ns();
     let row = |(row, counts): (GroupRow, Vec<_>)| {
@@ -188,7 +225,7 @@ fn snapshot(counting: Option<&ClientEvents>, waits: Option<TimesScope>) -> Snaps
         columns: None,
         thread_total: None,
     };
-    Snapshot { stat, times, listed, begun_cpu_ns }
+    Snapshot { stat, listed, begun_cpu_ns }
 }
 
 /// The polls that runtimes have announced.

@@ -43,15 +43,13 @@ impl Answered for StatRequest {
         {
             states.add(counting);
         }
-        let scope = states.get().map(|waits: &ClientWaits| waits.scope().of_request(self));
-        let mut stat = super::stat(states.get(), scope, self.part.unwrap_or(StatPart::Whole));
-        if let Some(waits) = states.get::<ClientWaits>() {
-            waits.add_stalls(&mut stat.groups);
-        }
-        if let Some(part) = self.part {
-            stat.shorten(part);
-        }
-        Ok(stat)
+        let waits = states.get::<ClientWaits>();
+        let scope = waits.map(|waits| waits.scope().of_request(self));
+        let stalls = waits.map(ClientWaits::stalls).unwrap_or_default();
+        Ok(match self.part {
+            Some(part) => super::columns(states.get(), scope, stalls, part),
+            None => super::rows(states.get(), scope, stalls, StatPart::Whole),
+        })
     }
 }
 

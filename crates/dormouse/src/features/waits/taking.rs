@@ -6,14 +6,14 @@
 use dormouse_clock::ns_to_ticks;
 use dormouse_keys::Key;
 use dormouse_metrics::MetricsFormat;
-use dormouse_protocol::{GroupRow, StatPart, StatRequest, WaitsBegun, WaitsRequest, WaitsRow};
+use dormouse_protocol::{GroupRow, StatPart, StatRequest, WaitsBegun, WaitsColumns, WaitsRequest, WaitsRow};
 use dormouse_sys::perf;
-use dormouse_waits::{CpuTaking, Histograms, Waiting, exemplars_since, read_each};
+use dormouse_waits::{CpuTaking, GroupWaits, Histograms, Waiting, exemplars_since, read_these};
 
 use crate::core::registry::MAX_GROUPS;
-use crate::core::rows::{exemplar_row, requests_row, waits_row};
+use crate::core::rows::{exemplar_row, set_waits};
 use crate::features::learning::Placed;
-use crate::features::stalls::Stalls;
+use crate::features::stalls::{StalledGroups, Stalls};
 
 /// How long after the end of its request an exemplar may be written.
 const LATE_NS: u64 = 1_000_000_000;
@@ -27,9 +27,6 @@ pub(crate) struct ClientWaits {
     stalls: Option<Stalls>,
     scope: TimesScope,
 }
-
-/// The times of groups, in the order of their numbers, until they are sent.
-pub(crate) type GroupTimes = Vec<(u32, Option<Box<WaitsRow>>)>;
 
 /// How to send times.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +61,9 @@ impl ClientWaits {
         self.waiting.keys()
     }
 
-    /// Adds stalled time by its causes, if the client has requested it.
-    pub(crate) fn add_stalls(&self, groups: &mut [GroupRow]) {
-        if let Some(stalls) = &self.stalls {
-            stalls.tell(groups);
-        }
+    /// The stalled time of groups by its causes, if the client has requested it.
+    pub(crate) fn stalls(&self) -> StalledGroups {
+        self.stalls.as_ref().map_or_else(StalledGroups::default, Stalls::rows)
     }
 
     /// How the client has requested them.
@@ -103,30 +98,65 @@ impl TimesScope {
         }
     }
 
-    /// The times of all groups that have any.
-    pub(crate) fn times(self) -> GroupTimes {
-        let row = match self.histograms {
-            Histograms::All => waits_row,
-            Histograms::Requests => requests_row,
-        };
-        let mut times = GroupTimes::with_capacity(dormouse_waits::groups());
-        read_each(self.histograms, |of| times.push((of.group, Some(Box::new(row(of))))));
-        times
+    /// Adds their times to these groups. `has_cpu`: the groups' CPU time is counted.
+    pub(crate) fn add_to(self, groups: &mut [GroupRow], has_cpu: bool, stalls: &mut StalledGroups) {
+        let mut left = groups.iter_mut();
+        let numbers: Vec<u32> = left.as_slice().iter().map(|group| group.id).collect();
+        read_these(self.histograms, numbers, |of| {
+            let Some(group) = left.next().filter(|group| has_times(group)) else { return };
+            let mut row = Box::default();
+            self.set(&mut row, group, of, has_cpu, stalls);
+            group.waits = Some(row);
+        });
     }
 
-    /// Tells the times of these groups. `has_cpu`: the groups' CPU time is counted.
-    pub(crate) fn add_to(self, groups: &mut [GroupRow], mut waits: GroupTimes, has_cpu: bool) {
-        // Groups with greater numbers share a row.
-        for group in groups.iter_mut().filter(|group| group.id as usize <= MAX_GROUPS) {
-            let its = waits.binary_search_by_key(&group.id, |(of, _)| *of);
-            let mut row = its.ok().and_then(|at| waits[at].1.take()).unwrap_or_default();
-            if self.exemplars {
-                row.requests.exemplars = exemplars_since(group.id, self.since, exemplar_row);
+    /// The times of these groups, in columns. Their rows are made one after the other, in the same
+    /// memory.
+    pub(crate) fn columns(
+        self,
+        part: StatPart,
+        groups: &[GroupRow],
+        has_cpu: bool,
+        stalls: &mut StalledGroups,
+    ) -> WaitsColumns {
+        let (mut columns, mut row) = (WaitsColumns::of_part(part), WaitsRow::default());
+        let mut left = groups.iter();
+        read_these(self.histograms, groups.iter().map(|group| group.id), |of| {
+            let Some(group) = left.next() else { return };
+            let has_times = has_times(group);
+            if has_times {
+                self.set(&mut row, group, of, has_cpu, stalls);
             }
-            row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
-            group.waits = Some(row);
-        }
+            columns.push(has_times.then_some(&row), part);
+        });
+        columns.leave_out();
+        columns
     }
+
+    /// Makes `row` that of a group.
+    fn set(
+        self,
+        row: &mut WaitsRow,
+        group: &GroupRow,
+        of: Option<&GroupWaits>,
+        has_cpu: bool,
+        stalls: &mut StalledGroups,
+    ) {
+        match of {
+            Some(of) => set_waits(row, of, self.histograms),
+            None => *row = WaitsRow::default(),
+        }
+        if self.exemplars {
+            row.requests.exemplars = exemplars_since(group.id, self.since, exemplar_row);
+        }
+        row.on_cpu_ns = has_cpu.then_some(group.cpu_ns);
+        row.stalls = stalls.remove(&group.id);
+    }
+}
+
+/// Whether a group has times of its own: those with greater numbers share a row.
+fn has_times(group: &GroupRow) -> bool {
+    group.id as usize <= MAX_GROUPS
 }
 
 /// The stamp of a moment of `CLOCK_MONOTONIC`; 0 of a moment before the first stamp.

@@ -96,7 +96,7 @@ impl GroupColumns {
             all.outliving.push(group.outliving.filter(|_| part >= StatPart::Groups));
             all.long_lived.push(group.long_lived.map(|of| (of.tasks, of.age_ns)));
             if let Some(waits) = &mut waits {
-                waits.push(group.waits, part);
+                waits.push(group.waits.as_deref(), part);
             }
         }
         leave_out(&mut all.outliving);
@@ -176,7 +176,7 @@ impl GroupColumns {
             blocking: blocking.next().map(|(begun, queued_ns)| BlockingRow { begun, queued_ns }),
             polls: polls.next(),
             counts: counts.iter_mut().filter_map(|rows| rows.next()?).collect(),
-            waits: waits.as_mut().and_then(|waits| waits.next()?).map(Box::new),
+            waits: waits.as_mut().and_then(|waits| waits.next()?),
             outliving: outliving.next(),
             long_lived: long_lived.next().map(|(tasks, age_ns)| LongLivedRow { tasks, age_ns }),
         })

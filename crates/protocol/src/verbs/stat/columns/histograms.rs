@@ -28,21 +28,29 @@ pub struct HistogramColumns {
 }
 
 impl HistogramColumns {
-    pub(super) fn push(&mut self, row: &HistogramRow, first: i32) {
+    /// Adds the row of a group, in the buckets of `scale`; its tasks if `has_tasks`.
+    pub(super) fn push(&mut self, row: &HistogramRow, first: i32, scale: i32, has_tasks: bool) {
+        let wider = row.scale.saturating_sub(scale).clamp(0, 31);
         self.zero_count.push(row.zero_count);
         self.sum_ns.push(row.sum_ns.unwrap_or_default());
         self.max_ns.push(row.max_ns);
         self.max_task.push(row.max_task);
-        let (mut next, mut tasks) = (i64::from(first), row.tasks.iter().peekable());
-        for &(index, n) in &row.buckets {
+        let tasks = if has_tasks { &row.tasks[..] } else { &[] };
+        let (mut next, mut tasks) = (i64::from(first), tasks.iter().peekable());
+        for merged in row.buckets.chunk_by(|(a, _), (b, _)| a >> wider == b >> wider) {
+            let index = merged[0].0 >> wider;
             let empty = i64::from(index) - next;
             if empty > 0 {
                 self.buckets.push(-empty);
             }
             next = i64::from(index) + 1;
+            let n = merged.iter().fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
             self.buckets.push(i64::try_from(n).unwrap_or(i64::MAX));
-            let task = tasks.next_if(|(at, _)| *at == index);
-            self.tasks.push(task.map_or(0, |(_, task)| *task));
+            if has_tasks {
+                let mut own = std::iter::from_fn(|| tasks.next_if(|(at, _)| at >> wider == index));
+                self.tasks.push(own.next().map_or(0, |(_, task)| *task));
+                own.for_each(drop);
+            }
         }
         self.buckets.push(0);
     }

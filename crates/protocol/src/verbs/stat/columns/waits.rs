@@ -1,5 +1,7 @@
 //! Times of groups.
 
+use std::sync::LazyLock;
+
 use dormouse_statistics::buckets::{SCALE, UNIT_NS, ZERO_THRESHOLD_NS};
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +80,8 @@ pub struct WaitsColumns {
 }
 
 impl WaitsColumns {
-    pub(super) fn of_part(part: StatPart) -> Self {
+    /// Columns for that part of an answer, without groups yet.
+    pub fn of_part(part: StatPart) -> Self {
         let histogram = || (part >= StatPart::Histograms).then(HistogramColumns::default);
         Self {
             scale: part.scale(),
@@ -95,12 +98,12 @@ impl WaitsColumns {
         }
     }
 
-    pub(super) fn push(&mut self, row: Option<Box<WaitsRow>>, part: StatPart) {
+    /// Adds the times of a group, if it has any. Call it for each group, in their order, and
+    /// [`WaitsColumns::leave_out`] after the last.
+    pub fn push(&mut self, row: Option<&WaitsRow>, part: StatPart) {
+        static NONE: LazyLock<WaitsRow> = LazyLock::new(WaitsRow::default);
         let is_there = row.is_some();
-        let mut row = row.unwrap_or_default();
-        if part < StatPart::Whole {
-            row.requests.tasks.clear();
-        }
+        let row = row.unwrap_or(&NONE);
         let queue = |of: QueueRow| (of.requests, of.received, of.unseen_ns, of.behind_ns);
         self.on_cpu_ns.push(row.on_cpu_ns);
         self.poll_ns.push(is_there.then_some(row.poll_ns));
@@ -108,7 +111,7 @@ impl WaitsColumns {
         self.await_ns.push(row.await_ns);
         self.queue.push(row.queue.map(queue));
         self.unanswered.push(row.unanswered.map(|of| (of.requests, of.age_ns)));
-        self.stalls.push(row.stalls);
+        self.stalls.push(row.stalls.clone());
         self.streams.push(row.streams.map(|of| (of.frames, of.bytes, of.sending)));
         self.carried.push(row.carried.map(|of| (of.read, of.written)));
         self.messages.push(row.messages.map(|of| (of.messages, of.bytes)));
@@ -116,22 +119,23 @@ impl WaitsColumns {
             exemplars.push(&row.requests.exemplars);
         }
         let (scale, first) = (self.scale, self.first_bucket);
-        self.requests.push(&row.requests.at_scale(scale), first);
+        self.requests.push(&row.requests, first, scale, part >= StatPart::Whole);
         let others = [
-            (&mut self.bodies, row.bodies),
-            (&mut self.gaps, row.gaps),
-            (&mut self.polls, row.polls),
-            (&mut self.delays, row.delays),
-            (&mut self.awaits, row.awaits),
+            (&mut self.bodies, &row.bodies),
+            (&mut self.gaps, &row.gaps),
+            (&mut self.polls, &row.polls),
+            (&mut self.delays, &row.delays),
+            (&mut self.awaits, &row.awaits),
         ];
         for (columns, row) in others {
             if let Some(columns) = columns {
-                columns.push(&row.at_scale(scale), first);
+                columns.push(row, first, scale, false);
             }
         }
     }
 
-    pub(super) fn leave_out(&mut self) {
+    /// Empties the columns that hold nothing.
+    pub fn leave_out(&mut self) {
         leave_out(&mut self.on_cpu_ns);
         leave_out(&mut self.queue);
         leave_out(&mut self.unanswered);
@@ -149,7 +153,7 @@ impl WaitsColumns {
     }
 
     /// The times of the groups, one by one; `None` for a group without times.
-    pub(super) fn rows(self) -> impl Iterator<Item = Option<WaitsRow>> {
+    pub(super) fn rows(self) -> impl Iterator<Item = Option<Box<WaitsRow>>> {
         let empty = HistogramRow {
             scale: self.scale,
             unit_ns: self.unit_ns,
@@ -179,7 +183,7 @@ impl WaitsColumns {
                 unseen_ns,
                 behind_ns,
             };
-            let row = WaitsRow {
+            let row = Box::new(WaitsRow {
                 on_cpu_ns: on_cpu_ns.next(),
                 poll_ns: poll_ns.unwrap_or_default(),
                 runnable_ns: runnable_ns.next(),
@@ -199,7 +203,7 @@ impl WaitsColumns {
                     of
                 }),
                 requests: HistogramRow { exemplars, ..requests },
-            };
+            });
             poll_ns.map(|_| row)
         })
     }
