@@ -133,7 +133,9 @@ const LONGEST_OUTCOME: usize = 34;
 impl MetricExemplar {
     /// The outcome, as a label's value.
     pub(crate) fn outcome_label(&self) -> Option<&str> {
-        self.outcome.as_deref().filter(|word| word.chars().count() <= LONGEST_OUTCOME)
+        self.outcome
+            .as_deref()
+            .filter(|word| word.len() <= LONGEST_OUTCOME || word.chars().count() <= LONGEST_OUTCOME)
     }
 }
 

@@ -113,15 +113,18 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, st
             _ => add_values(&mut part, figures, &groups, &labels, is_refused),
         }
     }
-    let mut outcomes = HashSet::new();
-    for (group, own) in groups.iter().zip(&labels) {
-        outcomes.clear();
+    // The labels of each outcome, and the last group that had it.
+    let mut outcomes = HashMap::<&str, (LabelSet, usize)>::new();
+    for (number, (group, own)) in (1..).zip(groups.iter().zip(&labels)) {
         let all = group.outcomes.iter().flat_map(OutcomesRow::all).take(OUTCOMES);
         // Of a thousand groups, most have none of most outcomes.
         let there = all.enumerate().filter(|(at, (_, n))| *at == 0 || *n > 0).map(|(_, there)| there);
-        for (outcome, n) in there.filter(|(outcome, _)| outcomes.insert(cut(outcome))) {
-            let outcome = part.labels(&[("outcome", cut(outcome))]);
-            part.add(&REQUESTS, [*own, outcome], MetricValue::Count(n));
+        for (outcome, n) in there.map(|(outcome, n)| (cut(outcome), n)) {
+            let (labels, last) =
+                outcomes.entry(outcome).or_insert_with(|| (part.labels(&[("outcome", outcome)]), 0));
+            if std::mem::replace(last, number) != number {
+                part.add(&REQUESTS, [*own, *labels], MetricValue::Count(n));
+            }
         }
     }
     let mut objectives = HashSet::new();

@@ -14,7 +14,12 @@ impl Stat {
         for (now, before) in same {
             if let (Some(now), Some(before)) = (requests_of(now), &before.waits) {
                 let new = std::mem::take(&mut now.exemplars);
-                now.exemplars = joined(now.scale, new, &before.requests.exemplars);
+                let before = &before.requests;
+                now.exemplars = if new.is_empty() && before.scale == now.scale {
+                    before.exemplars.clone()
+                } else {
+                    joined(now.scale, new, &before.exemplars)
+                };
             }
         }
     }
