@@ -24,6 +24,7 @@ mod placed;
 mod profile;
 mod protocol;
 mod queues;
+mod recorded;
 mod recorder;
 mod refusals;
 mod serve;

@@ -39,7 +39,7 @@ impl Pool {
     }
 }
 
-/// What pools of others hand out.
+/// Things that pools of others hand out.
 struct Cups;
 
 impl deadpool::managed::Manager for Cups {

@@ -250,3 +250,20 @@ fn a_thousand_busy_groups_are_a_short_answer() {
     let length = serde_json::to_vec(&stat).unwrap().len();
     assert!(length < 7 << 19, "{length}");
 }
+
+/// An answer of a service that was built before these columns were put together.
+#[test]
+fn recorded_columns_are_read() {
+    let mut stat: Stat =
+        serde_json::from_str(include_str!("../../../../tests/recorded/columns.json")).unwrap();
+    assert_eq!(stat.expand(usize::MAX), 0);
+    let group = stat.groups.iter().find(|group| group.name == "GET /menu").unwrap();
+    let waits = group.waits.as_ref().unwrap();
+    let answered = waits.requests.buckets.iter().map(|(_, n)| n).sum::<u64>();
+    assert!(answered > 0 && answered <= group.requests, "{group:?}");
+    assert_eq!(group.outcomes.as_ref().map(|of| of.completed), Some(group.requests));
+    assert!(group.counts.iter().any(|count| count.event == "task-clock" && count.value > 0), "{group:?}");
+    assert!(waits.requests.exemplars.iter().all(|one| one.duration_ns <= waits.requests.max_ns), "{group:?}");
+    let calls: u64 = stat.calls.iter().flat_map(|row| &row.times.buckets).map(|(_, n)| n).sum();
+    assert!(calls > 0, "{:?}", stat.calls);
+}
