@@ -1,54 +1,16 @@
-//! A process at its CPU limit, in a real control group: of this machine's version 1, where root may
-//! make one.
+//! A process at its CPU limit, in a real control group of version 1 or 2, where root may make one.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
-use dormouse_testkit::{eventually, skip};
+use dormouse_testkit::{CpuLimit, eventually};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{RUNTIME_VARIABLES, Service, run};
-
-/// Where version 1 has its controller.
-const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
-
-/// A control group, which goes with this.
-struct Limited(PathBuf);
-
-impl Limited {
-    /// One with 5 ms of CPU time in each 100 ms, and one inside of it without a limit. `None` if
-    /// nobody may make one here.
-    fn make() -> Option<Limited> {
-        let outer = Path::new(CONTROLLER).join(format!("dormouse-test-{}", std::process::id()));
-        let made = fs::create_dir(&outer)
-            .and_then(|()| fs::write(outer.join("cpu.cfs_quota_us"), "5000"))
-            .and_then(|()| fs::create_dir(outer.join("inner")));
-        let limited = Limited(outer);
-        match made {
-            Ok(()) => Some(limited),
-            Err(why) => {
-                skip(format_args!("no control group for CPU time can be made: {why}"));
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        // A control group can go once its processes are gone, a moment after they were awaited.
-        for group in [self.0.join("inner"), self.0.clone()] {
-            let _ = (0..1000).find(|_| {
-                thread::yield_now();
-                fs::remove_dir(&group).is_ok() || !group.exists()
-            });
-        }
-    }
-}
 
 /// A process that computes on two threads; it ends with this.
 struct Busy {
@@ -57,7 +19,7 @@ struct Busy {
 }
 
 impl Busy {
-    fn start(group: &Path) -> Busy {
+    fn start(limit: &CpuLimit) -> Busy {
         let runtime = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["cpu_limits::service", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -66,7 +28,7 @@ impl Busy {
         }
         command.env("DORMOUSE_RUNTIME_DIR", runtime.path());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a service");
-        fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("it moves");
+        limit.admit_inside(child.id());
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         assert!(lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready")), "it has ended");
         thread::spawn(move || lines.count());
@@ -106,8 +68,8 @@ fn service() {
 
 #[test]
 fn a_limit_around_the_process_is_named() {
-    let Some(limited) = Limited::make() else { return };
-    let busy = Busy::start(&limited.0.join("inner"));
+    let Some(cpu_limit) = CpuLimit::make(Duration::from_millis(5)) else { return };
+    let busy = Busy::start(&cpu_limit);
     let limits = |document: &Value| document["process"]["cpu_limits"].clone();
     let mut seen = Value::Null;
     // Active periods count from the first that ends.
@@ -116,8 +78,7 @@ fn a_limit_around_the_process_is_named() {
         limits(&seen)["groups"][0]["throttled_periods"].as_u64().is_some_and(|periods| periods > 0)
     });
     let limit = &limits(&seen)["groups"][0];
-    let name = limited.0.file_name().and_then(|name| name.to_str()).expect("a name");
-    assert!(limit["path"].as_str().is_some_and(|path| path.ends_with(name)), "{seen}");
+    assert!(limit["path"].as_str().is_some_and(|path| path.ends_with(cpu_limit.name())), "{seen}");
     assert_eq!((&limit["quota_us"], &limit["period_us"]), (&5_000.into(), &100_000.into()), "{seen}");
     let number = |key: &str| limit[key].as_u64().unwrap_or_else(|| panic!("{key}: {seen}"));
     assert!(number("throttled_periods") <= number("periods") && number("throttled_ns") > 0, "{seen}");

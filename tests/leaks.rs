@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use dormouse::Group;
 use dormouse_testkit::c::have;
-use dormouse_testkit::is_long;
+use dormouse_testkit::{HANG, is_long};
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{interval, sleep};
 
 use crate::fleet::serving::{Serving, TOKEN};
+use crate::support::{command, finish_within};
 use crate::tasks::TaskService;
 
 /// The line of this file that ends with a mark.
@@ -60,8 +61,14 @@ fn lines(of: &Value) -> Vec<u64> {
 #[test]
 fn a_leak_is_the_first_row() {
     let service = TaskService::start_test("leaks::service", &[("DORMOUSE_WAITS", "1")]);
-    let args: &[&str] = if is_long() { &["--leaks", "--for", "10m"] } else { &["--leaks"] };
-    let leaks = service.json(args);
+    let mut asked = command(["tasks", &service.target(), "--leaks", "--json"]);
+    let time = if is_long() {
+        asked.args(["--for", "10m"]);
+        Duration::from_secs(600)
+    } else {
+        Duration::ZERO
+    };
+    let leaks = finish_within(asked, time + HANG).json();
     assert_eq!(lines(&leaks["proven"]), [line_of("// lost"), line_of("// lost") + 1], "{leaks}");
     assert_eq!(lines(&leaks["suspected"]), [line_of("// leaks")], "{leaks}");
     let leak = &leaks["suspected"][0];

@@ -291,7 +291,13 @@ pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
 /// Runs a command to its end, which must come.
 #[track_caller]
 pub(crate) fn finish(command: Command) -> Run {
-    let output = assert_cmd::Command::from_std(command).timeout(HANG).output().expect("the command runs");
+    finish_within(command, HANG)
+}
+
+/// Runs a command to its end, which must come in this time.
+#[track_caller]
+pub(crate) fn finish_within(command: Command, at_most: Duration) -> Run {
+    let output = assert_cmd::Command::from_std(command).timeout(at_most).output().expect("the command runs");
     assert!(output.status.code().is_some() || output.stderr.is_empty(), "killed: {output:?}");
     output.into()
 }

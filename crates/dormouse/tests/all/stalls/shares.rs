@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -17,7 +16,7 @@ use dormouse::Group;
 use dormouse_protocol::{StallsRow, WaitsBegun, WaitsRequest};
 use dormouse_sys::process::identity;
 use dormouse_sys::process::schedstat::Schedstat;
-use dormouse_testkit::{in_child, short_or_long, skip, spin_for, thread_cpu};
+use dormouse_testkit::{CpuLimit, in_child, short_or_long, skip, spin_for, thread_cpu};
 
 use super::faults::Faulting;
 use crate::waits::{Client, init};
@@ -184,44 +183,15 @@ fn a_busy_neighbour_is_a_wait() {
     });
 }
 
-/// The controller of version 1.
-const CONTROLLER: &str = "/sys/fs/cgroup/cpu";
-
-/// A control group with a tenth of a CPU, which this process is in as long as this lives. A busy
-/// machine might not leave it half of one.
-struct Limited(PathBuf);
-
-impl Limited {
-    fn enter() -> Option<Self> {
-        let limited = Self(PathBuf::from(CONTROLLER).join(format!("dormouse-stalls-{}", std::process::id())));
-        let made = fs::create_dir(&limited.0)
-            .and_then(|()| fs::write(limited.0.join("cpu.cfs_quota_us"), "10000"))
-            .and_then(|()| fs::write(limited.0.join("cgroup.procs"), std::process::id().to_string()));
-        made.map_err(|why| skip(format_args!("no control group for CPU time can be made: {why}"))).ok()?;
-        Some(limited)
-    }
-
-    fn throttled(&self) -> Duration {
-        let stat = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
-        let ns = stat.lines().find_map(|line| line.strip_prefix("throttled_time ")).unwrap();
-        Duration::from_nanos(ns.parse().unwrap())
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        let _ = fs::write(PathBuf::from(CONTROLLER).join("cgroup.procs"), std::process::id().to_string());
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn a_cpu_limit_is_a_wait_and_named() {
     in_child(|| {
         if !is_counted() {
             return;
         }
-        let Some(limited) = Limited::enter() else { return };
+        // A busy machine might not leave it half of a CPU.
+        let Some(limited) = CpuLimit::make(Duration::from_millis(10)) else { return };
+        limited.admit(std::process::id());
         let mut computed = Part::default();
         let before = limited.throttled();
         let row = stalls_of(|| measure(&mut computed, || spin_for(Duration::from_millis(20))));
