@@ -10,6 +10,8 @@ use crate::slot::{PLACES, Slot, WOKEN_BY};
 pub(crate) struct Known {
     /// Their numbers; 0 for none.
     pub(crate) places: [u32; PLACES],
+    /// All of them are among so many: mostly one.
+    first: usize,
     /// How many polls ago its leaves have taken wakers there.
     pub(crate) polls_ago: u32,
     /// Leaves have found no registration since.
@@ -65,6 +67,7 @@ impl Known {
             has_any = true;
             known.polls_ago = polls_ago;
             known.places[to] = registration.place();
+            known.first = to + 1;
         }
         if !has_any {
             return Self::default();
@@ -78,14 +81,13 @@ impl Known {
     pub(crate) fn woken(slot: &Slot, woken: u64) -> Self {
         let mut known = Self::default();
         if let Some(n) = woken_by(woken) {
-            known.places[0] = slot.registrations[n].place();
+            (known.places[0], known.first) = (slot.registrations[n].place(), 1);
         }
         known
     }
 
     /// The places that the time of a wait, present or ended, is charged to.
     pub(crate) fn charged(self) -> impl Iterator<Item = u32> + Clone {
-        let places = if self.polls_ago == 0 { self.places } else { [0; PLACES] };
-        places.into_iter()
+        self.places.into_iter().take(if self.polls_ago == 0 { self.first } else { 0 })
     }
 }

@@ -26,9 +26,9 @@
 //! # Cost
 //!
 //! While places are not requested: two loads of a word for each poll, and one for each clone of a
-//! waker. Otherwise a comparison of the return addresses with those of the task's places, and for
-//! another place a walk by the unwind tables, and a look-up. A stack that has no number yet is
-//! walked twice.
+//! waker. Otherwise a comparison of the return addresses with those of a place that was met before,
+//! by any task. For another place a walk by the unwind tables, and a look-up. A stack that has no
+//! number yet is walked twice.
 //!
 //! # Async-signal-safety
 //!
@@ -289,11 +289,11 @@ impl Table {
         }
         let taker = Taker { from, top, own: own_stack::from(from.stack), is_to_first: false };
         let poll = poll(slot);
-        let has = |registration: &Registration| self.stacks.has(registration.place(), &taker);
-        let (n, place) = match slot.registrations.iter().position(has) {
-            Some(n) => (n, slot.registrations[n].place()),
-            None => Self::registration(slot, poll, self.stacks.place_of(&taker)?)?,
-        };
+        let has = |registration: &&Registration| self.stacks.has(registration.place(), &taker);
+        let registered = || slot.registrations.iter().find(has).map(Registration::place);
+        let known = self.stacks.again(&taker).or_else(registered);
+        let place = known.or_else(|| self.stacks.place_of(&taker))?;
+        let (n, place) = Self::registration(slot, poll, place)?;
         let of = if is_part { PART } else { poll };
         slot.registrations[n].take(place, of).then_some((n + 1, turn(poll)))
     }

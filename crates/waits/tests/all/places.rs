@@ -10,8 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use dormouse_profile::{SourceFrame, is_yield};
+use dormouse_sys::process::identity;
 use dormouse_testkit::in_child;
-use dormouse_unwind::WalkEnd;
+use dormouse_unwind::{WalkEnd, claim};
 use dormouse_waits::places::{PlaceCoverage, UNLEARNED_PLACE, learn, noted_for, place, place_coverage};
 use dormouse_waits::{Placing, TaskState, Waiting, times_by_place, wake_unplaced, wake_unplaced_part};
 use futures_util::StreamExt as _;
@@ -99,6 +100,43 @@ async fn wrapped_children_have_their_places() {
         assert_eq!(child.places.len(), 1, "{child:?}");
         assert!(has(&stack_of(&child), "napper"));
     }
+}
+
+/// A leaf of which two places differ in the middle alone: where this awaits it.
+async fn by_way(is_first: bool, kept: &Mutex<Option<Waker>>) {
+    if is_first {
+        loyal(kept).await;
+    }
+    loyal(kept).await;
+}
+
+/// How many functions this thread's walks have met.
+fn walked() -> u64 {
+    let counts = claim(identity::tid()).expect("no walk goes on").counts();
+    counts.rules + counts.searched
+}
+
+#[test]
+fn places_of_other_tasks_are_found_without_walks() {
+    let _alone = ALONE.blocking_lock();
+    let _on = on();
+    // A task of its own each time, so that it has no place yet.
+    let place_by = |is_first| {
+        let kept = Mutex::new(None);
+        let mut task = pin!(Timed::new(3, by_way(is_first, &kept)));
+        let before = walked();
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        (living_task(task.who.task).places[0], walked() - before)
+    };
+    for is_first in [true, false] {
+        let (place, functions) = place_by(is_first);
+        assert!(functions > 0 && has(&stack(place), "by_way"));
+        for _ in 0..5 {
+            assert_eq!(place_by(is_first), (place, 0));
+        }
+    }
+    // Their depth and their innermost callers are the same.
+    assert_ne!(place_by(true).0, place_by(false).0);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! `place/NAME`: a task whose leaf takes a waker at each poll, a given number of calls below it:
-//! from the same stack each time, or from another one, which the task has not used lately.
+//! from the same stack each time (`taken`), from another one, which the task has not used lately
+//! (`first`), or from one of several that differ neither in depth nor in the innermost caller, so
+//! that each is walked (`walked`).
 
 use std::future::Future;
 use std::hint::black_box;
@@ -23,13 +25,15 @@ pub(crate) fn rows(bench: &mut Bench) {
     row(bench, "untaken", [leaf::<0>; WAYS], || Ok(Waiting::start()?));
     row(bench, "taken", [leaf::<0>; WAYS], || Ok((Waiting::start()?, Placing::start()?)));
     row(bench, "first", LEAVES, || Ok((Waiting::start()?, Placing::start()?)));
+    row(bench, "walked", ALIKE, || Ok((Waiting::start()?, Placing::start()?)));
 }
 
 /// Compares them.
 pub(crate) fn compare(bench: &mut Bench) {
-    bench.added("place", "untaken", &["taken", "first"]);
+    bench.added("place", "untaken", &["taken", "first", "walked"]);
     bench.at_most("a place of 16 frames again at most 20 ns", "place-added/taken", 20.0);
     bench.at_most("a place of 16 frames for the first time at most 0.3 us", "place-added/first", 300.0);
+    bench.at_most("a place of 16 frames by a walk at most 0.3 us", "place-added/walked", 300.0);
 }
 
 fn row<H>(bench: &mut Bench, name: &str, ways: Ways, ready: impl Fn() -> Result<H, Failure> + 'static) {
@@ -57,23 +61,20 @@ fn poll(polls: u64, ways: Ways) -> Option<dormouse_waits::LivingTask> {
 
 fn has_frames() -> Result<(), Failure> {
     let _held = (Waiting::start()?, Placing::start()?);
-    let place = |way: usize| {
-        let ways = [LEAVES[way]; WAYS];
-        poll(1, ways).and_then(|task| places::place(*task.places.first()?))
-    };
+    let place = |way| poll(1, [way; WAYS]).and_then(|task| places::place(*task.places.first()?));
+    let ways = || LEAVES.into_iter().chain(ALIKE);
     // Functions are learned where they were met.
-    (0..WAYS).for_each(|way| drop(place(way)));
+    ways().for_each(|way| drop(place(way)));
     places::learn();
-    match place(0) {
-        Some(place) if place.stack.len() == FRAMES => Ok(()),
-        place => Err(format!("a place of {FRAMES} functions is {place:?}").into()),
-    }
+    let wrong = ways().map(place).find(|place| place.as_ref().is_none_or(|it| it.stack.len() != FRAMES));
+    wrong.map_or(Ok(()), |place| Err(format!("a place of {FRAMES} functions is {place:?}").into()))
 }
 
 /// The number of ways to the leaf: more than places of which a waker is out at once.
 const WAYS: usize = 4;
 
 const LEAVES: Ways = [leaf::<0>, leaf::<1>, leaf::<2>, leaf::<3>];
+const ALIKE: Ways = [alike::<0>, alike::<1>, alike::<2>, alike::<3>];
 
 type Ways = [fn(usize, &Context<'_>) -> Waker; WAYS];
 
@@ -102,4 +103,11 @@ fn leaf<const WAY: usize>(depth: usize, cx: &Context<'_>) -> Waker {
     // The ways are not one function, and no call is the last one, so that each has a frame.
     black_box(WAY);
     black_box(if depth == 0 { cx.waker().clone() } else { leaf::<WAY>(depth - 1, cx) })
+}
+
+/// Ways of the same depth to one leaf.
+#[inline(never)]
+fn alike<const WAY: usize>(depth: usize, cx: &Context<'_>) -> Waker {
+    black_box(WAY);
+    black_box(if depth == 1 { leaf::<0>(0, cx) } else { alike::<WAY>(depth - 1, cx) })
 }
