@@ -30,6 +30,6 @@ pub use request::{Cpu, MOST_SLOTS, Registers, SlotKind, SlotRequest, Target, Tas
 pub use slots::oracle;
 pub use slots::{Reservation, Slots};
 pub use watch::{
-    Access, Coverage, Watch, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState, held, on_hit, on_stray,
-    refusal, sched_in, sched_out, spent_ns, switches,
+    Access, Coverage, HitStackEnd, Watch, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState, held,
+    on_hit, on_stray, refusal, sched_in, sched_out, spent_ns, switches,
 };

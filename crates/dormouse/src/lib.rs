@@ -106,7 +106,9 @@ pub use adapt::{
     thread,
 };
 pub use agent::{Agent, InitError};
-pub use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
+pub use dormouse_breakpoints::{
+    Access, Coverage, HitStackEnd, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState,
+};
 pub use dormouse_events::{Alloc, Counter, Counting, Event};
 pub use dormouse_keys::{Batch, BatchReport, Key, Lease, StaticKey, likely, static_key, unlikely};
 pub use dormouse_macros::probed;

@@ -72,4 +72,4 @@ pub use process::ProcessTables;
 pub use rule::{CallFrame, CallerRule, CallerStep, FrameBase, FrameRule, SavedAt};
 pub use table::{RowTable, TableRef};
 pub use tables::{CallerWay, CopyEnd, MOST_FRAMES, UnwindTables};
-pub use walk::{Walk, WalkEnd, has_room, walk, walk_into, walk_unbound};
+pub use walk::{MAY_LACK_ROOM, Walk, WalkEnd, has_room, walk, walk_into, walk_unbound};

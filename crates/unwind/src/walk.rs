@@ -39,6 +39,10 @@ const WINDOW: usize = 256;
 /// The bytes of the stack that a walk takes.
 const ROOM: usize = if cfg!(dormouse_unoptimized) { 6144 } else { 1408 };
 
+/// Whether the alternate stacks that the standard library gives threads may lack that room: in
+/// builds without optimisation.
+pub const MAY_LACK_ROOM: bool = cfg!(dormouse_unoptimized);
+
 /// Whether a signal handler has room for a walk, if it runs on an alternate stack whose lowest
 /// address is this (otherwise 0). The 8 KiB that the standard library gives threads, with the frame
 /// of the kernel in them, are too little for one without optimisation.

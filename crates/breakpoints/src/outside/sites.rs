@@ -37,8 +37,8 @@ impl Sites {
             Some(site) => update(site, &hit),
             None if has_room => {
                 self.stacks.extend(copied.map(|copied| (hit.ip, *copied)));
-                let stack = hit.stack.clone();
-                let site = WatchSite { ip: hit.ip, stack, ..WatchSite::default() };
+                let (stack, inner) = (hit.stack.clone(), hit.stack.len());
+                let site = WatchSite { ip: hit.ip, stack, inner, ..WatchSite::default() };
                 update(self.by_ip.entry(hit.ip).or_insert(site), &hit);
             }
             None => self.other += 1,

@@ -207,16 +207,11 @@ impl Outside {
             let line = &self.lines[line];
             let watch = &mut self.watches[line.watch];
             watch.unread += u64::from(line.new.is_none());
-            let hit = WatchHit {
-                ip: ip as usize,
-                tid,
-                mono_ns,
-                old: line.old,
-                new: line.new,
-                // The first is the instruction itself.
-                stack: callchain.into_iter().skip(1).map(|ip| ip as usize).collect(),
-                ..WatchHit::default()
-            };
+            // The first is the instruction itself.
+            let stack: Vec<usize> = callchain.into_iter().skip(1).map(|ip| ip as usize).collect();
+            let inner = stack.len();
+            let (ip, old, new) = (ip as usize, line.old, line.new);
+            let hit = WatchHit { ip, tid, mono_ns, old, new, stack, inner, ..WatchHit::default() };
             watch.sites.add(hit, copied);
         }
         has_lost

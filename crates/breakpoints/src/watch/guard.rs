@@ -143,7 +143,7 @@ impl Watch {
     pub fn take_hits(&self) -> Vec<WatchHit> {
         own::step();
         let mut hits = Vec::new();
-        self.claimed.tally.take_hits(|hit| hits.push(WatchHit::from(hit)));
+        self.claimed.tally.take_hits(|hit| hits.push(hit));
         hits
     }
 
@@ -177,6 +177,7 @@ impl Watch {
     /// The hits that handlers have counted so far: the places first, then the counts that include
     /// them.
     fn seen(&self) -> Seen {
+        self.claimed.tally.follow_copies();
         let (sites, other_sites) = self.claimed.tally.sites.read();
         Seen { sites, other_sites, counts: self.claimed.tally.counts() }
     }

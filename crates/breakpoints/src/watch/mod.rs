@@ -15,6 +15,8 @@ pub(crate) mod share;
 mod sites;
 mod spec;
 pub(crate) mod split;
+mod stack;
+mod stream;
 mod tally;
 mod turns;
 
@@ -25,3 +27,4 @@ pub use hook::{on_hit, on_stray};
 pub use report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 pub use sched::{sched_in, sched_out, switches};
 pub use spec::WatchSpec;
+pub use stack::HitStackEnd;

@@ -2,6 +2,8 @@
 
 use dormouse_sys::perf::Access;
 
+use super::stack::HitStackEnd;
+
 /// The state of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchState {
@@ -104,9 +106,13 @@ pub struct WatchSite {
     pub task: u64,
     /// The time of the last of these hits by `CLOCK_MONOTONIC`, in nanoseconds.
     pub mono_ns: u64,
-    /// The stack of the first of these hits: return addresses, the caller's first. Of a later one,
-    /// if functions of the first had not been met before.
+    /// The stack of the first of these hits: return addresses, the caller's first, at most 128. Of
+    /// a later one, if functions of the first had not been met before.
     pub stack: Vec<usize>,
+    /// How many of these lie before those that are left out, if some are; else their number.
+    pub inner: usize,
+    /// How far the stack leads.
+    pub end: HitStackEnd,
 }
 
 /// One access to the watched memory that passed the filters.
@@ -128,4 +134,8 @@ pub struct WatchHit {
     pub new: Option<u64>,
     /// Return addresses, the caller's first.
     pub stack: Vec<usize>,
+    /// See [`WatchSite::inner`].
+    pub inner: usize,
+    /// See [`WatchSite::end`].
+    pub end: HitStackEnd,
 }

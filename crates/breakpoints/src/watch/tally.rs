@@ -14,17 +14,22 @@ use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Queue};
 use dormouse_sys::trap::PerfTrap;
 use dormouse_sys::{peek, thread};
-use dormouse_unwind::{CallFrame, claim, has_room, walk_unbound};
+use dormouse_unwind::{MAY_LACK_ROOM, own};
 
 use super::hook;
+use super::report::WatchHit;
 use super::sched;
-use super::sites::{DEPTH, Hit, Sites};
+use super::sites::{Hit, Sites};
 use super::spec::{Filter, WatchSpec};
 use super::split::Piece;
+use super::stack::{self, Walked};
+use super::stream::{HitCopy, SingleHit};
 use crate::MOST_SLOTS;
 
 /// Single hits that wait for the reader.
 const HITS: usize = 1024;
+/// Copies of stacks that wait for the reader.
+const COPIES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -41,8 +46,10 @@ pub(super) struct Tally {
     /// The keeper is woken when more hits were delivered.
     alarm: AtomicU64,
     pub(super) sites: Sites,
-    queue: OnceBox<Queue<Hit>>,
-    /// Whether a thread reads the queue.
+    queue: OnceBox<Queue<SingleHit>>,
+    /// Where handlers may lack the room for a walk.
+    copies: OnceBox<Queue<HitCopy>>,
+    /// Whether a thread reads the queues.
     is_read: AtomicBool,
     /// Since when its lines are armed on every thread; `u64::MAX`: they are not.
     armed_since: AtomicU64,
@@ -78,6 +85,7 @@ impl Tally {
             alarm: AtomicU64::new(u64::MAX),
             sites: Sites::new(),
             queue: OnceBox::new(),
+            copies: OnceBox::new(),
             is_read: AtomicBool::new(false),
             armed_since: AtomicU64::new(u64::MAX),
             is_over: AtomicBool::new(false),
@@ -86,6 +94,9 @@ impl Tally {
         };
         // The clock finds its function here, by `dlsym`, which a handler must not call.
         monotonic_ns();
+        if MAY_LACK_ROOM {
+            let _no_memory = tally.copies.get_or_try_init(|| Queue::map(COPIES).map(Box::new));
+        }
         tally.look();
         tally
     }
@@ -196,13 +207,33 @@ impl Tally {
 
     /// Takes the single hits that wait; the first call turns the stream on. None while another
     /// thread takes them, and where there is no memory for the queue.
-    pub(super) fn take_hits(&self, mut take: impl FnMut(&Hit)) {
+    pub(super) fn take_hits(&self, mut take: impl FnMut(WatchHit)) {
         let queue = self.queue.get_or_try_init(|| Queue::map(HITS).map(Box::new));
-        // Acquire: pairs with the store below. One reader at a time.
-        if let Ok(queue) = queue
-            && !self.is_read.swap(true, Ordering::Acquire)
-        {
-            queue.drain(|hit| take(hit));
+        if let Ok(queue) = queue {
+            self.alone(|| queue.drain(|hit| take(WatchHit::from(&*hit))));
+        }
+    }
+
+    /// Finds the callers in copies of stacks.
+    pub(super) fn follow_copies(&self) {
+        let Some(copies) = self.copies.get() else { return };
+        let mut functions = Vec::new();
+        self.alone(|| {
+            copies.drain(|copy| {
+                let end = own::follow(copy.registers, copy.bytes(), &mut functions);
+                let (walked, callers) = Walked::of_copy(&functions, end);
+                let kept = walked.depth.min(callers.len());
+                self.sites.set_stack(copy.ip, copy.group, &callers[..kept], walked);
+                copy.wipe();
+            });
+        });
+    }
+
+    /// Reads a queue, unless another thread does so.
+    fn alone(&self, read: impl FnOnce()) {
+        // Acquire: pairs with the store below.
+        if !self.is_read.swap(true, Ordering::Acquire) {
+            read();
             self.is_read.store(false, Ordering::Release);
         }
     }
@@ -234,7 +265,7 @@ impl Tally {
         if nth > self.spec.max_hits {
             return true;
         }
-        let mut hit = Hit {
+        let hit = Hit {
             ip: if is_late { 0 } else { trap.ip },
             group: current.group,
             tid,
@@ -243,18 +274,23 @@ impl Tally {
             old: seen.map_or(0, |(old, _)| old),
             new: seen.map_or(0, |(_, new)| new),
             has_values: seen.is_some(),
-            ..Hit::default()
         };
-        let walk = |hit: &mut Hit| {
-            if !is_late && hit.depth == 0 {
-                (hit.depth, hit.is_missed) = callers(tid, trap, &mut hit.stack);
+        // A late signal comes at another place.
+        let walk = |put: &mut dyn FnMut(usize, usize)| {
+            if is_late { None } else { stack::walk(tid, trap, put) }
+        };
+        self.sites.add(&hit, |put| {
+            let walked = walk(put);
+            if walked.is_none()
+                && !is_late
+                && let Some(copies) = self.copies.get()
+            {
+                HitCopy::push(copies, &hit, stack::registers(trap));
             }
-        };
-        self.sites.add(&mut hit, walk);
+            walked
+        });
         if let Some(queue) = self.queue.get() {
-            walk(&mut hit);
-            // A full queue counts what it drops.
-            queue.put(hit);
+            SingleHit::push(queue, &hit, walk);
         }
         if let Some(event) = self.spec.event {
             hook::hit(event);
@@ -277,26 +313,6 @@ impl Tally {
         let old = last.swap(new, Ordering::Relaxed);
         passes(self.spec.filter, piece, old, new).then_some(Some((old, new)))
     }
-}
-
-/// Fills in the return addresses of a hit's callers, the innermost first. Returns their number,
-/// and whether nothing had been learned about one of the functions, or there is no room for a walk.
-fn callers(tid: u32, trap: &PerfTrap, into: &mut [usize; DEPTH]) -> (usize, bool) {
-    if !has_room(trap.lowest) {
-        return (0, true);
-    }
-    let from = CallFrame { instruction: trap.ip, stack: trap.stack, frame: trap.frame, link: trap.link };
-    let (mut count, cache) = (0_usize, claim(tid));
-    let mut take = |caller: CallFrame| {
-        if let Some(place) = count.checked_sub(1).and_then(|at| into.get_mut(at)) {
-            *place = caller.instruction + 1;
-        }
-        count += 1;
-        count <= DEPTH
-    };
-    // The bounds of the thread's own stack are in a thread-local.
-    let walk = walk_unbound(cache.as_deref(), from, &mut take);
-    (count.saturating_sub(1), walk.is_missed)
 }
 
 /// Whether a change of a piece's value is to be reported.

@@ -213,6 +213,29 @@ pub struct HitRow {
     /// Return addresses, the innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<u64>,
+    /// How many of these lie before those that are left out; absent if none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner: Option<u32>,
+    /// How far the stack leads; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<WireHitStackEnd>,
+}
+
+/// How far the stack of a hit leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum WireHitStackEnd {
+    /// To the first function of the thread.
+    Whole,
+    /// There was no room for all functions: those in the middle are left out.
+    Cut,
+    /// To a function whose caller no rule finds.
+    Lost,
+    /// An end that this side does not support.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Lists the watches that take debug registers; the answer is [`SlotsAnswer`].

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
-use dormouse_breakpoints::{Access, WatchSpec, WatchState, on_hit};
+use dormouse_breakpoints::{Access, HitStackEnd, WatchHit, WatchSpec, WatchState, on_hit};
 use dormouse_testkit::eventually;
+use dormouse_unwind::MAY_LACK_ROOM;
 
 use super::support::{VALUE, in_child, of, of_value, write};
 
@@ -64,6 +65,58 @@ fn single_hits_come_as_a_stream() {
         (0..2000).for_each(write);
         let kept = watch.take_hits().len() as u64;
         assert_eq!(kept + watch.report().coverage.dropped, 2000);
+    });
+}
+
+/// Writes below this many calls, and itself.
+#[inline(never)]
+fn write_below(calls: usize, value: u64) -> usize {
+    if calls == 0 {
+        write(value);
+        return 0;
+    }
+    std::hint::black_box(write_below(calls - 1, value)) + 1
+}
+
+/// The caller is an instruction of [`write_below`].
+fn is_below(caller: usize) -> bool {
+    let function = write_below as *const () as usize;
+    (function..function + 256).contains(&caller)
+}
+
+#[test]
+fn stacks_lead_to_first_functions_or_are_cut() {
+    in_child(|| {
+        for (calls, end, room) in [(20, HitStackEnd::Whole, 21), (200, HitStackEnd::Cut, 64)] {
+            let watch = of_value().arm().unwrap();
+            let run = || {
+                // Its functions are learned meanwhile.
+                eventually(|| {
+                    write_below(calls, 1);
+                    watch.report().sites[0].end != HitStackEnd::Unknown
+                });
+                watch.take_hits();
+                write_below(calls, 2);
+            };
+            thread::scope(|scope| scope.spawn(run).join().unwrap());
+            let site = watch.report().sites.remove(0);
+            assert_eq!(site.end, end, "{site:?}");
+            let below = site.stack.iter().take_while(|&&caller| is_below(caller)).count();
+            let is_cut = end == HitStackEnd::Cut;
+            if is_cut {
+                assert_eq!((site.stack.len(), site.inner), (128, 64));
+            } else {
+                assert_eq!((below, site.inner), (room, site.stack.len()));
+            }
+            // The outermost are there.
+            assert!(below >= room && !is_below(*site.stack.last().unwrap()), "{site:x?}");
+            let WatchHit { stack, end, .. } = watch.take_hits().remove(0);
+            if MAY_LACK_ROOM {
+                assert_eq!((stack, end), (vec![], HitStackEnd::Unknown));
+            } else {
+                assert_eq!((&stack[..room], end), (&site.stack[..room], site.end));
+            }
+        }
     });
 }
 

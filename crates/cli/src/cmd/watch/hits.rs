@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WireState};
+use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WireHitStackEnd, WireState};
 use serde::Serialize;
 
 use super::places::{CodePlace, Places, SeenThread};
@@ -12,6 +12,7 @@ use crate::output::{DIM, FAIR, GOOD, HEAD};
 use crate::render::frame::CodeFrame;
 use crate::render::table::Table;
 use crate::text::{Clean, clean, count};
+use crate::waiting::stacks::{CUT, LOST};
 
 /// Accesses that no debug register sees, in every report.
 pub(crate) const BLIND: [&str; 3] =
@@ -74,6 +75,10 @@ pub(crate) struct HitDocument {
     task: Option<u64>,
     time_mono_ns: u64,
     stack: Vec<CodePlace>,
+    /// How many calls of `stack` lie before those that are left out; null if none are.
+    inner: Option<u32>,
+    /// How far `stack` leads; null if that is not known.
+    stack_end: Option<WireHitStackEnd>,
 }
 
 impl ReportDocument {
@@ -117,6 +122,8 @@ impl HitDocument {
             task: (hit.task != 0).then_some(hit.task),
             time_mono_ns: hit.mono_ns,
             stack: places.of_stack(hit),
+            inner: hit.inner,
+            stack_end: hit.end,
         }
     }
 }
@@ -141,8 +148,7 @@ pub(crate) fn report(snapshot: &WatchSnapshot, places: &mut Places, stacks: bool
                 if last.task == 0 { "-".to_owned() } else { last.task.to_string() },
                 short(now.saturating_sub(last.mono_ns)),
             ]);
-            let callers = if stacks { places.of_stack(last) } else { Vec::new() };
-            let callers = callers.iter().flat_map(calls);
+            let callers = if stacks { callers(last, places) } else { Vec::new() };
             for line in lines.chain(callers) {
                 table.row([String::new(), String::new(), line]);
             }
@@ -225,11 +231,21 @@ pub(crate) fn hit(hit: &HitRow, places: &mut Places, stacks: bool, begun: u64) -
     let thread = thread(&places.thread(hit.tid), hit.tid);
     let group = hit.group.as_deref().map_or_else(|| "-".to_owned(), clean);
     let mut text = format!("{DIM}{seconds:11.6}{DIM:#} {thread:<20} {group:<16} {}  {function}", values(hit));
-    let callers = if stacks { places.of_stack(hit) } else { Vec::new() };
-    for line in callers.iter().flat_map(calls) {
+    for line in if stacks { callers(hit, places) } else { Vec::new() } {
         let _ = write!(text, "\n{:13}{line}", "");
     }
     text
+}
+
+/// The calls on a hit's stack, the innermost first, and what is missing of them.
+fn callers(hit: &HitRow, places: &mut Places) -> Vec<String> {
+    let callers = places.of_stack(hit);
+    let inner = hit.inner.map_or(callers.len(), |inner| inner as usize).min(callers.len());
+    let (inner, outer) = callers.split_at(inner);
+    let missing = |end, text: &str| (hit.end == Some(end)).then(|| format!("  {DIM}{text}{DIM:#}"));
+    let cut = missing(WireHitStackEnd::Cut, CUT);
+    let lost = missing(WireHitStackEnd::Lost, LOST);
+    inner.iter().flat_map(calls).chain(cut).chain(outer.iter().flat_map(calls)).chain(lost).collect()
 }
 
 /// The functions at a place, the innermost first.
@@ -312,7 +328,9 @@ mod tests {
             tid: std::process::id(),
             task: 3,
             mono_ns: 1_000_000_000,
-            stack: vec![2],
+            stack: vec![2, 3],
+            inner: Some(1),
+            end: Some(WireHitStackEnd::Cut),
         };
         WatchRow {
             over_because: None,
@@ -376,7 +394,12 @@ mod tests {
         let row = row();
         let of = |stacks| plain(&hit(&row.sites[0].last, &mut places(), stacks, 500_000_000));
         assert!(of(false).starts_with("   0.500000 ") && of(false).ends_with("7 -> 0x10000000000  0x1"));
-        assert!(of(true).ends_with("\n               from 0x2"), "{:?}", of(true));
+        let stack = format!("\n               from 0x2\n               {CUT}\n               from 0x3");
+        assert!(of(true).ends_with(&stack), "{:?}", of(true));
+        let lost = HitRow { inner: None, end: Some(WireHitStackEnd::Lost), ..row.sites[0].last.clone() };
+        assert!(
+            plain(&hit(&lost, &mut places(), true, 0)).ends_with(&format!("from 0x3\n               {LOST}"))
+        );
     }
 
     #[test]
@@ -389,5 +412,6 @@ mod tests {
             (&100.0.into(), &"0x1".into(), &(1_u64 << 40).into())
         );
         assert_eq!((&site["stack"][0]["addr"], &site["task"]), (&"0x2".into(), &3.into()));
+        assert_eq!((&site["inner"], &site["stack_end"]), (&1.into(), &"cut".into()));
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use dormouse_maps::AddressSpace;
 use dormouse_maps::symbols::{Frame, Symbol, Symbolizer};
-use dormouse_protocol::{HitRow, SiteRow, WireAccess};
+use dormouse_protocol::{HitRow, SiteRow, WireAccess, WireHitStackEnd};
 use dormouse_sys::arch::WATCHES_STOP_BEHIND;
-use dormouse_unwind::{CallFrame, ProcessTables};
+use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
 use serde::Serialize;
 
 use super::snapshot::WatchSnapshot;
@@ -53,8 +53,8 @@ pub(crate) struct Places {
     threads: HashMap<u32, SeenThread>,
     /// For copied stacks; none before there is one, or if the process's memory cannot be read.
     tables: Option<ProcessTables>,
-    /// The callers in copied stacks, by the address of the hit.
-    callers: HashMap<u64, Vec<u64>>,
+    /// The callers in copied stacks, and how far they lead, by the address of the hit.
+    callers: HashMap<u64, (Vec<u64>, WireHitStackEnd)>,
 }
 
 impl Places {
@@ -87,14 +87,22 @@ impl Places {
             let Some(tables) = &mut self.tables else { continue };
             let [instruction, pointer, frame, link] = stack.registers.map(|register| register as usize);
             let (from, mut functions) = (CallFrame { instruction, stack: pointer, frame, link }, Vec::new());
-            tables.follow(from, &stack.bytes, &mut functions);
+            let end = match tables.follow(from, &stack.bytes, &mut functions) {
+                CopyEnd::Outermost => WireHitStackEnd::Whole,
+                CopyEnd::Copy => WireHitStackEnd::Cut,
+                CopyEnd::Unknown => WireHitStackEnd::Lost,
+            };
             // Callers, as return addresses.
             let callers = functions.iter().skip(1).map(|function| function + 1);
-            keep(&mut self.callers, ip, callers.collect());
+            keep(&mut self.callers, ip, (callers.collect(), end));
         }
         for SiteRow { last, .. } in &mut snapshot.row.sites {
-            if let Some(callers) = self.callers.get(&last.ip).filter(|callers| !callers.is_empty()) {
+            if let Some((callers, end)) =
+                self.callers.get(&last.ip).filter(|(callers, _)| !callers.is_empty())
+            {
                 last.stack.clone_from(callers);
+                last.end = Some(*end);
+                last.inner = (*end == WireHitStackEnd::Cut).then_some(callers.len() as u32);
             }
         }
     }

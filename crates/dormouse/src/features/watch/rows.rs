@@ -1,7 +1,11 @@
 //! Conversion of watches between the protocol and the mechanism.
 
-use dormouse_breakpoints::{Access, Coverage, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState};
-use dormouse_protocol::{CoverageRow, HitRow, SiteRow, WatchRequest, WatchRow, WireAccess, WireState};
+use dormouse_breakpoints::{
+    Access, Coverage, HitStackEnd, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState,
+};
+use dormouse_protocol::{
+    CoverageRow, HitRow, SiteRow, WatchRequest, WatchRow, WireAccess, WireHitStackEnd, WireState,
+};
 
 /// Converts a request to a description of the watch, with the number of its group.
 #[doc(hidden)]
@@ -86,12 +90,23 @@ pub fn watch_row(
     }
 }
 
+fn wire_end(of: HitStackEnd) -> Option<WireHitStackEnd> {
+    match of {
+        HitStackEnd::Unknown => None,
+        HitStackEnd::Whole => Some(WireHitStackEnd::Whole),
+        HitStackEnd::Cut => Some(WireHitStackEnd::Cut),
+        HitStackEnd::Lost => Some(WireHitStackEnd::Lost),
+    }
+}
+
 fn site(of: WatchSite, name: &impl Fn(u32) -> Option<String>) -> SiteRow {
-    let WatchSite { ip, group, hits, old, new, tid, task, mono_ns, stack } = of;
-    SiteRow { hits, last: hit(WatchHit { ip, group, tid, task, mono_ns, old, new, stack }, name) }
+    let WatchSite { ip, group, hits, old, new, tid, task, mono_ns, stack, inner, end } = of;
+    let last = WatchHit { ip, group, tid, task, mono_ns, old, new, stack, inner, end };
+    SiteRow { hits, last: hit(last, name) }
 }
 
 fn hit(of: WatchHit, name: &impl Fn(u32) -> Option<String>) -> HitRow {
+    let is_cut = of.end == HitStackEnd::Cut;
     HitRow {
         ip: of.ip as u64,
         group: name(of.group),
@@ -100,6 +115,8 @@ fn hit(of: WatchHit, name: &impl Fn(u32) -> Option<String>) -> HitRow {
         tid: of.tid,
         task: of.task,
         mono_ns: of.mono_ns,
+        inner: is_cut.then_some(of.inner as u32),
+        end: wire_end(of.end),
         stack: of.stack.into_iter().map(|addr| addr as u64).collect(),
     }
 }
