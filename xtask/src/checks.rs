@@ -106,8 +106,9 @@ pub(crate) fn flags(suite: &mut Suite) -> Result {
 /// Samples where walks are built without optimisation, as they are in a service whose developers
 /// try it in a debug build: there a walk has no room on an alternate stack of the standard library.
 pub(crate) fn plain(suite: &mut Suite) -> Result {
-    const PLAIN: &str = "--package dormouse-profile --config profile.dev.package.dormouse-unwind.opt-level=0";
-    suite.run(PLAIN, "--test all -- cpu::host:: cpu::samples::", &[])
+    const PLAIN: &str = "--package dormouse-profile --package dormouse-breakpoints \
+                         --config profile.dev.package.dormouse-unwind.opt-level=0";
+    suite.run(PLAIN, "--test all -- cpu::host:: cpu::samples:: faults:: watch::hits::", &[])
 }
 
 /// Tests that are built with flags of the compiler's. Beside `--target`, macros and build scripts

@@ -17,9 +17,10 @@
 use std::ops::Range;
 
 use dormouse_sys::peek;
-use dormouse_unwind::CallFrame;
+use dormouse_unwind::{CallFrame, CopyEnd, WalkEnd, own};
 
 use super::arch;
+use super::walk::Frames;
 
 /// The most bytes of a stack. That of a worker of a usual service in release is some kilobytes
 /// deep, a hundred frames of a build without optimisation are longer. `perf record` takes 8 KiB.
@@ -39,6 +40,19 @@ impl StackCopy {
     /// The memory from the stack pointer on.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..(self.length as usize).min(COPY)]
+    }
+
+    /// The functions in it, by the tables of this process. The copy is wiped. `room` is for them.
+    pub(super) fn functions(&mut self, room: &mut Vec<u64>) -> Frames {
+        let mut frames = Frames::NONE;
+        let end = match own::follow(self.registers, self.bytes(), room) {
+            CopyEnd::Outermost => WalkEnd::Outermost,
+            CopyEnd::Copy if self.is_cut => WalkEnd::Enough,
+            CopyEnd::Copy | CopyEnd::Unknown => WalkEnd::Unknown,
+        };
+        frames.set(room, end);
+        self.wipe();
+        frames
     }
 
     /// Fills in a copy without a byte.

@@ -1,6 +1,7 @@
 //! Samples of real threads, and the formats of profiles. Each module runs in a process of its own.
 
 mod cpu;
+mod faults;
 mod formats;
 mod outside;
 mod page;

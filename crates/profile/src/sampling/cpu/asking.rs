@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dormouse_sys::masks;
 use dormouse_sys::process::{identity, threads};
 
-use super::copies::functions_in;
 use super::handler::{self, Copied};
 use super::slots::{self, SlotId};
 use super::{arm, signal, timer};
@@ -108,7 +107,7 @@ impl Asking {
         let (mut found, room) = (None, &mut Vec::new());
         while let Some(answer) = self.queue.pop(|record| {
             let is_it = record.of_kind.tick.value == value;
-            let found = functions_in(&mut record.of_kind.stack, room);
+            let found = record.of_kind.stack.functions(room);
             let (frames, way) = if found.are_more_than(&record.frames) {
                 (&found, StackWay::Tables)
             } else {

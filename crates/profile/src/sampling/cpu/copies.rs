@@ -8,11 +8,9 @@
 use std::time::Duration;
 
 use dormouse_sys::perf;
-use dormouse_unwind::{CopyEnd, WalkEnd, own};
 
 use super::handler::{self, Copied, Record, Tick};
 use crate::Error;
-use crate::sampling::copy::StackCopy;
 use crate::sampling::queue::{self, Queue};
 use crate::sampling::walk::Frames;
 
@@ -68,7 +66,7 @@ impl Copies {
         let mut functions = known.map(|at| waiting.swap_remove(at).1);
         while functions.is_none() {
             let next = queue.pop(|queue::Record { of_kind: Copied { tick, stack }, .. }| {
-                (key(tick), functions_in(stack, room))
+                (key(tick), stack.functions(room))
             });
             let (key, of_next) = next?;
             *found += 1;
@@ -89,19 +87,6 @@ type Key = (u64, u64, u32);
 
 fn key(tick: &Tick) -> Key {
     (tick.value, tick.cpu_ns, tick.overruns)
-}
-
-/// The functions in a copy of a stack, which is wiped.
-pub(super) fn functions_in(copy: &mut StackCopy, room: &mut Vec<u64>) -> Frames {
-    let mut frames = Frames::NONE;
-    let end = match own::follow(copy.registers, copy.bytes(), room) {
-        CopyEnd::Outermost => WalkEnd::Outermost,
-        CopyEnd::Copy if copy.is_cut => WalkEnd::Enough,
-        CopyEnd::Copy | CopyEnd::Unknown => WalkEnd::Unknown,
-    };
-    frames.set(room, end);
-    copy.wipe();
-    frames
 }
 
 /// The time in which enough copies come to fill a quarter of the queue, if `found` came in the last

@@ -16,6 +16,7 @@ use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_sys::trap::PerfTrap;
 use dormouse_unwind::{CallFrame, claim, has_room};
 
+use super::copies;
 use crate::sampling::queue::{self, Queue, QueueOf};
 
 /// The rest of a record of a fault.
@@ -24,6 +25,8 @@ pub(super) struct Fault {
     pub(super) tid: u32,
     /// How many faults it stands for.
     pub(super) faults: u32,
+    /// The number of the copy of its stack ([`super::copies`]); 0: there is none.
+    pub(super) copy: u64,
 }
 
 /// A record of a fault.
@@ -47,7 +50,7 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
     let write = |record: *mut Record| {
         // SAFETY: a place for a record, whose frames are numbers.
         unsafe {
-            (*record).of_kind = Fault { tid, faults: trap.data as u32 };
+            (*record).of_kind = Fault { tid, faults: trap.data as u32, copy: 0 };
             (*record).at_ns = 0;
             (*record).group = group;
             // A late signal comes at another place than its fault. Whether the stack is the
@@ -57,6 +60,7 @@ fn record(queue: &Queue<Fault>, trap: &PerfTrap) {
                 frames.leave_out();
             } else if !has_room(trap.lowest) {
                 frames.stay(from);
+                (*record).of_kind.copy = copies::leave(from);
             } else {
                 frames.walk(cache.as_deref(), from, &(0..0));
             }

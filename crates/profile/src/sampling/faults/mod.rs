@@ -10,10 +10,12 @@
 //!
 //! | module | is |
 //! |---|---|
+//! | `copies` | stacks that a handler had no room to walk |
 //! | `handler` | one sample, in the handler of SIGTRAP |
 //! | `event` | the event of a thread, and the way of its signal |
 //! | `sampler` | profiles that are being taken |
 
+mod copies;
 mod event;
 mod handler;
 mod sampler;

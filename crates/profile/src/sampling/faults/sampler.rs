@@ -14,6 +14,7 @@ use dormouse_sys::process::threads;
 use dormouse_sys::{signals, trap};
 use dormouse_unwind::own;
 
+use super::copies::Copies;
 use super::event::{self, SIGNAL_TAKEN};
 use super::handler::{Fault, QUEUE};
 use crate::Error;
@@ -39,6 +40,7 @@ const RECORDS: usize = 1024;
 pub(in crate::sampling) struct Sampler {
     takes: BTreeMap<u64, Take>,
     armed: Option<Armed>,
+    copies: Option<Copies>,
     mappings: Mappings,
 }
 
@@ -90,6 +92,7 @@ impl Engine for Sampler {
             Some(armed) => armed.queue,
             None => QUEUE.begin(RECORDS).map_err(|error| Error::Unavailable(error.to_string()))?,
         };
+        self.copies = self.copies.take().or_else(Copies::begin);
         let mut sum = Sum::new(ProfileKind::Faults, every.get().into());
         if let Some(note) = note {
             sum.note(note);
@@ -218,9 +221,12 @@ impl Sampler {
 
     fn drain(&mut self) {
         let Some(armed) = &self.armed else { return };
-        let takes = &mut self.takes;
+        let (takes, copies) = (&mut self.takes, &mut self.copies);
         armed.queue.drain(|record| {
-            let Fault { tid, faults } = record.of_kind;
+            let Fault { tid, faults, copy } = record.of_kind;
+            if let Some(frames) = copies.as_mut().filter(|_| copy != 0).and_then(|it| it.take(copy)) {
+                record.frames = frames;
+            }
             for take in takes.values_mut() {
                 take.sum.add(tid, record, [1, faults.into(), 0, 0]);
             }
