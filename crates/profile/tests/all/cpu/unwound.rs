@@ -1,7 +1,7 @@
 //! Stacks of code without frame pointers.
 
 use std::cell::Cell;
-
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -190,6 +190,41 @@ fn stacks_longer_than_a_copy_become_whole() {
                 && stack.0.iter().any(|name| name.contains("thread_start"))
         };
         assert!(found.iter().any(|stack| is_deep(&stack)), "{found:#?}");
+    });
+}
+
+#[test]
+fn caught_panics_have_their_callers() {
+    #[inline(never)]
+    fn panics_below(calls: u32) -> u32 {
+        if calls == 0 {
+            resume_unwind(Box::new(7_u32));
+        }
+        std::hint::black_box(panics_below(calls - 1)) + 1
+    }
+    #[inline(never)]
+    fn catches() {
+        let caught = catch_unwind(|| panics_below(20)).unwrap_err();
+        assert_eq!(caught.downcast_ref(), Some(&7_u32));
+    }
+    in_child(|| {
+        let profiling = Profiling::start(&options(250)).unwrap();
+        let run = || {
+            let end = thread_cpu() + Duration::from_millis(1500);
+            while thread_cpu() < end {
+                catches();
+            }
+        };
+        thread::Builder::new().name("bare".into()).spawn(run).unwrap().join().unwrap();
+        let found = stacks(&profiling.read());
+        let all: u64 = found.iter().map(|stack| stack.1).sum();
+        let is_right = |stack: &&(Vec<String>, u64)| {
+            let mut outer = stack.0.iter();
+            ["catches", "thread_start"].iter().all(|part| outer.any(|name| name.contains(part)))
+        };
+        let right: u64 = found.iter().filter(is_right).map(|stack| stack.1).sum();
+        // The rest is of the thread's beginning and of its own looks at the clock.
+        assert!(all > 0 && right * 100 >= all * 95, "{right} of {all}: {found:#?}");
     });
 }
 
