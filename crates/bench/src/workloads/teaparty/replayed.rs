@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::Duration;
 
 use dormouse_maps::{Cache, Overlap, Perms, RangeMap, parse};
 use dormouse_protocol::profile::Profile;
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 
 use super::load::{Clients, MIX};
 use super::server::Server;
-use super::{clients, has_tea_house, slice, tea_house};
+use super::{clients, has_tea_house, tea_house};
 use crate::affinity::Halves;
 use crate::bench::Bench;
 use crate::eh_frame;
@@ -26,6 +27,10 @@ use crate::runner::Failure;
 
 /// Samples per second: as many as a service takes in some seconds otherwise in a minute.
 const HZ: u32 = 999;
+
+/// The length of the load: at the rate of profiles by default it would be a minute. In a shorter
+/// one, addresses that a thread meets for the first time are a tenth of all.
+const SPAN: Duration = Duration::from_secs(6);
 
 /// The rows: hits of a memory in percent, or what else is found.
 const HITS: [&str; 6] = [
@@ -48,13 +53,13 @@ pub(crate) fn rows(bench: &mut Bench) {
         .map_err(|error| format!("cannot create a directory for the service: {error}"))
         .and_then(|directory| has_tea_house().map(|()| directory));
     let Some(directory) = bench.need(specs.clone(), made) else { return };
-    let (span, count) = (slice(bench) * 12, clients(&halves));
+    let count = clients(&halves);
     bench.sample(specs, move || {
         let tea = tea_house()?;
         let server = halves.on_first(|| Server::start(tea, true, directory.path()))??;
         let mut clients = Clients::connect(server.addr, count)?;
         let mut profiled = server.profile(directory.path(), HZ, true)?;
-        halves.on_second(|| clients.run(&MIX, span))??;
+        halves.on_second(|| clients.run(&MIX, SPAN))??;
         let profile = profiled.whole()?;
         let maps = fs::read(format!("/proc/{}/maps", server.pid()))?;
         let stacks = by_thread(&profile);
@@ -67,7 +72,7 @@ pub(crate) fn rows(bench: &mut Bench) {
 
 pub(crate) fn compare(bench: &mut Bench) {
     bench.at_least("the range of 98 % of addresses is remembered", "hits/range", 98.0);
-    bench.at_least("the rule of 95 % of addresses met before is remembered", "hits/rule-again", 95.0);
+    bench.at_least("the rule of 95 % of addresses is remembered", "hits/rule", 95.0);
     bench.at_most("what is learned at most 5 % of .eh_frame", LEARNED, 5.0);
 }
 
