@@ -372,6 +372,51 @@ fn code_without_names_says_why() {
     }
 }
 
+/// Reads zeros, most of the time in the kernel.
+const READS: &str = "
+    #include <fcntl.h>
+    #include <unistd.h>
+    static char into[1 << 20];
+    int main(void) {
+        int zeros = open(\"/dev/zero\", O_RDONLY);
+        for (int n = 0; n < 6000; n++) if (read(zeros, into, sizeof into) < 0) return 1;
+    }";
+
+#[test]
+fn functions_of_the_kernel_have_names_for_root() {
+    let list = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let is_known = |name: &str| {
+        let mut lines = list.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        lines.any(|words| words.len() >= 3 && words[2] == name && words[0].trim_matches('0') != "")
+    };
+    if !is_known("vfs_read") {
+        return skip("the kernel hides its addresses");
+    }
+    if !have(&["gcc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), READS, &[]);
+    let ended = profile(&["--json", "--", program.to_str().unwrap()]);
+    if ended.code == Some(3) {
+        return skip("the kernel does not allow profiles from outside");
+    }
+    let document = ended.json();
+    if document["coverage"]["notes"].to_string().contains("the kernel's own time") {
+        return skip("the kernel shows this user no time of its own");
+    }
+    let functions = group(&document, "thread spins")["functions"].as_array().unwrap();
+    let share = |name: &str| {
+        let of = functions.iter().find(|of| of["function"] == name);
+        of.map_or(0.0, |of| number(of, "total_percent"))
+    };
+    assert!(share("vfs_read") > 50.0 && share("main") > 50.0, "{functions:#?}");
+    // The innermost is a function of the kernel with a name, too.
+    let most =
+        functions.iter().max_by(|a, b| number(a, "self_percent").total_cmp(&number(b, "self_percent")));
+    assert!(is_known(most.unwrap()["function"].as_str().unwrap()), "{functions:#?}");
+}
+
 #[test]
 fn bare_callers_are_found_by_tables() {
     if !have(&["gcc"]) {

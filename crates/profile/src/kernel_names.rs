@@ -22,6 +22,9 @@ const MOST: u64 = 128 << 20;
 /// known.
 const LONGEST: u64 = 64 << 10;
 
+/// A function of the kernel whose name is not shown.
+pub(crate) const NAMELESS: &str = "(in the kernel)";
+
 /// The functions of the running kernel.
 #[derive(Debug, Default)]
 pub(crate) struct KernelNames {
@@ -30,7 +33,8 @@ pub(crate) struct KernelNames {
 }
 
 impl KernelNames {
-    /// The function at an address of the kernel.
+    /// The function at an address of the kernel; [`NAMELESS`] where the list does not show it, and
+    /// `None` for other addresses.
     ///
     /// # Cost
     ///
@@ -45,8 +49,9 @@ impl KernelNames {
             if list.is_ok() { parse(&String::from_utf8_lossy(&text)) } else { Vec::new() }
         });
         let behind = functions.partition_point(|(start, _)| *start <= address);
-        let (start, name) = functions.get(behind.checked_sub(1)?)?;
-        (address - start <= LONGEST).then_some(name)
+        let before = behind.checked_sub(1).and_then(|at| functions.get(at));
+        let known = before.filter(|(start, _)| address - start <= LONGEST);
+        Some(known.map_or(NAMELESS, |(_, name)| name))
     }
 }
 
@@ -96,9 +101,9 @@ bad line
             (0xffff_ffff_8100_1000, Some("ksys_read")),
             (0xffff_ffff_8100_1fff, Some("ksys_read")),
             (0xffff_ffff_8100_3000, Some("copy_to")),
-            (0xffff_ffff_8200_0000, None),
+            (0xffff_ffff_8200_0000, Some(NAMELESS)),
             (0xffff_ffff_c010_0010, Some("send_frame")),
-            (0xffff_ffff_80ff_ffff, None),
+            (0xffff_ffff_80ff_ffff, Some(NAMELESS)),
             (0x1000, None),
         ] {
             assert_eq!(names.get(address), name, "{address:#x}");
@@ -109,6 +114,6 @@ bad line
     fn hidden_addresses_have_no_names() {
         let hidden = "0000000000000000 T _stext\n0000000000000000 T ksys_read\n";
         let mut names = KernelNames { functions: Some(parse(hidden)) };
-        assert_eq!(names.get(0xffff_ffff_8100_0000), None);
+        assert_eq!(names.get(0xffff_ffff_8100_0000), Some(NAMELESS));
     }
 }

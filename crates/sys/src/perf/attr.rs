@@ -75,7 +75,8 @@ pub struct Sampling {
     pub every: NonZero<u64>,
     /// Whether to record new mappings, threads and processes, and their ends, too.
     pub life: bool,
-    /// Whether to record the callers in user code, as the kernel finds them by frame pointers.
+    /// Whether to record the callers, those in user code as the kernel finds them by frame
+    /// pointers. The kernel's own functions are among them if the event counts in the kernel.
     pub callchain: bool,
     /// How many bytes of the user's stack to record, a multiple of 8 below 64 KiB, together with
     /// the registers from which an unwinder begins; 0 for none. Requires `callchain`.
@@ -211,7 +212,8 @@ impl Attr {
             ..self.raw
         };
         let life = if life { LIFE } else { 0 };
-        Self { raw, ..self }.with(SAMPLE_ID_ALL | EXCLUDE_CALLCHAIN_KERNEL | USE_CLOCKID | life)
+        let no_kernel = if self.is_user_only() { EXCLUDE_CALLCHAIN_KERNEL } else { 0 };
+        Self { raw, ..self }.with(SAMPLE_ID_ALL | USE_CLOCKID | no_kernel | life)
     }
 
     fn with(mut self, flags: u64) -> Self {
