@@ -17,9 +17,9 @@
 //! | `wake/SERVICE/WORKERS/CASE/p99` | from there until the client had read it |
 //! | `shown-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from client, without the sign |
 //! | `received-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from received |
-//! | `shown/streams/{alone,again,beside}/p99` | the latency of a route without streams, twice, and with 200 |
+//! | `shown/streams/{alone,again,beside}/p99` | the latency of a route in windows without streams, twice, and with 200 |
 //! | `received/streams/{alone,again,beside}/p99` | the same, as the client's kernel has it |
-//! | `received/streams/{bare,bare-beside}/p99` | the same of a service without dormouse |
+//! | `received/streams/{bare,bare-again,bare-beside}/p99` | the same of a service without dormouse |
 //! | `shown-error/streams/{p99,null-p99}` | how far `beside`, and `again`, are from `alone`, without the sign |
 //! | `received-error/streams/{p99,null-p99,bare-p99}` | the same of `received`, and of the two without dormouse |
 //! | `request/{asleep,times}{,-read}/{task,queued,again}` | a request, from its task or its arrival on |
@@ -63,6 +63,9 @@ const CASES: [(&str, u32, Duration, Duration, Option<usize>); 3] = [
     // The others wait for the long one.
     ("blocked", 300, Duration::from_millis(5), Duration::ZERO, Some(100)),
 ];
+
+/// Seconds after which the kernel ends a service.
+const PATIENCE: u32 = 60;
 
 /// A blocking call in a handler.
 const LONG: Duration = Duration::from_millis(30);
@@ -129,9 +132,11 @@ fn specs(at: &str, load: &Load) -> Vec<Spec> {
 
 /// In the order of [`specs`].
 fn sample(workers: usize, load: &Load) -> Result<[f64; 8], Failure> {
-    let service = Service::start(load.protocol, workers, Dormouse::Inside)?;
+    let mut service = Service::start(load.protocol, workers, Dormouse::Inside, PATIENCE)?;
     let Latencies { mut sent, mut due, mut received, mut wake } = load.run(service.address())?;
+    service.end_window(0)?;
     let shown = service.end()?;
+    let [shown] = shown[..] else { return Err(Failure::wrong(format!("the service shows {shown:?}"))) };
     if shown.count != sent.len() as u64 {
         return Err(Failure::wrong(format!("{} of {} requests are counted", shown.count, sent.len())));
     }

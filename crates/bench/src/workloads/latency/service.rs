@@ -1,6 +1,7 @@
 //! The service: a forked child, in which each request keeps its worker for as long as its path
 //! says.
 
+use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use axum::extract::{MatchedPath, Path, Request};
 use axum::routing::get;
 use dormouse::tower::GroupLayer;
 use dormouse::{Group, Waiting};
+use dormouse_waits::Histogram;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Builder;
@@ -26,8 +28,33 @@ const MEASURED: &str = "/measured/{awaits}/{keeps}/{id}";
 pub(super) struct Service {
     child: Child,
     address: SocketAddr,
-    /// A byte asks the child for its figures.
+    /// The number of a kind of windows ends a window of it, [`END`] the service.
     ask: PipeWriter,
+    /// The child repeats the number once it has counted the window.
+    counted: PipeReader,
+}
+
+const END: u8 = u8::MAX;
+
+/// The child's ends of the two pipes.
+struct Windows {
+    asked: PipeReader,
+    tell: PipeWriter,
+}
+
+impl Windows {
+    /// Calls `count` with the number of each window that ends, until the service does.
+    fn each(mut self, mut count: impl FnMut(u8)) -> io::Result<()> {
+        loop {
+            let mut number = [0];
+            self.asked.read_exact(&mut number)?;
+            if number == [END] {
+                return Ok(());
+            }
+            count(number[0]);
+            self.tell.write_all(&number)?;
+        }
+    }
 }
 
 /// Whether dormouse is in the service.
@@ -38,7 +65,7 @@ pub(super) enum Dormouse {
     Nowhere,
 }
 
-/// The latency of the measured requests as dormouse shows it.
+/// The latency of the measured requests of one kind of windows as dormouse shows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown {
     pub(super) count: u64,
@@ -47,29 +74,42 @@ pub(super) struct Shown {
 }
 
 impl Service {
-    pub(super) fn start(protocol: Protocol, workers: usize, dormouse: Dormouse) -> Result<Self, Failure> {
+    /// A service that the kernel ends after the given number of seconds.
+    pub(super) fn start(
+        protocol: Protocol,
+        workers: usize,
+        dormouse: Dormouse,
+        seconds: u32,
+    ) -> Result<Self, Failure> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (asked, ask) = pipe()?;
-        let child = Child::start(move || match dormouse {
-            Dormouse::Inside => serve(listener, protocol, workers, asked),
-            Dormouse::Nowhere => serve_bare(listener, workers, asked),
+        let ((asked, ask), (counted, tell)) = (pipe()?, pipe()?);
+        let windows = Windows { asked, tell };
+        let child = Child::lasting(seconds, move || match dormouse {
+            Dormouse::Inside => serve(listener, protocol, workers, windows),
+            Dormouse::Nowhere => serve_bare(listener, workers, windows),
         })?;
-        Ok(Self { child, address, ask })
+        Ok(Self { child, address, ask, counted })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the service, whose requests have all been answered.
-    pub(super) fn end(mut self) -> Result<Shown, Failure> {
-        self.ask.write_all(&[1])?;
-        match self.child.values()?[..] {
-            [count, p50_ms, p99_ms] => Ok(Shown { count: count as u64, p50_ms, p99_ms }),
-            ref values => Err(Failure::wrong(format!("the service tells {values:?}"))),
-        }
+    /// Ends a window of that kind. Its requests have all been answered, and its streams are gone.
+    pub(super) fn end_window(&mut self, kind: u8) -> Result<(), Failure> {
+        self.ask.write_all(&[kind])?;
+        Ok(self.counted.read_exact(&mut [0])?)
+    }
+
+    /// Ends the service; gives the requests of each kind of windows, in the order of their numbers.
+    pub(super) fn end(mut self) -> Result<Vec<Shown>, Failure> {
+        self.ask.write_all(&[END])?;
+        let values = self.child.values()?;
+        let (kinds, _) = values.as_chunks();
+        let shown = |&[count, p50_ms, p99_ms]: &[f64; 3]| Shown { count: count as u64, p50_ms, p99_ms };
+        Ok(kinds.iter().map(shown).collect())
     }
 }
 
@@ -77,7 +117,7 @@ fn serve(
     listener: TcpListener,
     protocol: Protocol,
     workers: usize,
-    mut asked: PipeReader,
+    windows: Windows,
 ) -> Result<Vec<f64>, Failure> {
     let _waiting = Waiting::start()?;
     let runtime = Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
@@ -100,19 +140,37 @@ fn serve(
             Protocol::Http2 => drop(runtime.spawn(accept(listener, connections, app))),
         }
     }
-    asked.read_exact(&mut [0])?;
-    // A request ends a moment after its answer has been written.
-    let requests = loop {
+    let (mut before, mut kinds) = (Box::<Histogram>::default(), BTreeMap::<u8, Box<Histogram>>::new());
+    windows.each(|kind| {
+        let now = settled();
+        add(kinds.entry(kind).or_default(), &now.since(&before));
+        *before = now;
+    })?;
+    runtime.shutdown_background();
+    let shown = |requests: &Histogram| {
+        let ms = |share| requests.quantile_ns(share).map_or(f64::NAN, |ns| ns as f64 / 1e6);
+        [requests.count() as f64, ms(0.5), ms(0.99)]
+    };
+    Ok(kinds.values().flat_map(|requests| shown(requests)).collect())
+}
+
+/// The measured requests, once all of them have ended: a moment after the answer has been written.
+/// Streams end when the service has seen that their clients are gone.
+fn settled() -> Histogram {
+    loop {
         let requests = Group::new(MEASURED).read_waits().requests;
         if Group::new(MEASURED).read().alive == 0 {
-            break requests;
+            return requests;
         }
         std::thread::sleep(Duration::from_millis(1));
-    };
-    let ms = |share| requests.quantile_ns(share).map_or(f64::NAN, |ns| ns as f64 / 1e6);
-    let shown = vec![requests.count() as f64, ms(0.5), ms(0.99)];
-    runtime.shutdown_background();
-    Ok(shown)
+    }
+}
+
+/// Adds requests to others. The longest ones stay as they are.
+fn add(all: &mut Histogram, more: &Histogram) {
+    all.buckets.iter_mut().zip(&more.buckets).for_each(|(sum, n)| *sum += n);
+    all.sum_ns += more.sum_ns;
+    all.max_ns = all.max_ns.max(more.max_ns);
 }
 
 fn routes() -> Router {
@@ -123,16 +181,16 @@ fn routes() -> Router {
 }
 
 /// By HTTP/1.
-fn serve_bare(listener: TcpListener, workers: usize, mut asked: PipeReader) -> Result<Vec<f64>, Failure> {
+fn serve_bare(listener: TcpListener, workers: usize, windows: Windows) -> Result<Vec<f64>, Failure> {
     let runtime = Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let listener = {
         let _inside = runtime.enter();
         tokio::net::TcpListener::from_std(listener)?
     };
     runtime.spawn(axum::serve(listener, routes()).into_future());
-    asked.read_exact(&mut [0])?;
+    windows.each(|_| ())?;
     runtime.shutdown_background();
-    Ok(vec![0.0; 3])
+    Ok(Vec::new())
 }
 
 /// Connections of hyper's own.
