@@ -3,18 +3,26 @@
 //! The dialect is not known. So where dialects differ, a value is assumed:
 //!
 //! - After a backslash inside of a string, some dialects end the string at the next quote and some
-//!   do not. The statement is cut there.
+//!   do not. The statement is cut there, and at strings with ends of their own: those of `BigQuery`
+//!   that begin with three quotes, and `q'[…]'` of Oracle.
 //! - A text in double quotes is a value in MySQL and a name elsewhere. It is kept where no dialect
 //!   has a value: beside a point, and after a word that a table or a new name follows ([`NAMES`]).
+//!   After `FROM` that is so in a query alone: `EXTRACT(DAY FROM "…")` has a value there.
 //! - What follows `#` or `--` is a comment up to the end of the line; `/*` may be nested.
 //!
 //! Values that follow each other, and rows of such values, become one: `IN (?, ?, ?)` is `IN (?)`.
 //! Otherwise each length of a list would be a peer of its own.
 
-use super::buffer::NameBuffer;
+use super::buffer::{LONGEST_PEER, NameBuffer};
 
 /// Words that a name follows in all dialects.
-const NAMES: [&[u8]; 6] = [b"as", b"from", b"into", b"join", b"table", b"update"];
+const NAMES: [&[u8]; 5] = [b"as", b"into", b"join", b"table", b"update"];
+
+/// The letters before strings of Oracle that have ends of their own.
+const ORACLE: [&[u8]; 2] = [b"q", b"nq"];
+
+/// Words with which a query begins that stands in parentheses.
+const QUERIES: [&[u8]; 3] = [b"delete", b"select", b"with"];
 
 /// Writes the statement, as far as there is room.
 pub(super) fn write(statement: &str, to: &mut NameBuffer) {
@@ -94,18 +102,58 @@ fn close(to: &mut NameBuffer, end: usize) -> usize {
 /// A text in double quotes: a name, or a value.
 fn quoted(text: &[u8], at: usize, to: &mut NameBuffer) -> usize {
     let end = end_of_quoted(text, at);
-    let is_whole = end - at >= 2 && text[end - 1] == b'"' && !text[at..end].contains(&b'\\');
-    let before = trimmed(to.written());
-    let begins = before.iter().rposition(|byte| !byte.is_ascii_alphabetic()).map_or(0, |other| other + 1);
-    let word = &before[begins..];
+    let is_whole = end - at >= 2
+        && text[end - 1] == b'"'
+        && !text[at..end].contains(&b'\\')
+        && !text[at..].starts_with(b"\"\"\"");
     let is_name = to.written().last() == Some(&b'.')
         || text.get(end) == Some(&b'.')
-        || NAMES.iter().any(|name| name.eq_ignore_ascii_case(word));
+        || comes_before_names(to.written());
     if is_whole && is_name {
         verbatim(text, at, end, to)
     } else {
         value(to, if is_whole { end } else { text.len() })
     }
+}
+
+/// Whether a name follows this text in all dialects.
+fn comes_before_names(text: &[u8]) -> bool {
+    let (before, word) = last_word(text);
+    if word.eq_ignore_ascii_case(b"from") {
+        let is_distinct = last_word(before).1.eq_ignore_ascii_case(b"distinct");
+        return !is_distinct && is_in_query(before);
+    }
+    is_one_of(word, &NAMES)
+}
+
+/// The last word of a text, and what is before it.
+fn last_word(text: &[u8]) -> (&[u8], &[u8]) {
+    let text = trimmed(text);
+    let begins = text.iter().rposition(|byte| !byte.is_ascii_alphabetic()).map_or(0, |other| other + 1);
+    text.split_at(begins)
+}
+
+fn is_one_of(word: &[u8], words: &[&[u8]]) -> bool {
+    words.iter().any(|known| known.eq_ignore_ascii_case(word))
+}
+
+/// Whether the end of the text is in no parenthesis, or the innermost one has a query.
+fn is_in_query(text: &[u8]) -> bool {
+    let (mut open, mut depth, mut quote) = ([0_u8; LONGEST_PEER], 0, None);
+    for (at, &byte) in text.iter().enumerate() {
+        match (quote, byte) {
+            (Some(end), _) if byte == end => quote = None,
+            (None, b'"' | b'`') => quote = Some(byte),
+            (None, b'(') => (open[depth], depth) = (at as u8 + 1, depth + 1),
+            (None, b')') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    depth.checked_sub(1).is_none_or(|innermost| {
+        let inside = text[usize::from(open[innermost])..].trim_ascii_start();
+        let end = inside.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(inside.len());
+        is_one_of(&inside[..end], &QUERIES)
+    })
 }
 
 /// A placeholder, a string of PostgreSQL between `$tag$` and `$tag$`, or the name of a parameter.
@@ -125,7 +173,7 @@ fn dollar(text: &[u8], at: usize, to: &mut NameBuffer) -> usize {
 
 /// Takes back the letter before a string, as in `E'…'` and `X'…'`.
 fn drop_prefix(to: &mut NameBuffer) {
-    if let [.., before, b'b' | b'B' | b'e' | b'E' | b'n' | b'N' | b'x' | b'X'] = to.written()
+    if let [.., before, b'b' | b'B' | b'e' | b'E' | b'n' | b'N' | b'q' | b'Q' | b'x' | b'X'] = to.written()
         && !is_word(*before)
     {
         to.truncate(to.written().len() - 1);
@@ -156,7 +204,8 @@ fn end_of_comment(text: &[u8], mut at: usize) -> usize {
 /// The end of a string; that of the text if its end is not certain.
 fn end_of_string(text: &[u8], at: usize) -> usize {
     let end = end_of_quoted(text, at);
-    if text[at..end].contains(&b'\\') { text.len() } else { end }
+    let has_own_end = text[at..].starts_with(b"'''") || is_one_of(last_word(&text[..at]).1, &ORACLE);
+    if has_own_end || text[at..end].contains(&b'\\') { text.len() } else { end }
 }
 
 /// The end of what begins with a quote. A quote inside is written twice.
@@ -231,6 +280,10 @@ mod tests {
             ("SELECT 1 # secret", "SELECT ?"),
             ("SELECT $$it's$$, $q$ $$ $q$, $1::text", "SELECT ?::text"),
             (r"WHERE a = 'C:\' AND b = 'secret'", "WHERE a = ?"),
+            ("SELECT '''it's secret''', 2", "SELECT ?"),
+            ("SELECT q'[it's secret]', 2", "SELECT ?"),
+            ("SELECT a, NQ'{it's secret}'", "SELECT a, NQ?"),
+            ("SELECT faq'x' FROM t", "SELECT faq? FROM t"),
             ("a < -3", "a < ?"),
             ("a - 3", "a - ?"),
             ("  \n", "?"),
@@ -250,6 +303,12 @@ mod tests {
             (r#"WHERE name = "Ann" OR name IN ("Bob", "Eve")"#, "WHERE name = ? OR name IN (?)"),
             (r#"SELECT `a b` FROM `t` WHERE x = "Ann"#, "SELECT `a b` FROM `t` WHERE x = ?"),
             (r#"FROM "a\" WHERE x = "secret""#, "FROM ?"),
+            (r#"SELECT EXTRACT(DAY FROM "secret") FROM "tea""#, r#"SELECT EXTRACT(DAY FROM ?) FROM "tea""#),
+            (r#"SELECT TRIM("a)"."b" FROM "secret")"#, r#"SELECT TRIM("a)"."b" FROM ?)"#),
+            (r#"WHERE a IN (SELECT f(1) FROM "tea")"#, r#"WHERE a IN (SELECT f(?) FROM "tea")"#),
+            (r#"WITH x AS ( delete from "tea")"#, r#"WITH x AS ( delete from "tea")"#),
+            (r#"WHERE a IS NOT DISTINCT FROM "secret""#, "WHERE a IS NOT DISTINCT FROM ?"),
+            (r#"SELECT """it"s secret""" FROM t"#, "SELECT ?"),
         ] {
             assert_eq!(name(statement), expected, "{statement}");
         }
@@ -267,8 +326,9 @@ mod tests {
     proptest! {
         /// Values of each form, among words and in any order: none is in the name.
         #[test]
-        fn no_value_is_in_a_name(pieces in prop::collection::vec(0..16_usize, 0..40)) {
+        fn no_value_is_in_a_name(pieces in prop::collection::vec(0..20_usize, 0..40)) {
             let forms = [
+                "q'[x'SECRET]'", "'''x'SECRET'''", "EXTRACT(DAY FROM \"SECRET\")", "\"\"\"x\"SECRET\"\"\"",
                 "SELECT", "a", "FROM", "(", ")", ",", "=", "\n", "'SECRET'", "'x''SECRET'", "777", "-777.5e-7",
                 "\"SECRET\" ", "/* SECRET ' */", "-- SECRET '\n", "$t$ SECRET ' $t$",
             ];
