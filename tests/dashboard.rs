@@ -113,6 +113,7 @@ fn the_dashboard_asks_for_what_exists() {
         "body_duration",
         "long_lived",
         "stream_gap",
+        "received_gap",
         "received_messages",
         "connection_read",
         "connection_written",

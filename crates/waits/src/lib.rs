@@ -21,6 +21,7 @@
 //! | `returned` | the largest sums that readers got |
 //! | [`exemplars`] | one of the last requests of each bucket of a group |
 //! | [`calls`] | outgoing calls of a group, by peer |
+//! | `received_gaps` | the times between received messages, by group |
 //! | [`CpuTaking`] | the CPU time of single tasks, while a client requests it |
 //! | [`Waiting`] | times are taken as long as one lives |
 //! | `known` | the places where a task waits, by its registrations |
@@ -30,7 +31,7 @@
 //! | `waker` | the waker around the runtime's |
 //! | [`observe`], [`set_trace_context`] | the traces to which tasks belong |
 //! | [`count_frames`] | the times of a response: of its head, its frames, its end |
-//! | [`count_traffic`] | the count of what connections carry |
+//! | [`count_traffic`], [`count_messages`] | the count of what connections carry |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
 //! | [`PartWaits`] | a part of a task that a collection polls |
@@ -71,6 +72,7 @@ mod place_times;
 pub mod places;
 mod primitive;
 mod read;
+mod received_gaps;
 mod registration;
 mod response;
 mod returned;
@@ -95,7 +97,7 @@ mod waker;
 pub use answered::count_frames;
 pub use arrival::{Arrival, QueueTimes};
 pub use cancelled::{Cancellation, CancelledFor, Waited};
-pub use carried::count_traffic;
+pub use carried::{count_messages, count_traffic};
 pub use charged::{ChargedThread, charged, polled_on};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};

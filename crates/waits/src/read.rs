@@ -9,6 +9,7 @@ use crate::arrival::QueueTimes;
 use crate::buckets::Histogram;
 use crate::counts::{Counts, TIMES, Time};
 use crate::living::{TaskState, stamps};
+use crate::received_gaps;
 use crate::response::StreamFrames;
 use crate::returned::never_less;
 use crate::rows::{self, GROUPS, Shelf, row_of};
@@ -46,6 +47,8 @@ pub struct GroupWaits {
     pub bodies: Histogram,
     /// The times from one frame of a stream to the next.
     pub gaps: Histogram,
+    /// The times from one message that a socket has received to the next.
+    pub received_gaps: Histogram,
     /// The frames of streams.
     pub streams: StreamFrames,
     /// Bytes and messages of connections, as far as a stream of dormouse's has seen them.
@@ -76,6 +79,7 @@ impl GroupWaits {
             requests: self.requests.since(&before.requests),
             bodies: self.bodies.since(&before.bodies),
             gaps: self.gaps.since(&before.gaps),
+            received_gaps: self.received_gaps.since(&before.received_gaps),
             streams: self.streams.since(&before.streams),
             traffic: self.traffic.since(&before.traffic),
             sending: self.sending,
@@ -107,7 +111,7 @@ impl Histograms {
 ///
 /// # Cost
 ///
-/// Reads each thread's rows, and each living task; takes 56 KB for each group. No thread is
+/// Reads each thread's rows, and each living task; takes 65 KB for each group. No thread is
 /// stopped.
 pub fn read() -> Vec<GroupWaits> {
     let mut all = Vec::new();
@@ -120,7 +124,7 @@ pub fn read() -> Vec<GroupWaits> {
 ///
 /// # Cost
 ///
-/// The cost of [`read`], but 56 KB in all; buckets that are not wanted are not read.
+/// The cost of [`read`], but 65 KB in all; buckets that are not wanted are not read.
 pub fn read_each(wanted: Histograms, mut tell: impl FnMut(&GroupWaits)) {
     read_these(wanted, 0..GROUPS as u32, |of| {
         if let Some(of) = of {
@@ -223,8 +227,8 @@ fn split([poll_ns, runnable_ns, await_ns]: [u64; 3], runnable: u64) -> [u64; 3] 
     [poll_ns, runnable_ns + ns, await_ns - ns]
 }
 
-/// Which histograms of a group that was read hold any.
-type Filled = [bool; TIMES];
+/// Which histograms of a group that was read hold any. The last one is that of received messages.
+type Filled = [bool; TIMES + 1];
 
 /// Makes `of` the group with that number, with the histograms that are wanted: those that are not
 /// have never been read into it. Its sums are another's. `filled`: which of its histograms are to
@@ -247,6 +251,11 @@ fn read_counts(
         shelf.streams[number].add_to(&mut of.streams);
         shelf.traffic[number].add_to(&mut of.traffic);
     }
+    let is_filled = &mut filled[TIMES];
+    if std::mem::take(is_filled) {
+        of.received_gaps.clear();
+    }
+    *is_filled = received_gaps::fill(number, &mut of.received_gaps);
     for &time in wanted.times() {
         let histogram = match time {
             Time::Poll => &mut of.polls,

@@ -12,6 +12,7 @@ use dormouse_sys::process::identity;
 use crate::calls;
 use crate::cpu;
 use crate::exemplars;
+use crate::received_gaps;
 use crate::returned;
 use crate::rows;
 use crate::slow;
@@ -133,6 +134,7 @@ fn forget() {
     cpu::forget();
     exemplars::forget();
     calls::forget();
+    received_gaps::forget();
     HOLDERS.store(0, Ordering::SeqCst);
     slow::forget();
     next_run();

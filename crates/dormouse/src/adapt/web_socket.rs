@@ -23,7 +23,7 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::tokio::task::{Id, try_id};
-use dormouse_waits::{Frames, Traffic, count_frames, count_traffic};
+use dormouse_waits::{Frames, count_frames, count_messages};
 
 use crate::core::group::Group;
 
@@ -124,15 +124,18 @@ pub(super) struct Socket {
     sent: MessageFrames,
     /// `None` where messages are not followed: invariant 5.
     received: Option<MessageFrames>,
-    /// When the last message was sent, as a stamp; 0: none was while times were taken.
-    last: u64,
+    /// When the last message was sent, and when one was received, as stamps; 0: none was while
+    /// times were taken.
+    last_sent: u64,
+    last_received: u64,
 }
 
 impl Socket {
     /// A socket whose stream has read these four bytes last.
     fn new(group: Group, last: u32) -> Self {
         let received = (last == END_OF_HEAD).then(MessageFrames::default);
-        Self { group, head: Some(Head::default()), sent: MessageFrames::default(), received, last: 0 }
+        let (head, sent) = (Some(Head::default()), MessageFrames::default());
+        Self { group, head, sent, received, last_sent: 0, last_received: 0 }
     }
 
     #[inline(never)]
@@ -145,7 +148,7 @@ impl Socket {
         }
         if begun.messages > 0 {
             let of = Frames { frames: begun.messages, bytes: begun.bytes, is_stream: true };
-            count_frames(dormouse_events::current_task(), self.group.id(), of, &mut self.last);
+            count_frames(dormouse_events::current_task(), self.group.id(), of, &mut self.last_sent);
         }
         Ok(())
     }
@@ -168,8 +171,7 @@ impl Socket {
             self.received = None;
         }
         if begun.messages > 0 {
-            let Begun { messages, bytes: message_bytes } = begun;
-            count_traffic(self.group.id(), Traffic { messages, message_bytes, ..Traffic::default() });
+            count_messages(self.group.id(), begun.messages, begun.bytes, &mut self.last_received);
         }
     }
 }

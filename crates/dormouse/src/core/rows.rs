@@ -98,6 +98,7 @@ pub(crate) fn set_waits(row: &mut WaitsRow, of: &GroupWaits, histograms: Histogr
     row.requests.set(&of.requests);
     row.bodies.set(&of.bodies);
     row.gaps.set(&of.gaps);
+    row.received_gaps.set(&of.received_gaps);
     row.streams = Some(streams_row(of));
     row.carried = carried_row(of.traffic);
     row.messages = messages_row(of.traffic);

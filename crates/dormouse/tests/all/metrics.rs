@@ -334,6 +334,7 @@ fn many() -> Vec<GroupRow> {
         requests: row(),
         bodies: row(),
         gaps: HistogramRow::default(),
+        received_gaps: HistogramRow::default(),
         streams: Some(StreamsRow::default()),
         carried: None,
         messages: None,

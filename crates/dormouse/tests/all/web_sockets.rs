@@ -209,10 +209,12 @@ async fn chat(group: &'static str, scrambles: Scrambles) -> SocketAddr {
     address
 }
 
-/// Messages and bytes that a group has sent, the gaps between, and those that it has received.
-fn counted_of(group: &str) -> [u64; 5] {
-    let GroupWaits { streams, gaps, traffic, .. } = Group::new(group).read_waits();
-    [streams.frames, streams.bytes, gaps.count(), traffic.messages, traffic.message_bytes]
+/// Messages and bytes that a group has sent, the gaps between; the same of those that it has
+/// received.
+fn counted_of(group: &str) -> [u64; 6] {
+    let GroupWaits { streams, gaps, received_gaps, traffic, .. } = Group::new(group).read_waits();
+    let (messages, message_bytes) = (traffic.messages, traffic.message_bytes);
+    [streams.frames, streams.bytes, gaps.count(), messages, message_bytes, received_gaps.count()]
 }
 
 /// Three messages of six bytes, and the answers to them.
@@ -232,7 +234,7 @@ async fn answers_to(guest: &mut (impl AsyncRead + Unpin), letters: &str) {
 }
 
 /// The figures of three messages and their answers, for sockets whose gaps are all known.
-const TALK: [u64; 5] = [6, 14, 2, 3, 6];
+const TALK: [u64; 6] = [6, 14, 2, 3, 6, 2];
 
 /// Runs a test alone, on one thread: nobody else has times taken, and what the service did for an
 /// answer is done when its client has that.
@@ -251,7 +253,7 @@ fn messages_of_both_directions_are_counted() {
         let address = chat(name, Scrambles::Nothing).await;
         let mut early = guest(address).await;
         talk_to(&mut early).await;
-        assert_eq!(counted_of(name), [0; 5], "times are not taken");
+        assert_eq!(counted_of(name), [0; 6], "times are not taken");
         let waiting = Waiting::start().unwrap();
         let mut late = guest(address).await;
         talk_to(&mut early).await;
@@ -263,11 +265,11 @@ fn messages_of_both_directions_are_counted() {
         talk_to(&mut early).await;
         assert_eq!(counted_of(name), TALK.map(|n| 3 * n), "nothing is known of the gap in between");
         for other in ["around sockets", "connections of sockets"] {
-            assert_eq!(counted_of(other), [0; 5], "{other}");
+            assert_eq!(counted_of(other), [0; 6], "{other}");
         }
         let mut unknown = guest(chat("other streams", Scrambles::Unseen).await).await;
         talk_to(&mut unknown).await;
-        assert_eq!(counted_of("other streams"), [0; 5], "nothing is seen of the stream");
+        assert_eq!(counted_of("other streams"), [0; 6], "nothing is seen of the stream");
     });
 }
 
@@ -286,7 +288,7 @@ fn parts_and_pings_are_no_messages() {
         guest.read_exact(&mut pong).await.unwrap();
         assert_eq!(pong, *b"\x8a\x04ping");
         answers_to(&mut guest, "to").await;
-        assert_eq!(counted_of(name)[3..], [1, 2]);
+        assert_eq!(counted_of(name)[3..], [1, 2, 0]);
     });
 }
 
@@ -299,7 +301,7 @@ fn a_hasty_client_is_not_followed() {
         let mut guest = guest_on(stream, b"\x81\x01a").await;
         answers_to(&mut guest, "a").await;
         talk_to(&mut guest).await;
-        assert_eq!(counted_of(name), [1 + 6, 1 + 14, 1 + 2, 0, 0], "what is sent is known");
+        assert_eq!(counted_of(name), [1 + 6, 1 + 14, 1 + 2, 0, 0, 0], "what is sent is known");
     });
 }
 
@@ -308,7 +310,7 @@ fn messages_are_seen_above_tls_and_not_below() {
     run(async || {
         let _waiting = Waiting::start().unwrap();
         for (name, scrambles, counted) in
-            [("above tls", Scrambles::Below, TALK), ("below tls", Scrambles::Above, [0; 5])]
+            [("above tls", Scrambles::Below, TALK), ("below tls", Scrambles::Above, [0; 6])]
         {
             let stream = Scrambled(TcpStream::connect(chat(name, scrambles).await).await.unwrap());
             let mut guest = guest_on(stream, b"").await;
@@ -352,7 +354,7 @@ fn sockets_over_http_2_are_not_followed() {
         }
         let stat = Group::new(name).read();
         assert_eq!((stat.requests, stat.outcomes.client_error, stat.long_lived), (1, 1, 2), "{stat:?}");
-        assert_eq!(counted_of(name), [0; 5], "several streams share the connection");
+        assert_eq!(counted_of(name), [0; 6], "several streams share the connection");
         drop((sockets, send));
         while Group::new(name).read().alive > 0 {
             tokio::task::yield_now().await;

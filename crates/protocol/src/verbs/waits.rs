@@ -87,8 +87,7 @@ pub struct WaitsRow {
     /// The times from the end of a poll to a wake.
     pub awaits: HistogramRow,
     /// The latencies of requests that were answered, up to the head of the response. From agents
-    /// without `streams` they end with the body, and include streams; from agents without
-    /// `unanswered`, they are those of all requests.
+    /// without `streams`, up to the end of the body; without `unanswered`, those of all requests.
     pub requests: HistogramRow,
     /// The times from the head of a response to the last frame of its body, for bodies that were
     /// not dropped before their end.
@@ -97,6 +96,9 @@ pub struct WaitsRow {
     /// The times from one frame of a stream to the next.
     #[serde(default)]
     pub gaps: HistogramRow,
+    /// The times from one message that a WebSocket has received to the next.
+    #[serde(default, skip_serializing_if = "HistogramRow::is_empty")]
+    pub received_gaps: HistogramRow,
     /// The frames of streams, and long bodies; absent from agents that do not know them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsRow>,
@@ -328,6 +330,11 @@ impl From<&HistogramRow> for Histogram {
 }
 
 impl HistogramRow {
+    /// Whether no duration was counted.
+    pub fn is_empty(&self) -> bool {
+        self.zero_count == 0 && self.buckets.is_empty()
+    }
+
     /// The same durations in the buckets of `scale`, if these are wider than the row's.
     #[must_use]
     pub fn at_scale(mut self, scale: i32) -> Self {
@@ -391,6 +398,7 @@ impl WaitsRow {
             requests: times(|row| &row.requests),
             bodies: times(|row| &row.bodies),
             gaps: times(|row| &row.gaps),
+            received_gaps: times(|row| &row.received_gaps),
             streams: self.streams.map(|of| of.since(&before.streams.unwrap_or_default())),
             carried: self.carried.map(|of| of.since(&before.carried.unwrap_or_default())),
             messages: self.messages.map(|of| of.since(&before.messages.unwrap_or_default())),

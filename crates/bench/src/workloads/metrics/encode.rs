@@ -117,6 +117,8 @@ fn group(id: u32) -> GroupRow {
         requests: HistogramRow { exemplars: POWERS.map(exemplar).collect(), ..row() },
         bodies: row(),
         gaps: row(),
+        // Few groups have sockets.
+        received_gaps: HistogramRow::default(),
         streams: Some(StreamsRow::default()),
         carried: None,
         messages: None,

@@ -103,8 +103,8 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, st
                 let may_be_absent = [&BODY_DURATION, &STREAM_GAP].contains(&metric.family);
                 if has == Histograms::All || in_texts {
                     let points = groups.iter().zip(&labels).filter_map(|(group, own)| {
-                        let row = of(group.waits.as_ref()?);
-                        let is_told = !may_be_absent || row.zero_count > 0 || !row.buckets.is_empty();
+                        let row = of(group.waits.as_ref()?)?;
+                        let is_told = !may_be_absent || !row.is_empty();
                         is_told.then(|| ([*own, LabelSet::NONE], histogram(row)))
                     });
                     part.add_histograms(metric.family, points);

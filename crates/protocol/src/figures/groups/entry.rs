@@ -33,6 +33,9 @@ pub(super) const fn time(key: &'static str, of: fn(&WaitsRow) -> FigureValue) ->
     Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, GroupFigure::Time(of)) }
 }
 
-pub(super) const fn histogram(key: &'static str, of: fn(&WaitsRow) -> &HistogramRow) -> Figure<GroupFigure> {
+pub(super) const fn histogram(
+    key: &'static str,
+    of: fn(&WaitsRow) -> Option<&HistogramRow>,
+) -> Figure<GroupFigure> {
     Figure { in_waits: true, json: Json::Everywhere, ..Figure::new(key, GroupFigure::Histogram(of)) }
 }

@@ -41,7 +41,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             kind: Histogram(REQUEST_BUCKETS),
             help: "Latency of requests that were answered: until the head of the response, if that is known.",
         })),
-        ..histogram("latency", |waits| &waits.requests)
+        ..histogram("latency", |waits| Some(&waits.requests))
     },
     Figure {
         help: "Requests that ended without an answer: cancelled or panicked.",
@@ -71,7 +71,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             kind: Histogram(&[]),
             help: "Length of polls.",
         })),
-        ..histogram("poll", |waits| &waits.polls)
+        ..histogram("poll", |waits| Some(&waits.polls))
     },
     Figure {
         columns: &[
@@ -84,7 +84,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             kind: Histogram(&[]),
             help: "Time from a wake to its poll.",
         })),
-        ..histogram("delay", |waits| &waits.delays)
+        ..histogram("delay", |waits| Some(&waits.delays))
     },
     Figure {
         metric: Some(metric(&MetricFamily {
@@ -93,7 +93,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             kind: Histogram(&[]),
             help: "Time from the end of a poll to a wake.",
         })),
-        ..histogram("await", |waits| &waits.awaits)
+        ..histogram("await", |waits| Some(&waits.awaits))
     },
     // The slowest request since times are taken.
     Figure {

@@ -69,7 +69,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             column(View::Page, 64, "Body p99", Unit::Time).part(Part::P99).leaves(1),
         ],
         metric: Some(metric(&BODY_DURATION)),
-        ..histogram("body", |waits| &waits.bodies)
+        ..histogram("body", |waits| Some(&waits.bodies))
     },
     Figure {
         columns: &[column(View::StatBodies, 40, "SENDING", Unit::Whole)],
@@ -127,7 +127,20 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             column(View::StatBodies, 100, "GAP P99", Unit::Time).part(Part::P99),
         ],
         metric: Some(metric(&STREAM_GAP)),
-        ..histogram("stream_gap", |waits| &waits.gaps)
+        ..histogram("stream_gap", |waits| Some(&waits.gaps))
+    },
+    Figure {
+        columns: &[
+            column(View::StatBodies, 103, "GAP IN P50", Unit::Time).part(Part::P50).if_any(),
+            column(View::StatBodies, 106, "GAP IN P99", Unit::Time).part(Part::P99).if_any(),
+        ],
+        metric: Some(metric(&MetricFamily {
+            name: "dormouse.stream.received.gap",
+            unit: Seconds,
+            kind: Histogram(BUCKETS),
+            help: "Time from one message that a WebSocket has received to the next.",
+        })),
+        ..histogram("received_gap", |waits| waits.messages.and(Some(&waits.received_gaps)))
     },
     Figure {
         columns: &[column(View::StatBodies, 110, "READ", Unit::Whole).if_any()],

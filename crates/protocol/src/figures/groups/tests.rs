@@ -53,6 +53,9 @@ fn what_no_stream_counts_is_absent() {
     assert_eq!(figures(&row), [5, 0, 2, 9].map(FigureValue::Whole));
     assert_eq!(figures(&row.since(&row)), [0; 4].map(FigureValue::Whole), "nothing more");
     assert_eq!(figures(&WaitsRow::default().since(&row)), absent);
+    assert_eq!(figure("received_gap", &WaitsRow::default()), FigureValue::Absent);
+    let FigureValue::Durations(gaps) = figure("received_gap", &row) else { panic!("two have one") };
+    assert_eq!(gaps.count, 0);
 }
 
 #[test]

@@ -37,8 +37,8 @@ pub enum GroupFigure {
     Cpu(fn(&GroupSpan<'_>) -> FigureValue),
     /// A time of the last interval, absent while times of tasks are not taken.
     Time(fn(&WaitsRow) -> FigureValue),
-    /// A histogram of the last interval, likewise.
-    Histogram(fn(&WaitsRow) -> &HistogramRow),
+    /// A histogram of the last interval, likewise; absent also where the function gives none.
+    Histogram(fn(&WaitsRow) -> Option<&HistogramRow>),
 }
 
 /// A poll of this length or less is not slow: 2^-10 s, the end of a bucket.
@@ -87,9 +87,9 @@ impl Figure<GroupFigure> {
             GroupFigure::Cpu(_) if group.is_refused => FigureValue::Absent,
             GroupFigure::Value(of) | GroupFigure::Cpu(of) => of(group),
             GroupFigure::Time(of) => waits.map_or(FigureValue::Absent, of),
-            GroupFigure::Histogram(of) => waits.map_or(FigureValue::Absent, |waits| {
-                FigureValue::Durations(Box::new(Durations::of(of(waits))))
-            }),
+            GroupFigure::Histogram(of) => waits
+                .and_then(of)
+                .map_or(FigureValue::Absent, |row| FigureValue::Durations(Box::new(Durations::of(row)))),
         }
     }
 }

@@ -67,6 +67,7 @@ fn groups() -> Vec<GroupRow> {
         awaits: UNITS,
         bodies: HistogramRow { buckets: vec![(-10, 4)], ..UNITS },
         gaps: UNITS,
+        received_gaps: HistogramRow { buckets: vec![(-9, 2)], ..UNITS },
         streams: Some(StreamsRow { frames: 1, bytes: 2, sending: 3 }),
         carried: Some(CarriedRow { read: 4, written: 5 }),
         messages: Some(MessagesRow { messages: 6, bytes: 7 }),
@@ -87,6 +88,7 @@ fn groups() -> Vec<GroupRow> {
         awaits: UNITS,
         bodies: UNITS,
         gaps: UNITS,
+        received_gaps: UNITS,
         ..WaitsRow::default()
     };
     let count = CountRow { event: "page-faults".into(), value: 1, enabled_ns: 2, running_ns: 3 };
@@ -227,6 +229,7 @@ fn a_thousand_busy_groups_are_a_short_answer() {
         bodies: row(-160),
         // Few groups have streams.
         gaps: UNITS,
+        received_gaps: HistogramRow::default(),
         streams: Some(StreamsRow { frames: 123_456_789, bytes: 123_456_789_012, sending: 12 }),
         carried: None,
         messages: None,

@@ -65,6 +65,10 @@ pub struct WaitsColumns {
     /// The times from one frame of a stream to the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<HistogramColumns>,
+    /// The times from one message that a WebSocket has received to the next; absent if no group has
+    /// any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received_gaps: Option<HistogramColumns>,
     /// The lengths of polls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub polls: Option<HistogramColumns>,
@@ -90,6 +94,7 @@ impl WaitsColumns {
             first_bucket: bucket_index(1) >> (SCALE - part.scale()),
             bodies: Some(HistogramColumns::default()),
             gaps: Some(HistogramColumns::default()),
+            received_gaps: Some(HistogramColumns::default()),
             polls: histogram(),
             delays: histogram(),
             awaits: histogram(),
@@ -123,6 +128,7 @@ impl WaitsColumns {
         let others = [
             (&mut self.bodies, &row.bodies),
             (&mut self.gaps, &row.gaps),
+            (&mut self.received_gaps, &row.received_gaps),
             (&mut self.polls, &row.polls),
             (&mut self.delays, &row.delays),
             (&mut self.awaits, &row.awaits),
@@ -143,10 +149,13 @@ impl WaitsColumns {
         leave_out(&mut self.carried);
         leave_out(&mut self.messages);
         leave_out(&mut self.stalls);
-        let others = [&mut self.bodies, &mut self.gaps, &mut self.polls, &mut self.delays, &mut self.awaits];
-        for columns in others.into_iter().flatten().chain([&mut self.requests]) {
+        let Self { requests, bodies, gaps, received_gaps, polls, delays, awaits, .. } = self;
+        let others = [bodies, gaps, &mut *received_gaps, polls, delays, awaits];
+        for columns in others.into_iter().flatten().chain([requests]) {
             columns.leave_out();
         }
+        // Few services have sockets.
+        received_gaps.take_if(|of| *of == HistogramColumns::default());
         if let Some(exemplars) = &mut self.exemplars {
             exemplars.leave_out();
         }
@@ -163,8 +172,8 @@ impl WaitsColumns {
         };
         let (first, scale) = (self.first_bucket, self.scale);
         let mut requests = self.requests.rows(empty.clone(), first);
-        let [mut polls, mut delays, mut awaits, mut bodies, mut gaps] =
-            [self.polls, self.delays, self.awaits, self.bodies, self.gaps]
+        let [mut polls, mut delays, mut awaits, mut bodies, mut gaps, mut received_gaps] =
+            [self.polls, self.delays, self.awaits, self.bodies, self.gaps, self.received_gaps]
                 .map(|columns| columns.map(|columns| columns.rows(empty.clone(), first)));
         let mut exemplars = self.exemplars.map(|exemplars| exemplars.lists(scale));
         let (mut on_cpu_ns, mut runnable_ns) = (Column::of(self.on_cpu_ns), Column::of(self.runnable_ns));
@@ -195,6 +204,7 @@ impl WaitsColumns {
                 awaits: next(&mut awaits),
                 bodies: next(&mut bodies),
                 gaps: next(&mut gaps),
+                received_gaps: next(&mut received_gaps),
                 streams: streams.next().map(|(frames, bytes, sending)| StreamsRow { frames, bytes, sending }),
                 carried: carried.next().map(|(read, written)| CarriedRow { read, written }),
                 messages: messages.next().map(|(messages, bytes)| MessagesRow { messages, bytes }),
