@@ -1,4 +1,5 @@
-//! The dashboard for Grafana asks for metrics that exist, by labels that they have.
+//! The dashboard for Grafana, and the objectives for sloth and pyrra, ask for metrics that exist,
+//! by labels that they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,6 +92,32 @@ fn labels(question: &str) -> BTreeSet<&str> {
     between("by (", ')').into_iter().flat_map(words).chain(selected).collect()
 }
 
+/// The metrics that a question asks for, all of which exist and have its labels.
+#[track_caller]
+fn right<'a>(question: &'a str, known: &BTreeMap<String, BTreeSet<&str>>) -> Vec<&'a str> {
+    let metrics = asked(question);
+    assert!(!metrics.is_empty(), "{question}");
+    for name in &metrics {
+        let has = known.get(*name).unwrap_or_else(|| panic!("no {name}: {question}"));
+        let unknown: Vec<_> = labels(question).into_iter().filter(|label| !has.contains(label)).collect();
+        assert!(unknown.is_empty(), "{name} has no {unknown:?}: {question}");
+    }
+    metrics
+}
+
+#[test]
+fn slos_ask_for_what_exists() {
+    let known = metrics();
+    for slo in [include_str!("../examples/slo/sloth.yml"), include_str!("../examples/slo/pyrra.yml")] {
+        let slo = slo.replace("{{.window}}", "5m");
+        let questions: Vec<_> = slo.lines().filter(|line| line.contains("dormouse_")).collect();
+        assert_eq!(questions.len(), 2, "{slo}");
+        for question in questions {
+            right(question, &known);
+        }
+    }
+}
+
 #[test]
 fn the_dashboard_asks_for_what_exists() {
     let (dashboard, known) = (serde_json::from_str::<Value>(DASHBOARD).expect("JSON"), metrics());
@@ -98,14 +125,7 @@ fn the_dashboard_asks_for_what_exists() {
     texts(&dashboard["panels"], "expr", &mut questions);
     assert!(questions.len() > 10, "{questions:?}");
     for question in &questions {
-        let metrics = asked(question);
-        assert!(!metrics.is_empty(), "{question}");
-        for name in metrics {
-            let has = known.get(name).unwrap_or_else(|| panic!("no {name}: {question}"));
-            let unknown: Vec<_> = labels(question).into_iter().filter(|label| !has.contains(label)).collect();
-            assert!(unknown.is_empty(), "{name} has no {unknown:?}: {question}");
-            seen.insert(name);
-        }
+        seen.extend(right(question, &known));
     }
     for part in [
         "requests_total",

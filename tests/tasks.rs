@@ -60,6 +60,10 @@ impl TaskService {
         TaskService { child, runtime }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn target(&self) -> String {
         self.child.id().to_string()
     }

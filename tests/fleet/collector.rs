@@ -22,7 +22,7 @@ const ROUTES: [(&str, u32); 2] = [("/menu", 17), ("/blend", 5)];
 
 /// A Collector that takes OTLP over HTTP and passes it on as JSON.
 #[track_caller]
-fn collector(sink: &Sink) -> Option<Daemon> {
+pub(super) fn collector(sink: &Sink) -> Option<Daemon> {
     let Some(program) = cached(BUILT) else {
         skip("the Collector is not built; cargo xtask fleet does it");
         return None;
@@ -51,7 +51,7 @@ fn metrics(resource: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The points of a metric, whatever its type.
-fn points<'a>(resource: &'a Value, name: &str) -> Vec<&'a Value> {
+pub(super) fn points<'a>(resource: &'a Value, name: &str) -> Vec<&'a Value> {
     let named = metrics(resource).filter(|metric| metric["name"] == name);
     let data = |metric: &'a Value| {
         let types = ["sum", "gauge", "histogram", "exponentialHistogram"];
@@ -61,7 +61,7 @@ fn points<'a>(resource: &'a Value, name: &str) -> Vec<&'a Value> {
 }
 
 /// An attribute of a point or a resource, as text.
-fn attribute(of: &Value, key: &str) -> Option<String> {
+pub(super) fn attribute(of: &Value, key: &str) -> Option<String> {
     let attribute = of["attributes"].as_array()?.iter().find(|attribute| attribute["key"] == key)?;
     let value = attribute["value"].as_object()?.values().next()?;
     Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
@@ -77,13 +77,13 @@ fn of_group<'a>(resource: &'a Value, name: &str, group: &str) -> &'a Value {
 
 /// A number in JSON: 64 bits of them are text there.
 #[track_caller]
-fn number(value: &Value) -> f64 {
+pub(super) fn number(value: &Value) -> f64 {
     let text = value.as_str().and_then(|text| text.parse().ok());
     text.or(value.as_f64()).unwrap_or_else(|| panic!("no number: {value}"))
 }
 
 #[track_caller]
-fn of_point(point: &Value) -> f64 {
+pub(super) fn of_point(point: &Value) -> f64 {
     number(point.get("asInt").or(point.get("asDouble")).unwrap_or_else(|| panic!("{point}")))
 }
 

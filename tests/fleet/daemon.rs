@@ -88,7 +88,7 @@ impl Drop for Daemon {
 
 /// The port at which a process listens, by the kernel's tables: programs do not agree on how to
 /// say it.
-fn listening(pid: u32) -> Option<u16> {
+pub(crate) fn listening(pid: u32) -> Option<u16> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     let links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
     let sockets: Vec<String> = links

@@ -4,6 +4,7 @@
 mod collector;
 mod daemon;
 mod examples;
+mod families;
 mod go_pprof;
 mod prometheus;
 mod promtool;

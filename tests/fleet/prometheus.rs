@@ -12,7 +12,7 @@ use crate::support::{Service, run, skip};
 const HOT: &str = "GET /blend";
 
 /// Prometheus as it scrapes one target.
-struct Prometheus {
+pub(super) struct Prometheus {
     daemon: Daemon,
 }
 
@@ -20,7 +20,7 @@ impl Prometheus {
     /// One that scrapes each second, with the token from its file. `None` where it is not
     /// installed.
     #[track_caller]
-    fn scraping(serving: &Serving, features: &str) -> Option<Prometheus> {
+    pub(super) fn scraping(serving: &Serving, features: &str) -> Option<Prometheus> {
         let Some(program) = found("prometheus") else {
             skip("prometheus is not installed");
             return None;
@@ -51,13 +51,25 @@ scrape_configs:
 
     /// The value of an expression, as soon as it has one that is good.
     #[track_caller]
-    fn value(&mut self, query: &str, is_good: impl Fn(f64) -> bool) -> f64 {
+    pub(super) fn value(&mut self, query: &str, is_good: impl Fn(f64) -> bool) -> f64 {
         self.daemon.await_some(query, |daemon| {
             let data = api(daemon, "/api/v1/query", &[("query", query)]);
             let value = data["result"].as_array()?.first()?["value"][1].as_str()?.parse::<f64>().ok()?;
             (value.is_finite() && is_good(value)).then_some(value)
         })
     }
+}
+
+/// The labels of the exemplars of these series, as soon as there are any.
+#[track_caller]
+pub(super) fn exemplars(prometheus: &mut Prometheus, query: &str) -> Vec<Value> {
+    prometheus.daemon.await_some("exemplars", |daemon| {
+        let window = [("query", query), ("start", "0"), ("end", "99999999999")];
+        let data = api(daemon, "/api/v1/query_exemplars", &window);
+        let series = data.as_array()?.iter().filter_map(|series| series["exemplars"].as_array());
+        let labels: Vec<_> = series.flatten().map(|exemplar| exemplar["labels"].clone()).collect();
+        (!labels.is_empty()).then_some(labels)
+    })
 }
 
 fn api(daemon: &Daemon, path: &str, parameters: &[(&str, &str)]) -> Value {
@@ -128,17 +140,27 @@ fn prometheus_has_burn_rates_of_objectives() {
     let objectives = format!("{HOT}: {slow}; GET *: {quick}");
     let serving = Serving::start(service.runtime(), &[&service.target(), "--objective", &objectives], &[]);
     let Some(mut prometheus) = Prometheus::scraping(&serving, "") else { return };
-    // As sloth and pyrra have it: those that missed it, of all.
-    let missed = |objective: &str| {
-        let of = |met: &str| {
-            format!(
-                r#"sum(rate(dormouse_objective_requests_total{{group="{HOT}",objective="{objective}"{met}}}[30s]))"#
-            )
-        };
-        format!("{} / {}", of(r#",met="false""#), of(""))
+    // As sloth has it, and as pyrra makes it of two metrics: those that missed it, of all.
+    let part = |file: &str, key: &str| {
+        let mut lines = file.lines().map(str::trim_start);
+        lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": ")).expect("a query").to_owned()
     };
-    assert_near(prometheus.value(&missed(slow), |_| true), 1.0, 1e-9);
-    assert!(prometheus.value(&missed(quick), |_| true).abs() < 1e-9);
+    let (sloth, pyrra) =
+        (include_str!("../../examples/slo/sloth.yml"), include_str!("../../examples/slo/pyrra.yml"));
+    let [errors, total] = ["errors:", "total:"].map(|key| pyrra.split_once(key).expect("a metric").1);
+    let rate = |metric: &str| format!("sum(rate({}[30s]))", part(metric, "metric"));
+    let burns = [
+        format!("{} / {}", part(sloth, "error_query"), part(sloth, "total_query")),
+        format!("{} / {}", rate(errors), rate(total)),
+    ];
+    for burn in burns {
+        let missed = |objective: &str| {
+            let own = burn.replace("GET /menu", HOT).replace("99.9% < 250ms", objective);
+            own.replace("{{.window}}", "30s")
+        };
+        assert_near(prometheus.value(&missed(slow), |_| true), 1.0, 1e-9);
+        assert!(prometheus.value(&missed(quick), |_| true).abs() < 1e-9);
+    }
     let target = format!(r#"dormouse_objective_target_ratio{{group="{HOT}",objective="{quick}"}}"#);
     assert_near(prometheus.value(&target, |_| true), 0.99, 1e-9);
 }

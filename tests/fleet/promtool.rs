@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use dormouse::Group;
 use dormouse::metrics::{Metrics, MetricsFormat, MetricsSpec};
+use dormouse::{Call, CallKind, Group};
 use dormouse_testkit::{in_child, spin_for};
 
 use super::daemon::found;
@@ -33,11 +33,18 @@ fn hostile_names_are_fine_in_a_services_text() {
     in_child(|| {
         let names = ["\"", "\\", "a\nb", "\r\n# TYPE x y", "{}", "ä\u{202e}", "", "</script>", "a\0b"];
         let metrics = Metrics::start(&MetricsSpec::new().waits()).expect("metrics");
+        let mut outcomes = 0;
         for name in names {
-            Group::new(name).scope(|| spin_for(Duration::from_millis(1)));
+            Group::new(name).scope(|| {
+                spin_for(Duration::from_millis(1));
+                outcomes += usize::from(dormouse::outcome(name));
+                Call::begin(CallKind::Other, name).end(false);
+            });
         }
+        assert_eq!(outcomes, dormouse::MAX_OUTCOMES);
         let text = String::from_utf8(metrics.exposition().encode(MetricsFormat::Text)).expect("UTF-8");
         assert!(text.matches("\ndormouse_cpu_time_seconds_total{").count() >= names.len(), "{text}");
+        assert_eq!(text.matches("\ndormouse_call_duration_seconds_count{").count(), names.len(), "{text}");
         if let Some(remarks) = remarks(&text) {
             assert_eq!(remarks, "", "{text}");
         }

@@ -71,7 +71,13 @@ impl Serving {
     /// The totals of a service, as its agent has them. The server has its conversation by then.
     #[track_caller]
     pub(crate) fn totals(&self, service: &Service) -> Value {
-        let url = self.daemon.url(&format!("/api/processes/{}/live", service.pid()));
+        self.totals_of(service.pid(), &service.socket())
+    }
+
+    /// The totals of any process, whose agent listens at `socket`.
+    #[track_caller]
+    pub(crate) fn totals_of(&self, pid: u32, socket: &Path) -> Value {
+        let url = self.daemon.url(&format!("/api/processes/{pid}/live"));
         let request = ureq::get(url).header("Authorization", format!("Bearer {TOKEN}"));
         let answer = request.call().unwrap_or_else(|error| panic!("{error}: {}", self.daemon.log()));
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(answer.into_body().into_reader()));
@@ -79,7 +85,7 @@ impl Serving {
             .find(|line| line.as_ref().is_ok_and(|line| line.starts_with("data:")))
             .expect("a sample")
             .unwrap();
-        let mut wire = Wire::open(&service.socket());
+        let mut wire = Wire::open(socket);
         wire.ask(r#"{"v":1,"id":1,"op":"hello","client":"fleet"}"#);
         wire.ask(r#"{"v":1,"id":2,"op":"waits","exemplars":true,"calls":true}"#);
         wire.ask(r#"{"v":1,"id":3,"op":"stat"}"#)["ok"].take()
