@@ -1,14 +1,20 @@
 //! Timelines of live services, as viewers read them.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::Path;
+use std::time::Duration;
 
+use dormouse::Group;
 use dormouse_protocol::{BatchStat, FileHead, FileWriter, Note};
 use dormouse_testkit::viewers::Pq;
+use dormouse_testkit::{HANG, eventually};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use crate::support::{Running, Service, run};
+use crate::tasks::TaskService;
 
 const OWN: &str = "dormouse.poll,dormouse.task";
 
@@ -62,6 +68,90 @@ fn a_timeline_has_all_that_was_recorded() {
     let read = listed["threads"].as_array().expect("threads").iter();
     let count = |it: &Value| it["markerCount"].as_u64().unwrap_or_else(|| panic!("{listed}"));
     assert_eq!(read.map(count).sum::<u64>(), marks);
+}
+
+async fn brew() {
+    sleep(HANG).await; // brews
+}
+
+/// The service, whose requests end in each way again and again. It ends with its standard input.
+#[test]
+#[ignore = "the service of other tests"]
+fn service() {
+    dormouse::init().expect("an agent");
+    std::thread::spawn(|| {
+        let _end = std::io::stdin().read_line(&mut String::new());
+        std::process::exit(0);
+    });
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime").block_on(async {
+        println!("ready");
+        loop {
+            Group::new("GET /tea").instrument(async {}).await;
+            let broken = Group::new("GET /broken").instrument_result(async { Err::<(), ()>(()) }).await;
+            let sold = Group::new("GET /sold").instrument(async { dormouse::outcome("sold_out") }).await;
+            let late = timeout(Duration::from_millis(1), Group::new("GET /late").instrument(brew())).await;
+            assert!(broken.is_err() && sold && late.is_err());
+        }
+    });
+}
+
+/// The group, the outcome, the place of the wait and the dropper of each task whose end was seen.
+fn ends(profile: &Value) -> Vec<[String; 4]> {
+    let threads = profile["threads"].as_array().expect("threads");
+    let tasks = threads.iter().find(|it| it["name"] == "tasks").expect("a track of tasks");
+    let text = |place: &Value| {
+        let place = place.as_u64().unwrap_or_else(|| panic!("{tasks}"));
+        tasks["stringArray"][place as usize].as_str().expect("a text").to_owned()
+    };
+    let marks = tasks["markers"]["data"].as_array().expect("marks").iter();
+    let seen = marks.filter(|mark| !text(&mark["note"]).contains("end not seen"));
+    seen.map(|mark| ["group", "outcome", "waited_at", "dropped_by"].map(|key| text(&mark[key]))).collect()
+}
+
+#[test]
+fn requests_show_how_they_ended() {
+    let service = TaskService::start_test("timeline::service", &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tea.json.gz");
+    let place = path.to_str().expect("UTF-8");
+    let trace = |place: &str, more: &[&str]| {
+        let target = service.target();
+        let args = ["trace", &*target, "dormouse.task", "-n", "400", "-o", place];
+        let run = run(args.iter().chain(more));
+        assert_eq!(run.code, Some(0), "{run:?}");
+    };
+    let line = include_str!("timeline.rs").lines().zip(1..).find(|(line, _)| line.ends_with("// brews"));
+    let waited = format!("timeline.rs:{})", line.expect("a marked line").1);
+    let mut all = Vec::new();
+    // The functions of a drop are learned when it was seen first.
+    eventually(|| {
+        trace(place, &["--places"]);
+        all = ends(&profile(&path));
+        let mut late = all.iter().filter(|end| end[0] == "GET /late");
+        late.all(|[.., at, by]| at.ends_with(&waited) && by.starts_with("timeout"))
+    });
+    let outcomes: BTreeSet<_> = all.iter().map(|[group, outcome, ..]| (&**group, &**outcome)).collect();
+    let right = [
+        ("GET /broken", "error"),
+        ("GET /late", "cancelled"),
+        ("GET /sold", "sold_out"),
+        ("GET /tea", "completed"),
+    ];
+    assert_eq!(outcomes.into_iter().collect::<Vec<_>>(), right);
+    let others = all.iter().filter(|end| end[0] != "GET /late");
+    assert!(others.flat_map(|end| &end[2..]).all(String::is_empty), "{all:?}");
+    let other = directory.path().join("tea.pftrace");
+    trace(other.to_str().expect("UTF-8"), &["--places"]);
+    let bytes = std::fs::read(other).expect("a file");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(["sold_out", "dropped_by", &waited].iter().all(|part| text.contains(part)), "{text}");
+    // Nobody has places taken.
+    trace(place, &[]);
+    let all = ends(&profile(&path));
+    let late: BTreeSet<_> = all.iter().filter(|end| end[0] == "GET /late").collect();
+    assert_eq!(late.into_iter().map(|end| end[1..].join("|")).collect::<Vec<_>>(), ["cancelled||"]);
+    run(["trace", &service.target(), "dormouse.task", "--places"]).assert_fails(2, &["--output"]);
 }
 
 #[test]

@@ -19,11 +19,11 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use dormouse::record::{Field, Malformed, Reader, Record, RecordKind};
-use dormouse_protocol::{ClockPoint, Note, ProbeInfo};
+use dormouse_protocol::{ClockPoint, Note, ProbeInfo, WireWaited};
 
 use crate::timeline::{
-    Edges, NO_RECORD, POLL, TASK, TRACE_CONTEXT, Timeline, TimelineEvent, TimelineProbe, TimelineTask,
-    TimelineThread,
+    Edges, NO_RECORD, POLL, TASK, TRACE_CONTEXT, TaskDrop, Timeline, TimelineEvent, TimelineProbe,
+    TimelineTask, TimelineThread,
 };
 
 /// Bytes that a timeline takes at most before it is encoded.
@@ -40,6 +40,8 @@ const MOST_NAMES: usize = 1 << 16;
 const LONGEST_NAME: usize = 128;
 /// Words for outcomes that are kept: more than a service has.
 const MOST_OUTCOMES: usize = 64;
+/// Drops that are kept: as many rows as a service has for cancelled requests.
+const MOST_DROPS: usize = 512;
 /// Spans of a thread that are open at once. Those further inside have no end.
 const DEEPEST: usize = 1 << 9;
 
@@ -257,6 +259,7 @@ impl TimelineBuilder {
             edges: Edges::End,
             trace_id: None,
             outcome: None,
+            dropped: None,
         })
     }
 
@@ -287,8 +290,9 @@ impl TimelineBuilder {
             Some(Field::Text(word)) => self.outcome(word),
             _ => None,
         };
+        let dropped = record.values.get(1..).and_then(|values| self.dropped(values));
         let it = self.task(thread, record);
-        (it.end_ns, it.outcome) = (record.tsc, outcome);
+        (it.end_ns, it.outcome, it.dropped) = (record.tsc, outcome, dropped);
         if it.edges == Edges::Begin {
             it.edges = Edges::Both;
         }
@@ -304,6 +308,37 @@ impl TimelineBuilder {
         });
         words.truncate(MOST_OUTCOMES);
         place.and_then(|place| u8::try_from(place).ok())
+    }
+
+    /// The place of the drop that these values are of.
+    fn dropped(&mut self, values: &[Field<'_>]) -> Option<u16> {
+        let [
+            Field::Unsigned(place),
+            Field::Unsigned(stack),
+            Field::Text(waited),
+            Field::Boolean(is_panicking),
+            ..,
+        ] = *values
+        else {
+            return None;
+        };
+        let (place, stack) = (u32::try_from(place).ok()?, u32::try_from(stack).ok()?);
+        let waited = match waited {
+            "awaiting" => WireWaited::Awaiting,
+            "runnable" => WireWaited::Runnable,
+            "not_begun" => WireWaited::NotBegun,
+            _ => WireWaited::Unknown,
+        };
+        let dropped = TaskDrop { place, stack, waited, is_panicking, ..TaskDrop::default() };
+        let drops = &mut self.timeline.drops;
+        let known = drops.iter().position(|known| *known == dropped);
+        let at = known.or_else(|| {
+            (drops.len() < MOST_DROPS).then(|| {
+                drops.push(dropped);
+                drops.len() - 1
+            })
+        });
+        at.and_then(|at| u16::try_from(at).ok())
     }
 
     /// The timeline, whose times are nanoseconds since its first record.

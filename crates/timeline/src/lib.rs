@@ -17,5 +17,6 @@ mod timeline;
 
 pub use builder::TimelineBuilder;
 pub use timeline::{
-    Edges, POLL, TASK, TRACE_CONTEXT, Timeline, TimelineEvent, TimelineProbe, TimelineTask, TimelineThread,
+    Edges, POLL, TASK, TRACE_CONTEXT, TaskDrop, Timeline, TimelineEvent, TimelineProbe, TimelineTask,
+    TimelineThread,
 };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use dormouse::record::{Field, Reader};
+use dormouse_protocol::WireWaited;
 
 /// The probe of dormouse whose spans are the intervals for which a thread is in a task.
 pub const POLL: &str = "dormouse.poll";
@@ -39,6 +40,8 @@ pub struct Timeline {
     pub tasks: Vec<TimelineTask>,
     /// The words for how requests ended.
     pub outcomes: Vec<String>,
+    /// How cancelled requests were dropped, as far as that was recorded.
+    pub drops: Vec<TaskDrop>,
     /// The number of records that the service or the reader has lost.
     pub lost: u64,
     /// For tasks that are parts of another, the outermost.
@@ -145,6 +148,27 @@ pub struct TimelineTask {
     pub trace_id: Option<u128>,
     /// How a request ended, if that was recorded: the place of the word in [`Timeline::outcomes`].
     pub outcome: Option<u8>,
+    /// How it was dropped, if that was recorded: the place in [`Timeline::drops`].
+    pub dropped: Option<u16>,
+}
+
+/// How cancelled requests were dropped.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskDrop {
+    /// The number of the place where they waited; 0 if it is not known.
+    pub place: u32,
+    /// The number of the stack that dropped them.
+    pub stack: u32,
+    /// The state in which they were dropped.
+    pub waited: WireWaited,
+    /// Whether the thread that dropped them unwound by a panic.
+    pub is_panicking: bool,
+    /// The place in words, and the code that dropped them. Only the service knows what the numbers
+    /// stand for: whoever has asked it fills these in, and empty ones are not shown.
+    pub waited_at: String,
+    /// See [`TaskDrop::waited_at`].
+    pub dropped_by: String,
 }
 
 impl TimelineTask {
@@ -164,6 +188,13 @@ impl Timeline {
     /// How a request ended, if that was recorded.
     pub fn outcome(&self, of: &TimelineTask) -> Option<&str> {
         self.outcomes.get(usize::from(of.outcome?)).map(String::as_str)
+    }
+
+    /// Where a cancelled request waited, and the code that dropped it, if that is known.
+    pub(crate) fn dropped(&self, of: &TimelineTask) -> [Option<&str>; 2] {
+        let dropped = of.dropped.and_then(|at| self.drops.get(usize::from(at)));
+        let words = dropped.map(|of| [&*of.waited_at, &*of.dropped_by]);
+        words.map_or([None; 2], |words| words.map(|word| Some(word).filter(|word| !word.is_empty())))
     }
 
     /// The name of a group.

@@ -2,8 +2,8 @@
 //!
 //! A request is cancelled if its future is dropped before its end. While places are requested, the
 //! drop stores in the slot where the task waits, before its leaves take their wakers along, and the
-//! number of its own stack ([`Dropped`]). Only the end of the task knows the outcome; if that is
-//! `cancelled`, the request is added to the row of its group, its place and that stack.
+//! number of its own stack ([`DroppedTask`]). Only the end of the task knows the outcome; if that
+//! is `cancelled`, the request is added to the row of its group, its place and that stack.
 //!
 //! Rows belong to a *span* of five minutes. Readers get the present one and the one before: the
 //! requests of the last minutes, and no others. So a service that runs for months has room for the
@@ -61,19 +61,20 @@ pub enum Waited {
 
 /// The drop of a task's future, as the task's slot has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Dropped {
-    waited: Waited,
+pub struct DroppedTask {
+    /// The state in which the task was dropped.
+    pub waited: Waited,
     /// The place where the task waited; 0: it is not known, or there was none.
-    place: u32,
+    pub place: u32,
     /// At how many more places it waited.
-    more_places: u32,
+    pub more_places: u32,
     /// The number of the stack that drops it.
-    stack: u32,
+    pub stack: u32,
     /// Whether the thread unwinds by a panic.
-    is_panicking: bool,
+    pub is_panicking: bool,
 }
 
-impl Dropped {
+impl DroppedTask {
     const STACK: u32 = 16;
     const WAITED: u32 = 32;
     const PANICKING: u32 = 34;
@@ -104,7 +105,7 @@ impl Dropped {
             | u64::from(self.more_places) << Self::MORE
     }
 
-    fn of(word: u64) -> Self {
+    pub(crate) fn of(word: u64) -> Self {
         let waited = [Waited::Unknown, Waited::NotBegun, Waited::Awaiting, Waited::Runnable];
         Self {
             waited: waited[(word >> Self::WAITED) as usize % waited.len()],
@@ -116,7 +117,7 @@ impl Dropped {
     }
 }
 
-const _: () = assert!(STACKS <= 1 << Dropped::STACK && GROUPS <= 1 << (64 - Dropped::GROUP));
+const _: () = assert!(STACKS <= 1 << DroppedTask::STACK && GROUPS <= 1 << (64 - DroppedTask::GROUP));
 
 /// A cancelled request.
 #[derive(Debug, Clone, Copy)]
@@ -132,7 +133,7 @@ pub(crate) struct CancelledRequest {
 
 /// The requests of a group that waited at one place and were dropped by one stack. Zeros are none.
 struct Row {
-    /// The word of [`Dropped`] and the group; 0: free.
+    /// The word of [`DroppedTask`] and the group; 0: free.
     key: AtomicU64,
     requests: AtomicU64,
     /// When the last one ended, as a stamp.
@@ -226,7 +227,7 @@ impl Cancelled {
 
     pub(crate) fn add(&self, request: CancelledRequest) {
         let group = row_of(request.group) as u64;
-        let key = request.dropped | Dropped::IS_THERE | group << Dropped::GROUP;
+        let key = request.dropped | DroppedTask::IS_THERE | group << DroppedTask::GROUP;
         let rows = &self.rows[self.present.load(Ordering::Relaxed) % 2];
         // Twice: the place is high in the key, and one product brings it no further down.
         let mut cells = cells(rows, mixed(mixed(key)) >> 32);
@@ -286,7 +287,7 @@ impl Row {
         if key == 0 || requests == 0 {
             return None;
         }
-        let Dropped { waited, place, more_places, stack, is_panicking } = Dropped::of(key);
+        let DroppedTask { waited, place, more_places, stack, is_panicking } = DroppedTask::of(key);
         let (longest, task, trace) = self.longest.read();
         let mut ages = Histogram { scale: EXPORTED_SCALE, max_task: task, ..Histogram::default() };
         for (at, count) in self.ages.iter().enumerate() {
@@ -294,7 +295,7 @@ impl Row {
         }
         ages.max_ns = ticks_to_ns(longest);
         let last_ns = ticks_to_ns(now.saturating_sub(self.last.load(Ordering::Relaxed)));
-        let group = (key >> Dropped::GROUP) as u32;
+        let group = (key >> DroppedTask::GROUP) as u32;
         Some(Cancellation {
             group,
             waited,
@@ -365,7 +366,7 @@ mod tests {
 
     fn request(stack: u32, task: u64, age_ms: Option<u64>) -> CancelledRequest {
         let waited = Waited::Awaiting;
-        let dropped = Dropped { waited, place: 7, more_places: 2, stack, is_panicking: false };
+        let dropped = DroppedTask { waited, place: 7, more_places: 2, stack, is_panicking: false };
         let age = age_ms.map(|ms| (point().hz / 1e3) as u64 * ms);
         CancelledRequest { dropped: dropped.word(), task, group: 3, age, trace: None }
     }
@@ -381,11 +382,12 @@ mod tests {
     fn a_word_comes_back_as_it_was() {
         for waited in [Waited::Unknown, Waited::NotBegun, Waited::Awaiting, Waited::Runnable] {
             for is_panicking in [false, true] {
-                let dropped = Dropped { waited, place: 16_383, more_places: 6, stack: 16_382, is_panicking };
-                assert_eq!(Dropped::of(dropped.word() | Dropped::IS_THERE), dropped);
+                let dropped =
+                    DroppedTask { waited, place: 16_383, more_places: 6, stack: 16_382, is_panicking };
+                assert_eq!(DroppedTask::of(dropped.word() | DroppedTask::IS_THERE), dropped);
             }
         }
-        assert_eq!(Dropped::of(0).waited, Waited::Unknown);
+        assert_eq!(DroppedTask::of(0).waited, Waited::Unknown);
     }
 
     #[test]

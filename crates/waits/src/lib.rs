@@ -96,7 +96,7 @@ mod waker;
 
 pub use answered::count_frames;
 pub use arrival::{Arrival, QueueTimes};
-pub use cancelled::{Cancellation, CancelledFor, Waited};
+pub use cancelled::{Cancellation, CancelledFor, DroppedTask, Waited};
 pub use carried::{count_messages, count_traffic};
 pub use charged::{ChargedThread, charged, polled_on};
 pub use cpu::CpuTaking;

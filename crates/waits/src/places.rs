@@ -53,7 +53,7 @@ use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::process::identity;
 use dormouse_sys::stack::{CallFrame, here};
 
-use crate::cancelled::{Cancellation, Cancelled, CancelledFor, CancelledRequest, Dropped};
+use crate::cancelled::{Cancellation, Cancelled, CancelledFor, CancelledRequest, DroppedTask};
 use crate::cells::KeyedSums;
 use crate::known::{Known, woken_by};
 use crate::memory::{self, Zeroed};
@@ -222,7 +222,7 @@ pub(crate) fn drops(slot: &Slot) {
     let taker = Taker::dropping(here());
     if let Some(table) = table() {
         let stack = table.stacks.place_of(&taker).unwrap_or(UNKNOWN_PLACE);
-        slot.dropped.store(Dropped::now(slot, stack, panicking()).word(), Ordering::Relaxed);
+        slot.dropped.store(DroppedTask::now(slot, stack, panicking()).word(), Ordering::Relaxed);
     }
 }
 

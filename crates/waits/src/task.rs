@@ -23,7 +23,7 @@ use dormouse_keys::unlikely;
 
 use crate::answered::{self, RequestEnd};
 use crate::arrival::{Arrival, QueuedTicks};
-use crate::cancelled::CancelledRequest;
+use crate::cancelled::{CancelledRequest, DroppedTask};
 use crate::places;
 use crate::registration::Registration;
 use crate::response::{Frames, Head, OPEN};
@@ -52,8 +52,7 @@ pub struct Who {
 pub enum TaskEnd {
     /// The task was no request: its age is no latency.
     NoRequest,
-    /// The request was answered, and its body has ended. Without a [head](TaskWaits::head) its age
-    /// is its latency.
+    /// The request was answered, to its end. Without a [head](TaskWaits::head), by its age.
     Answered,
     /// The request ended without an answer, or in the middle of the body: it panicked.
     Unanswered,
@@ -246,13 +245,19 @@ impl TaskWaits {
     }
 
     /// The task is dropped before its end, on this thread; its future still exists. While places
-    /// are requested, records where it waits and the stack of the caller, for
-    /// [`TaskEnd::Cancelled`].
+    /// are requested, records where it waits and the caller's stack, for [`TaskEnd::Cancelled`].
     #[inline]
     pub fn cancel(&mut self, who: Who) {
         if unlikely!(WAITS) && places::are_asked() {
             self.begin_drop(who);
         }
+    }
+
+    /// The drop that [`TaskWaits::cancel`] has recorded.
+    pub fn dropped(&self) -> Option<DroppedTask> {
+        // SAFETY: a slot stays.
+        let word = unsafe { self.0?.as_ref() }.dropped.load(Ordering::Relaxed);
+        (word != 0).then(|| DroppedTask::of(word))
     }
 
     /// Notes that the last poll has made the head of the response: the latency of the request ends
@@ -276,8 +281,7 @@ impl TaskWaits {
         }
     }
 
-    /// The slot of a task whose last poll had times of the present run, and the place where this
-    /// thread counts for it.
+    /// The slot of a task whose last poll had times of the present run, and this thread's account.
     #[inline(never)]
     fn polled(&self) -> Option<(&'static Slot, &'static Shelf, Account)> {
         // SAFETY: a slot stays.
@@ -302,8 +306,7 @@ impl TaskWaits {
         self.end_with(as_what, None)
     }
 
-    /// [Ends](Self::end) the task with an outcome, a number of the caller's below 255: if the
-    /// request is an [exemplar](crate::Exemplar), that has it.
+    /// [Ends](Self::end) the task; its [exemplar](crate::Exemplar) has the outcome, below 255.
     #[inline]
     pub fn end_with(&mut self, as_what: TaskEnd, outcome: Option<u8>) -> Option<u64> {
         // SAFETY: a slot stays.

@@ -138,7 +138,7 @@ impl Names {
             let _ = write!(line, " {}", phase(record.phase));
         }
         for (name, value) in named(probe, record) {
-            if let (RecordKind::Exit, Field::Unsigned(ns)) = (record.phase, value) {
+            if let (RecordKind::Exit, "elapsed_ns", Field::Unsigned(ns)) = (record.phase, &*name, value) {
                 let _ = write!(line, " after {}", short(ns));
                 continue;
             }
@@ -174,6 +174,9 @@ fn cut(mut name: String) -> String {
     name
 }
 
+/// The values at the end of a request in `dormouse.task`; after the first, those of its drop.
+const END_OF_REQUEST: [&str; 5] = ["outcome", "place", "stack", "waited", "panicking"];
+
 /// The fields of a record with their names. A value without a name gets its number, a name without
 /// a value is left out: the record was cut.
 fn named<'a>(
@@ -181,11 +184,11 @@ fn named<'a>(
     record: &'a Record<'_>,
 ) -> impl Iterator<Item = (String, Field<'a>)> {
     let names = probe.map_or(&[][..], |probe| &probe.fields[..]);
+    let is_end = record.phase == RecordKind::Exit && matches!(record.values.first(), Some(Field::Text(_)));
     record.values.iter().enumerate().map(move |(i, &value)| {
         let name = match (record.phase, value, names.get(i)) {
+            _ if is_end => END_OF_REQUEST.get(i).map_or_else(|| i.to_string(), |&name| name.to_owned()),
             (RecordKind::Exit, Field::Unsigned(_), _) if i == 0 => "elapsed_ns".to_owned(),
-            // Of a request: `dormouse.task`.
-            (RecordKind::Exit, Field::Text(_), _) if i == 0 => "outcome".to_owned(),
             (RecordKind::Exit, ..) | (_, _, None) => i.to_string(),
             (_, _, Some(name)) => name.clone(),
         };
@@ -280,6 +283,9 @@ mod tests {
         assert!(exit.ends_with("db.query exit after 1.50 us"), "{exit}");
         let end = plain(&names, &record(RecordKind::Exit, vec![Field::Text("cancelled")]));
         assert!(end.ends_with("db.query exit outcome=\"cancelled\""), "{end}");
+        let numbers = [Field::Text("cancelled"), Field::Unsigned(4), Field::Unsigned(7)];
+        let end = plain(&names, &record(RecordKind::Exit, numbers.to_vec()));
+        assert!(end.ends_with("db.query exit outcome=\"cancelled\" place=4 stack=7"), "{end}");
         let enter =
             Record { cut: true, group: 0, probe: 4, ..record(RecordKind::Enter, vec![Field::Signed(-1)]) };
         assert!(

@@ -1,8 +1,10 @@
 //! Tasks that wait, and polls that do not end: as an agent lists them, with the names of the
 //! places.
 //!
-//! Each file depends only on those before it: `list`, `reports`, `stacks`, `place`, `queues`.
+//! Each file depends only on those before it: `list`, `reports`, `stacks`, `place`, `dropped`,
+//! `queues`.
 
+pub(crate) mod dropped;
 pub(crate) mod list;
 pub(crate) mod place;
 pub(crate) mod queues;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
 use dormouse_protocol::{GroupRow, LongLivedRow, ObjectiveRow, OutcomesRow};
+use dormouse_waits::DroppedTask;
 
 use crate::core::ends::{Ending, OUTCOMES, TaskOutcome, outcome_of, own_words};
 use crate::core::long_lived::{LongSince, Said};
@@ -301,26 +302,32 @@ impl Group {
         if cfg!(dormouse_off) {
             return;
         }
-        self.end_as(number, outcome_of(number, Ending::Completed));
+        self.end_as(number, outcome_of(number, Ending::Completed), None);
     }
 
     /// Ends a task; `age_ns` is the age of a request whose times were taken, at its answer if it
-    /// has one.
-    pub(crate) fn end_aged(self, number: u64, outcome: TaskOutcome, age_ns: Option<u64>) {
+    /// has one, and `dropped` how a cancelled one was dropped, if that is known.
+    pub(crate) fn end_aged(
+        self,
+        number: u64,
+        outcome: TaskOutcome,
+        age_ns: Option<u64>,
+        dropped: Option<DroppedTask>,
+    ) {
         if let Some((age_ns, objectives)) = age_ns.zip(self.0.objectives.get()) {
             objectives.count(age_ns, outcome);
         }
-        self.end_as(number, outcome);
+        self.end_as(number, outcome, dropped);
     }
 
     /// Ends a task that has lived for long.
     pub(crate) fn end_long(self, number: u64, since: LongSince) {
-        own_probes::task_ends(number, self.id(), None);
+        own_probes::task_ends(number, self.id(), None, None);
         self.0.tasks.long_life_ends(number, since);
     }
 
-    pub(crate) fn end_as(self, number: u64, outcome: TaskOutcome) {
-        own_probes::task_ends(number, self.id(), Some(outcome));
+    pub(crate) fn end_as(self, number: u64, outcome: TaskOutcome, dropped: Option<DroppedTask>) {
+        own_probes::task_ends(number, self.id(), Some(outcome), dropped);
         self.0.tasks.finish(number, outcome);
     }
 }

@@ -5,6 +5,10 @@
 //! | `dormouse.poll` | a thread is in the task from now on | no longer |
 //! | `dormouse.task` | the task begins: `parent` is the task that it began in, 0 if in none | it ends: of a request with its `outcome` |
 //!
+//! While places are requested the end of a cancelled request also has the numbers of the `place`
+//! where it waited and of the `stack` that dropped it, the state in which it `waited`, and whether
+//! the thread was `panicking`.
+//!
 //! `dormouse.trace_context` is a point: the trace of the task becomes known.
 //!
 //! All are records of the task itself. The polls of a thread are nested and balanced, also over
@@ -21,7 +25,7 @@ use dormouse_clock::stamp;
 use dormouse_keys::unlikely;
 use dormouse_sys::records;
 use dormouse_sys::thread::Current;
-use dormouse_waits::TraceContext;
+use dormouse_waits::{DroppedTask, TraceContext, Waited};
 
 use crate::core::ends::TaskOutcome;
 use crate::core::probe::{Probe, record_of};
@@ -92,11 +96,11 @@ pub(crate) fn task_begins(task: u64, group: u32, is_request: bool) {
     }
 }
 
-/// A task ends in this way. `None`: it has lived for long, and has no outcome.
+/// A task ends in this way. Without an outcome it has lived for long.
 #[inline]
-pub(crate) fn task_ends(task: u64, group: u32, outcome: Option<TaskOutcome>) {
+pub(crate) fn task_ends(task: u64, group: u32, outcome: Option<TaskOutcome>, dropped: Option<DroppedTask>) {
     if unlikely!(TASK) {
-        ends(task, group, outcome);
+        ends(task, group, outcome, dropped);
     }
 }
 
@@ -161,11 +165,21 @@ fn begins(task: u64, group: u32, is_request: bool) {
 
 #[cold]
 #[inline(never)]
-fn ends(task: u64, group: u32, outcome: Option<TaskOutcome>) {
+fn ends(task: u64, group: u32, outcome: Option<TaskOutcome>, dropped: Option<DroppedTask>) {
     if records::is_account_shown() {
         record_of(&TASK_PROBE, RecordKind::Exit, stamp(), Current { task, group }, |writer| {
-            if let Some(outcome) = outcome.filter(|_| is_request(task)) {
-                writer.text(outcome.word());
+            let Some(outcome) = outcome.filter(|_| is_request(task)) else { return };
+            writer.text(outcome.word());
+            if let Some(DroppedTask { place, stack, waited, is_panicking, .. }) = dropped {
+                writer.unsigned(place.into());
+                writer.unsigned(stack.into());
+                writer.text(match waited {
+                    Waited::Awaiting => "awaiting",
+                    Waited::Runnable => "runnable",
+                    Waited::NotBegun => "not_begun",
+                    Waited::Unknown => "unknown",
+                });
+                writer.boolean(is_panicking);
             }
         });
     }

@@ -384,8 +384,9 @@ impl Drop for Task {
             true if outcome.is_unanswered() => TaskEnd::Unanswered,
             true => TaskEnd::Answered,
         };
+        let dropped = if outcome.is_cancelled() { self.waits.dropped() } else { None };
         let age_ns = self.waits.end_with(as_what, Some(outcome.number()));
-        self.group.end_aged(self.id(), outcome, age_ns);
+        self.group.end_aged(self.id(), outcome, age_ns, dropped);
     }
 }
 

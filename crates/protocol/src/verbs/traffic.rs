@@ -1,4 +1,4 @@
-//! Bytes of connections, and the messages that came by WebSockets.
+//! Bytes of connections, frames of streams, and the messages that came by WebSockets.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,28 @@ impl MessagesRow {
         Self {
             messages: self.messages.saturating_sub(before.messages),
             bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+/// The streams of one group, and the bodies of its requests that take long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct StreamsRow {
+    /// The number of frames of streams.
+    pub frames: u64,
+    /// The bytes of these frames.
+    pub bytes: u64,
+    /// The bodies of requests that are being sent now, ten seconds after the head or later.
+    pub sending: u64,
+}
+
+impl StreamsRow {
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            frames: self.frames.saturating_sub(before.frames),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            sending: self.sending,
         }
     }
 }

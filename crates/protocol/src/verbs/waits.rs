@@ -6,7 +6,7 @@ use dormouse_statistics::buckets::{BUCKETS, Histogram, OFFSET, SCALE, UNIT_NS, Z
 use serde::{Deserialize, Serialize};
 
 pub use super::stalls::StallsRow;
-pub use super::traffic::{CarriedRow, MessagesRow};
+pub use super::traffic::{CarriedRow, MessagesRow, StreamsRow};
 use crate::id::{WireId, known};
 use crate::verb::{Memory, SHORT_ANSWER, Verb};
 
@@ -132,28 +132,6 @@ impl UnansweredRow {
         Self {
             requests: self.requests.saturating_sub(before.requests),
             age_ns: self.age_ns.saturating_sub(before.age_ns),
-        }
-    }
-}
-
-/// The streams of one group, and the bodies of its requests that take long.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct StreamsRow {
-    /// The number of frames of streams.
-    pub frames: u64,
-    /// The bytes of these frames.
-    pub bytes: u64,
-    /// The bodies of requests that are being sent now, ten seconds after the head or later.
-    pub sending: u64,
-}
-
-impl StreamsRow {
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            frames: self.frames.saturating_sub(before.frames),
-            bytes: self.bytes.saturating_sub(before.bytes),
-            sending: self.sending,
         }
     }
 }

@@ -241,6 +241,8 @@ impl<'a> Encoder<'a> {
             field("parent", "parent", fx::MarkerFieldFormat::Integer),
             field("trace_id", "trace id", fx::MarkerFieldFormat::String),
             field("outcome", "outcome", fx::MarkerFieldFormat::String),
+            field("waited_at", "waited at", fx::MarkerFieldFormat::String),
+            field("dropped_by", "dropped by", fx::MarkerFieldFormat::String),
         ];
         self.register(TASK.to_owned(), None, own)
     }
@@ -328,9 +330,12 @@ impl<'a> Encoder<'a> {
         };
         self.values.push(MarkerValue::Text(self.out.intern_string(kind)));
         self.values.push(MarkerValue::Number(it.parent as f64));
-        let trace = it.trace_digits().map_or(self.nothing, |digits| self.out.intern_string(&digits));
-        let outcome = self.timeline.outcome(it).map_or(self.nothing, |word| self.out.intern_string(word));
-        self.values.extend([trace, outcome].map(MarkerValue::Text));
+        let trace = it.trace_digits();
+        let [waited_at, dropped_by] = self.timeline.dropped(it);
+        for text in [trace.as_deref(), self.timeline.outcome(it), waited_at, dropped_by] {
+            let text = text.map_or(self.nothing, |text| self.out.intern_string(text));
+            self.values.push(MarkerValue::Text(text));
+        }
         let marker = Marker { of, name, category, values: &self.values };
         self.out.add_marker(thread, timing(it.edges, it.begin_ns, it.end_ns), marker);
     }

@@ -279,6 +279,11 @@ impl<W: Write> Writer<'_, W> {
         if let Some(outcome) = self.timeline.outcome(it) {
             self.annotate(&mut message, "outcome", Field::Text(outcome));
         }
+        for (name, words) in ["waited_at", "dropped_by"].into_iter().zip(self.timeline.dropped(it)) {
+            if let Some(words) = words {
+                self.annotate(&mut message, name, Field::Text(words));
+            }
+        }
         if let Some(note) = it.edges.note() {
             self.annotate(&mut message, "note", Field::Text(note));
         }

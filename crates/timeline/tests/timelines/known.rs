@@ -71,8 +71,11 @@ pub(crate) fn end(at_us: u64, of: (u64, u32)) -> Vec<u8> {
     record(RecordKind::Exit, TASKS, at_us, of, &[])
 }
 
-pub(crate) fn end_as(at_us: u64, of: (u64, u32), outcome: &str) -> Vec<u8> {
-    record(RecordKind::Exit, TASKS, at_us, of, &[Field::Text(outcome)])
+/// The end of a cancelled request: the numbers of its place and of the stack that dropped it.
+pub(crate) fn end_dropped(at_us: u64, of: (u64, u32), place: u64, stack: u64) -> Vec<u8> {
+    let outcome = [Field::Text("cancelled"), Field::Unsigned(place), Field::Unsigned(stack)];
+    let values = [&outcome[..], &[Field::Text("awaiting"), Field::Boolean(false)]].concat();
+    record(RecordKind::Exit, TASKS, at_us, of, &values)
 }
 
 pub(crate) fn traced(at_us: u64, of: (u64, u32), trace_id: &str) -> Vec<u8> {
@@ -134,7 +137,7 @@ pub(crate) fn timeline() -> Timeline {
             exit(600, ROWS, 50),
             end(610, ROWS),
             exit(700, TEA, 200),
-            end_as(710, TEA, "cancelled"),
+            end_dropped(710, TEA, 4, 7),
         ],
     );
     add(
@@ -157,5 +160,9 @@ pub(crate) fn timeline() -> Timeline {
         ],
     );
     builder.learn(Note::Dropped { rings: 3, client: 4 });
-    builder.finish()
+    let mut timeline = builder.finish();
+    for of in &mut timeline.drops {
+        (of.waited_at, of.dropped_by) = (format!("place {}", of.place), format!("stack {}", of.stack));
+    }
+    timeline
 }

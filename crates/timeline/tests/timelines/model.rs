@@ -4,7 +4,9 @@ use dormouse::record::{Field, RecordKind};
 use dormouse_protocol::Note;
 use dormouse_timeline::{Edges, Timeline, TimelineEvent};
 
-use crate::known::{BREW, CLOCK, add, begin, builder, end, enter, exit, record, step, timeline, traced};
+use crate::known::{
+    BREW, CLOCK, add, begin, builder, end, end_dropped, enter, exit, record, step, timeline, traced,
+};
 
 /// The events of a thread: begin and end in microseconds, task, what was seen.
 fn events(timeline: &Timeline, tid: u32) -> Vec<(u64, u64, u64, Edges)> {
@@ -60,6 +62,21 @@ fn tasks_have_ages_parents_and_requests() {
     assert_eq!([11, 21, 33].map(|task| timeline.request_of(task)), [11, 11, 33]);
     let outcomes: Vec<_> = timeline.tasks.iter().map(|it| timeline.outcome(it)).collect();
     assert_eq!(outcomes, [Some("cancelled"), None], "a record of an older service has none");
+    assert_eq!(timeline.tasks[0].dropped, Some(0));
+}
+
+#[test]
+fn drops_are_known_once_and_bounded() {
+    let mut builder = builder();
+    let drops = (0..2_000_u64).map(|n| end_dropped(n, (2 * n + 1, 5), n % 700, 9));
+    add(&mut builder, 4001, &drops.collect::<Vec<_>>());
+    let timeline = builder.finish();
+    assert_eq!(timeline.drops.len(), 512);
+    for it in &timeline.tasks {
+        let place = u32::try_from(it.task / 2 % 700).unwrap();
+        let known = it.dropped.map(|at| timeline.drops[usize::from(at)].place);
+        assert_eq!(known, Some(place).filter(|place| *place < 512), "{it:?}");
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ mod viewer;
 use std::num::NonZero;
 use std::time::Instant;
 
-use dormouse_protocol::{BatchStat, Hello, ProbeInfo, TraceRequest, Tracing};
-use dormouse_timeline::POLL;
+use dormouse_protocol::{BatchStat, CancelledRow, Hello, ProbeInfo, TraceRequest, Tracing};
+use dormouse_timeline::{POLL, Timeline};
 use serde::{Deserialize, Serialize};
 
 use crate::args::help;
@@ -30,6 +30,8 @@ use crate::text::{count, list};
 use crate::verb::Asked;
 #[cfg(feature = "serve")]
 use crate::verb::Offer;
+use crate::waiting::dropped::{Dropper, waited_at};
+use crate::waiting::{list as tasks, place::PlaceNames};
 use viewer::TimelinePlace;
 
 /// Switch probes on and print what they record, until Ctrl-C
@@ -44,6 +46,11 @@ pub(crate) struct Request {
     #[arg(short, long, value_name = "FILE")]
     #[serde(skip)]
     output: Option<TimelinePlace>,
+    /// With -o and 'dormouse.task': have times and places of tasks taken, and show where cancelled
+    /// requests waited and what dropped them
+    #[arg(long, requires = "output")]
+    #[serde(skip)]
+    places: bool,
     /// End after this time
     #[arg(long = "for", value_name = "DURATION")]
     #[serde(rename = "for")]
@@ -129,6 +136,8 @@ fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
     // A place that cannot be written is refused before anything is switched on.
     let file = args.output.as_ref().map(|place| NewFile::create(&place.path)).transpose()?;
     let (mut client, hello) = Client::open(target, context.patience)?;
+    // Before the first record: its conversation goes on after the last one.
+    let placed = if args.places { Some(placed(target, context)?) } else { None };
     let tracing: Tracing = client.call(TraceRequest { glob })?;
     if context.json {
         let Tracing { matched, probes, batch, .. } = &tracing;
@@ -138,7 +147,10 @@ fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
         announce(&tracing, &client.who, context);
     }
     match (file, &args.output) {
-        (Some(file), Some(place)) => write(args, client, &hello, &tracing, &signals, (file, place), context),
+        (Some(file), Some(place)) => {
+            let opened = Opened { client, hello, tracing, placed };
+            write(args, opened, &signals, (file, place), context)
+        }
         _ => print(args, client, tracing, &signals, context),
     }
 }
@@ -170,15 +182,51 @@ fn print(
     result.map(|()| Exit::Ok)
 }
 
+/// A trace that has begun.
+struct Opened {
+    client: Client,
+    hello: Hello,
+    tracing: Tracing,
+    /// The conversation that has places taken.
+    placed: Option<Client>,
+}
+
+/// Has times and places of tasks taken, as long as the conversation lasts. A file has those that it
+/// has.
+fn placed(target: &Target, context: &Context) -> Outcome<Client> {
+    let (mut client, hello) = Client::open(target, context.patience)?;
+    if client.file().is_none() && !tasks::begin(&mut client, &hello, false)? {
+        return Err(Failure::failed(format!("{} takes no places of tasks", client.who)));
+    }
+    Ok(client)
+}
+
+/// Finds words for the drops of a timeline.
+fn name_drops(timeline: &mut Timeline, client: &mut Client, context: &Context) -> Outcome<()> {
+    let known = |number: u32| (number != 0).then_some(number);
+    let wanted = timeline.drops.iter().flat_map(|of| [of.place, of.stack]).filter_map(known).collect();
+    let names = PlaceNames::of(client, &wanted, context)?;
+    for of in &mut timeline.drops {
+        let row = CancelledRow {
+            waited: of.waited,
+            place: known(of.place),
+            stack: known(of.stack),
+            panicking: of.is_panicking,
+            ..CancelledRow::default()
+        };
+        (of.waited_at, of.dropped_by) = (waited_at(&row, &names), Dropper::new(&row, &names).text());
+    }
+    Ok(())
+}
+
 fn write(
     args: &Request,
-    client: Client,
-    hello: &Hello,
-    tracing: &Tracing,
+    opened: Opened,
     signals: &Signals,
     (file, place): (NewFile, &TimelinePlace),
     context: &mut Context,
 ) -> Outcome {
+    let Opened { client, hello, ref tracing, placed } = opened;
     let start = Instant::now();
     let limits = args.limits();
     let most = limits.records.map_or(u64::MAX, NonZero::get);
@@ -192,7 +240,13 @@ fn write(
         context.note(summary(tally, elapsed_ns));
         return Err(Failure::failed(format!("nothing was recorded: {place} is not written")));
     }
-    let timeline = stream.sink.finish();
+    let mut timeline = stream.sink.finish();
+    // A service that has ended leaves the rest.
+    if let Some(mut placed) = placed
+        && let Err(why) = name_drops(&mut timeline, &mut placed, context)
+    {
+        context.note(format_args!("{FAIR}warning:{FAIR:#} drops have no names: {why}"));
+    }
     let written = Written {
         file: place.to_string(),
         duration_ns: timeline.duration_ns,
