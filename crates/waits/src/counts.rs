@@ -152,7 +152,7 @@ impl Counts {
         for &time in times {
             for (word, used) in self.used[time as usize].iter().enumerate() {
                 for_each_bit(used.load(Ordering::Relaxed), |bit| {
-                    prefetch(self.bucket(time, 64 * word + bit))
+                    prefetch(self.bucket(time, 64 * word + bit));
                 });
             }
         }
