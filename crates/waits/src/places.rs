@@ -290,8 +290,11 @@ impl Table {
         let taker = Taker { from, top, own: own_stack::from(from.stack), is_to_first: false };
         let poll = poll(slot);
         let has = |registration: &&Registration| self.stacks.has(registration.place(), &taker);
-        let registered = || slot.registrations.iter().find(has).map(Registration::place);
-        let known = self.stacks.again(&taker).or_else(registered);
+        let mut registrations = slot.registrations.iter();
+        // Most tasks wait at one place, and were there before.
+        let known = registrations.next().filter(has).map(Registration::place);
+        let known = known.or_else(|| self.stacks.again(&taker));
+        let known = known.or_else(|| registrations.find(has).map(Registration::place));
         let place = known.or_else(|| self.stacks.place_of(&taker))?;
         let (n, place) = Self::registration(slot, poll, place)?;
         let of = if is_part { PART } else { poll };
