@@ -56,6 +56,10 @@ fn converse(stream: &mut BufReader<UnixStream>, manner: &str, [stat, profile]: [
             "waits" => "{}",
             "profile" => r#"{"number":1}"#,
             "profile-report" => profile,
+            // A service that could answer more than this would be silent for ever.
+            "stat" if manner == "long" && asked["most_bytes"].as_u64().is_none_or(|n| n > 4 << 20) => {
+                continue;
+            }
             _ if manner == "notices" => {
                 let notice = concat!(
                     r#"{"v":1,"note":{"thread":{"tid":1,"start":1,"name":"t"}}}"#,
@@ -77,6 +81,7 @@ fn converse(stream: &mut BufReader<UnixStream>, manner: &str, [stat, profile]: [
 
 /// An answer to `stat` of that manner.
 fn stat(manner: &str) -> String {
+    let left_out = if manner == "long" { r#","left_out":{"histograms":true,"calls":12}"# } else { "" };
     let (groups, threads, tail) = match manner {
         "groups" => (5_000, 0, 0),
         "threads" => (1, 20_000, 0),
@@ -94,7 +99,7 @@ fn stat(manner: &str) -> String {
     let threads = vec![r#"{"tid":1,"name":"t","cpu_ns":1}"#; threads].join(",");
     let stat = format!(
         r#"{{"mono_ns":1,"took_ns":1,"process_cpu_ns":1,"unattributed_cpu_ns":0,"groups":[{}],
-        "threads":[{threads}],"keys_on":1,"dropped":0{}}}"#,
+        "threads":[{threads}],"keys_on":1,"dropped":0{left_out}{}}}"#,
         groups.join(","),
         " ".repeat(tail)
     );
@@ -106,7 +111,8 @@ fn strangers_take_bounded_memory_and_nobodys_place() {
     if !rustix::process::geteuid().is_root() {
         return skip("only root can start services of other users");
     }
-    let manners = ["groups", "threads", "endless", "names", "mute", "notices"].into_iter().cycle().take(20);
+    let manners =
+        ["groups", "threads", "endless", "names", "mute", "notices", "long"].into_iter().cycle().take(20);
     let start = |manner| Odd::of_user(NOBODY, "serve::strangers::stranger", manner);
     let strangers: Vec<(&str, Odd)> = manners.map(|manner| (manner, start(manner))).collect();
     let own = Service::visited();
@@ -152,6 +158,15 @@ fn strangers_take_bounded_memory_and_nobodys_place() {
     assert!(listed.body.len() < 100_000, "{}", listed.body.len());
     // The names of services mean one's own first.
     assert_eq!(serving.get("/api/processes/teaparty/keys").status, 200);
+    // The page names the figures that a service leaves out.
+    let left_out = |pid: u32| {
+        let sample = serving.stream(&format!("/api/processes/{pid}/live")).await_event("sample");
+        sample["left_out"].as_str().map(str::to_owned)
+    };
+    let (_, long) = strangers.iter().find(|(of, _)| *of == "long").expect("one of them");
+    let notice = left_out(long.pid()).expect("a notice");
+    assert!(notice.ends_with("polls, delays and awaits, 12 rows of calls"), "{notice}");
+    assert_eq!(left_out(own.pid()), None);
     // A verb has a connection of its own, and the same budget.
     let (_, liar) = &strangers[0];
     let answer = serving.get(&format!("/processes/{}/debug/pprof/profile?seconds=1", liar.pid()));

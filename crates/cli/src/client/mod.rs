@@ -159,6 +159,11 @@ impl Client {
         self.longest = bytes;
     }
 
+    /// The longest answer, in bytes, if answers are bounded.
+    pub(crate) fn longest(&self) -> Option<usize> {
+        self.room.as_ref().map(|_| self.longest)
+    }
+
     /// The memory of the last answer, for as long as that is kept: the next answer of this
     /// connection replaces it.
     pub(crate) fn keep_room(&mut self) -> Option<AnswerRoom> {
@@ -187,7 +192,7 @@ impl Client {
         }
         let deadline = Instant::now() + self.patience;
         self.send(&line, deadline)?;
-        let longest = self.room.as_ref().map_or(usize::MAX, |_| self.longest);
+        let longest = self.longest().unwrap_or(usize::MAX);
         for _ in 0..=MAX_NOTICES {
             let line = self.line(deadline, V::LONGEST_ANSWER.min(longest))?;
             if let Some(answer) = self.understand(&line, id)? {

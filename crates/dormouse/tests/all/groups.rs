@@ -228,3 +228,13 @@ fn a_groups_thread_is_charged_while_it_runs() {
     thread.join().unwrap();
     assert_eq!((group.read().alive, group.read().finished), (0, 1));
 }
+
+#[test]
+fn a_future_polled_after_its_end_is_pending() {
+    let (group, cx) = (Group::new("polled after its end"), &mut Context::from_waker(Waker::noop()));
+    let mut future = Box::pin(group.instrument(async {}));
+    assert!(future.as_mut().poll(cx).is_ready());
+    assert!(future.as_mut().poll(cx).is_pending());
+    drop(future);
+    assert_eq!((group.read().requests, group.read().alive), (1, 0));
+}

@@ -14,8 +14,8 @@ use dormouse::waits::buckets::EXPORTED_SCALE;
 use dormouse::waits::{GroupWaits, Waiting, is_on};
 use dormouse::{Event, Group, TraceContext};
 use dormouse_protocol::{
-    Code, CountRequest, GroupRow, HelloRequest, Op, PROTOCOL, Request, Response, Stat, StatPart, StatRequest,
-    WaitsBegun, WaitsRequest, WaitsRow, WireError, WireId,
+    Code, CountRequest, GroupRow, HelloRequest, LeftOut, Op, PROTOCOL, Request, Response, Stat, StatPart,
+    StatRequest, WaitsBegun, WaitsRequest, WaitsRow, WireError, WireId,
 };
 use dormouse_testkit::{Answer, Filter, HANG, eventually, in_child, spin_for, thread_cpu};
 use serde::de::DeserializeOwned;
@@ -322,7 +322,8 @@ fn exemplars_that_a_client_has_are_left_out() {
         group.scope(|| spin_for(Duration::from_millis(1)));
         let mut read = |exemplars_since_ns| {
             let part = Some(StatPart::Exemplars);
-            let mut stat: Stat = asks.ask(StatRequest { part, exemplars_since_ns }).unwrap();
+            let wish = StatRequest { part, exemplars_since_ns, ..StatRequest::default() };
+            let mut stat: Stat = asks.ask(wish).unwrap();
             stat.expand(usize::MAX);
             stat
         };
@@ -338,6 +339,30 @@ fn exemplars_that_a_client_has_are_left_out() {
         assert_eq!(exemplars(&later), []);
         later.keep_exemplars(&before);
         assert_eq!(exemplars(&later), exemplars(&before));
+    });
+}
+
+#[test]
+fn answers_fit_what_their_client_reads() {
+    in_child(|| {
+        let (group, mut asks) = (Group::new("tea"), Client::connect(&init()));
+        let _: WaitsBegun = asks.ask(WaitsRequest { exemplars: true, ..WaitsRequest::default() }).unwrap();
+        let work = group.instrument(async { spin_for(Duration::from_millis(1)) });
+        runtime().block_on(work);
+        let mut read = |most_bytes| {
+            let part = Some(StatPart::Groups);
+            let mut stat: Stat =
+                asks.ask(StatRequest { part, most_bytes, ..StatRequest::default() }).unwrap();
+            stat.expand(usize::MAX);
+            let waits = stat.groups.into_iter().find(|row| row.id == group.id()).unwrap().waits.unwrap();
+            (stat.left_out, waits.requests.buckets.len(), waits.polls.buckets.len())
+        };
+        assert_eq!(read(Some(1 << 20)), read(None));
+        let (left_out, requests, polls) = read(Some(0));
+        let LeftOut { narrow_buckets, exemplars, histograms, .. } = left_out.unwrap();
+        assert!(narrow_buckets && histograms, "{left_out:?}");
+        assert_eq!((exemplars, requests, polls), (1, 1, 0));
+        assert_eq!(read(None), (None, 1, 1), "only who asks for less gets less");
     });
 }
 

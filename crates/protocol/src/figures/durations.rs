@@ -70,6 +70,8 @@ impl Durations {
     pub(super) fn part(&self, part: Part) -> FigureValue {
         match part {
             Part::All => FigureValue::Absent,
+            // A reading without it has no unit either.
+            Part::Count if self.unit_ns == 0 => FigureValue::Absent,
             Part::Count => self.count.into(),
             Part::P50 => self.p50_ns.into(),
             Part::P90 => self.p90_ns.into(),

@@ -3,6 +3,7 @@
 mod calls;
 mod columns;
 mod cpu_limits;
+mod fit;
 mod kept;
 mod locks;
 mod outcomes;
@@ -24,6 +25,7 @@ pub use columns::{
     CountColumns, ExemplarColumns, GroupColumns, HistogramColumns, KnownId, StatPart, WaitsColumns,
 };
 pub use cpu_limits::{CpuLimitRow, CpuLimits};
+pub use fit::LeftOut;
 pub use locks::LockStatRow;
 pub use outcomes::OutcomesRow;
 pub use own::OwnCost;
@@ -44,6 +46,11 @@ pub struct StatRequest {
     /// service that does not support this sends all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exemplars_since_ns: Option<u64>,
+    /// The longest short answer that the client reads, in bytes. A longer one is
+    /// [shortened](Stat::fit), and [`Stat::left_out`] says by what. A service that does not support
+    /// this sends all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_bytes: Option<u64>,
 }
 
 impl Verb for StatRequest {
@@ -127,6 +134,10 @@ pub struct Stat {
     /// The number of threads, if the answer has no rows of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_total: Option<u64>,
+    /// The parts that are left out because the answer would be longer than the client reads. Absent
+    /// if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// CPU time since counting began. The share of it that is in groups is the coverage of the groups'
@@ -258,7 +269,7 @@ impl Stat {
     /// are given again, and an answer does not have the times when they began.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        Self {
+        let mut since = Self {
             mono_ns: self.mono_ns.saturating_sub(before.mono_ns),
             took_ns: self.took_ns.max(before.took_ns),
             process_cpu_ns: self.process_cpu_ns.saturating_sub(before.process_cpu_ns),
@@ -285,7 +296,9 @@ impl Stat {
             columns: None,
             thread_total: Some(self.thread_count()),
             ..*self
-        }
+        };
+        since.forget(before.left_out);
+        since
     }
 
     /// The number of threads, whether or not there are rows of them.

@@ -13,6 +13,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -42,8 +43,10 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// its session to another service.
 pub(super) const GREETING: Duration = Duration::from_secs(10);
 
-/// The longest answer of another user's service, in bytes: times of a thousand groups fit in.
+/// The longest answer of another user's service, in bytes. A service is told of it, so that it
+/// leaves something out; some bytes are around that.
 const LONGEST_ANSWER: usize = 4 << 20;
+const AROUND: usize = 1 << 10;
 
 /// The longest name or version of a service, in bytes.
 const LONGEST_NAME: usize = 128;
@@ -126,6 +129,8 @@ pub(in crate::serve) struct ServiceSession {
     origin: Mutex<Option<Arc<Origin>>>,
     /// The snapshot that is wanted and has not come.
     wanted: Mutex<Option<Wanted>>,
+    /// Whether a message has named what answers leave out.
+    is_shortened: AtomicBool,
 }
 
 /// A snapshot that is wanted: since when, and the largest part of the answer that a reader wants.
@@ -151,6 +156,7 @@ impl ServiceSession {
             origin: Mutex::new(None),
             // The first snapshot is taken without a request.
             wanted: Mutex::new(Some(Wanted { since: Instant::now(), part: StatPart::Histograms })),
+            is_shortened: AtomicBool::new(false),
         });
         let has_warned = <[Cell<bool>; 2]>::default();
         let (terms, thread) = (Arc::clone(terms), Arc::clone(&terms.thread));
@@ -304,7 +310,8 @@ impl ServiceSession {
         let part = self.wanted().map_or(StatPart::Histograms, |wanted| wanted.part);
         let known = self.kept(part);
         let exemplars_since_ns = known.as_ref().map(|known| known.stat.mono_ns);
-        let mut stat = match client.call(StatRequest { part: Some(part), exemplars_since_ns }) {
+        let most_bytes = client.longest().map(|longest| longest.saturating_sub(AROUND) as u64);
+        let mut stat = match client.call(StatRequest { part: Some(part), exemplars_since_ns, most_bytes }) {
             Ok(stat) => stat,
             // The conversation goes on, for `wake`.
             Err(Failure::Said(report)) if report.code == Some(Code::Asleep) => {
@@ -316,6 +323,12 @@ impl ServiceSession {
         // An older service answers with all of it.
         let part = if stat.columns.is_some() { part } else { StatPart::Groups };
         let groups_left_out = shrink(&mut stat, &self.terms.events);
+        if let Some(left_out) = stat.left_out
+            && !self.is_shortened.swap(true, Ordering::Relaxed)
+        {
+            let (who, notice) = (describe(&self.process), left_out.notice());
+            say(format_args!("{FAIR}warning:{FAIR:#} {who}: {notice}; run dormouse serve as its user"));
+        }
         if let Some(known) = known {
             stat.keep_exemplars(&known.stat);
         }

@@ -69,7 +69,7 @@ class GroupDetail {
     const times = this.live.times(id, length);
     const rows = FIGURES.times.map(({ label, help: title }, at) => {
       const [count, ...quantiles] = times[at];
-      const cells = [whole(count ?? 0), ...quantiles.map(time)];
+      const cells = [whole(count), ...quantiles.map(time)];
       return make(
         'tr',
         {},

@@ -92,6 +92,7 @@ class Live {
       refused: sample.cpu_refused,
       ownBytes: sample.own_bytes,
       limited: sample.limited,
+      leftOut: sample.left_out,
       threads: sample.threads,
       dropped: sample.dropped,
       keysOn: sample.keys_on,

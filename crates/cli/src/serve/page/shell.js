@@ -162,6 +162,7 @@ const page = {
     if (last?.throttled)
       facts.push(['throttled at its CPU limit', true, 'In the last 10 s ' + clean(last.throttled)]);
     if (live.limited) facts.push(['parts of dormouse are asleep', true, clean(live.limited)]);
+    if (live.leftOut) facts.push(['figures are left out', true, clean(live.leftOut)]);
     for (const of of last?.runtimes || []) {
       const busy = of.busy_percent === null ? [] : [`${share(of.busy_percent)} busy`];
       const waits = of.blocking_queue ? [`${whole(of.blocking_queue)} for the blocking threads`] : [];

@@ -72,6 +72,8 @@ pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, st
 
 /// [`add`], of a reading that has these histograms.
 pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, stat: &Stat) {
+    let lacks = stat.left_out.is_some_and(|left_out| left_out.histograms);
+    let has = if lacks { Histograms::Requests } else { has };
     let mut part = to.process(ExposedProcess {
         name: origin.name.clone(),
         pid: origin.pid,

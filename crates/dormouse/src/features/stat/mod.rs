@@ -224,6 +224,7 @@ fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
         clock: Some(clock()),
         columns: None,
         thread_total: None,
+        left_out: None,
     };
     Snapshot { stat, listed, begun_cpu_ns }
 }

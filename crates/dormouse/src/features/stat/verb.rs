@@ -47,7 +47,13 @@ impl Answered for StatRequest {
         let scope = waits.map(|waits| waits.scope().of_request(self));
         let stalls = waits.map(ClientWaits::stalls).unwrap_or_default();
         Ok(match self.part {
-            Some(part) => super::columns(states.get(), scope, stalls, part),
+            Some(part) => {
+                let mut stat = super::columns(states.get(), scope, stalls, part);
+                if let Some(most) = self.most_bytes {
+                    stat.fit(most);
+                }
+                stat
+            }
             None => super::rows(states.get(), scope, stalls, StatPart::Whole),
         })
     }
