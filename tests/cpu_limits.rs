@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use dormouse_testkit::{CpuLimit, eventually};
+use dormouse_testkit::{LimitedGroup, eventually};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,7 +19,7 @@ struct Busy {
 }
 
 impl Busy {
-    fn start(limit: &CpuLimit) -> Busy {
+    fn start(limit: &LimitedGroup) -> Busy {
         let runtime = tempfile::tempdir().expect("a temporary directory");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["cpu_limits::service", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -68,7 +68,7 @@ fn service() {
 
 #[test]
 fn a_limit_around_the_process_is_named() {
-    let Some(cpu_limit) = CpuLimit::make(Duration::from_millis(5)) else { return };
+    let Some(cpu_limit) = LimitedGroup::make(Duration::from_millis(5)) else { return };
     let busy = Busy::start(&cpu_limit);
     let limits = |document: &Value| document["process"]["cpu_limits"].clone();
     let mut seen = Value::Null;

@@ -11,15 +11,15 @@ use crate::skip;
 
 /// A control group with a CPU limit. It goes with this, after its processes.
 #[derive(Debug)]
-pub struct CpuLimit {
+pub struct LimitedGroup {
     outer: PathBuf,
     /// The group in which this process was.
     home: PathBuf,
 }
 
-impl CpuLimit {
-    /// A group with that much CPU time in each 100 ms, and one inside of it without a limit; `None`,
-    /// and a skip with the reason, if nobody may make one here.
+impl LimitedGroup {
+    /// A group with that much CPU time in each 100 ms, and one inside of it without a limit;
+    /// `None`, and a skip with the reason, if nobody may make one here.
     pub fn make(quota: Duration) -> Option<Self> {
         let made = Hierarchy::find().and_then(|hierarchy| hierarchy.make(quota));
         made.map_err(|why| skip(format_args!("no control group for CPU time can be made: {why}"))).ok()
@@ -61,7 +61,7 @@ impl CpuLimit {
     }
 }
 
-impl Drop for CpuLimit {
+impl Drop for LimitedGroup {
     fn drop(&mut self) {
         // For a process that has left, this changes nothing.
         let _ = move_to(&self.home, process::id());
@@ -113,14 +113,14 @@ impl Hierarchy {
         Err(io::Error::other("the controller is not mounted"))
     }
 
-    fn make(&self, quota: Duration) -> io::Result<CpuLimit> {
+    fn make(&self, quota: Duration) -> io::Result<LimitedGroup> {
         let outer = self.root.join(format!("dormouse-test-{}", process::id()));
         let home = self.root.join(self.own.trim_start_matches('/'));
         if self.is_version_2 {
             fs::write(self.root.join("cgroup.subtree_control"), "+cpu")?;
         }
         fs::create_dir(&outer)?;
-        let limit = CpuLimit { outer, home };
+        let limit = LimitedGroup { outer, home };
         let quota = quota.as_micros();
         if self.is_version_2 {
             fs::write(limit.outer.join("cpu.max"), format!("{quota} 100000"))?;

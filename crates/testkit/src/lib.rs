@@ -8,7 +8,7 @@
 //! - [`isolate_modules`] gives each module of a test program a process of its own;
 //!   [`run_programs`] does the same for tests without a harness.
 //! - [`AlternateStack`] gives a thread's signal handlers a chosen room.
-//! - [`CpuLimit`] is a real CPU limit, by a control group.
+//! - [`LimitedGroup`] is a real CPU limit, by a control group.
 //! - [`skip`] reports that a test cannot run on this machine.
 //! - [`eventually`] waits for a condition, at most [`HANG`]; [`StopOnDrop`] ends the work of other
 //!   threads.
@@ -50,7 +50,7 @@ pub use alternate_stack::AlternateStack;
 pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
 pub use committed::{assert_committed, pretty};
-pub use cpu_limit::CpuLimit;
+pub use cpu_limit::LimitedGroup;
 pub use effort::{is_long, long_only, short_or_long, stress_rounds, stress_time};
 pub use fork::{fork, join};
 pub use modules::{run_modules, run_programs};

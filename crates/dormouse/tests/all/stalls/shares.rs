@@ -16,7 +16,7 @@ use dormouse::Group;
 use dormouse_protocol::{StallsRow, WaitsBegun, WaitsRequest};
 use dormouse_sys::process::identity;
 use dormouse_sys::process::schedstat::Schedstat;
-use dormouse_testkit::{CpuLimit, in_child, short_or_long, skip, spin_for, thread_cpu};
+use dormouse_testkit::{LimitedGroup, in_child, short_or_long, skip, spin_for, thread_cpu};
 
 use super::faults::Faulting;
 use crate::waits::{Client, init};
@@ -190,7 +190,7 @@ fn a_cpu_limit_is_a_wait_and_named() {
             return;
         }
         // A busy machine might not leave it half of a CPU.
-        let Some(limited) = CpuLimit::make(Duration::from_millis(10)) else { return };
+        let Some(limited) = LimitedGroup::make(Duration::from_millis(10)) else { return };
         limited.admit(std::process::id());
         let mut computed = Part::default();
         let before = limited.throttled();
