@@ -253,17 +253,19 @@ impl HistogramRow {
         self.tasks.clear();
         self.exemplars.clear();
         let is_any = |counts: &[u64]| counts.iter().fold(0, |any, n| any | n) != 0;
-        // Most buckets hold none, and are passed in eights.
-        let filled = || {
-            let eights = of.buckets[1..].chunks(8).enumerate().filter(|(_, counts)| is_any(counts));
-            eights.flat_map(|(eight, counts)| {
-                let buckets = counts.iter().enumerate().filter(|(_, n)| **n != 0);
-                buckets.map(move |(at, n)| (bucket_index(1 + 8 * eight + at) >> wider, *n))
-            })
-        };
-        // A list takes the memory that it needs, and no more: a scrape has some of each group.
-        self.buckets.reserve_exact(filled().count());
-        self.buckets.extend(filled());
+        let (eights, _) = of.buckets[1..].as_chunks::<8>();
+        // Most buckets hold none, and are passed in eights. A list takes the memory that it needs,
+        // and no more: a scrape has some of each group.
+        let mut filled = 0;
+        for counts in eights.iter().filter(|counts| is_any(*counts)) {
+            filled += counts.iter().filter(|n| **n != 0).count();
+        }
+        self.buckets.reserve_exact(filled);
+        for (eight, counts) in eights.iter().enumerate().filter(|(_, counts)| filled > 0 && is_any(*counts)) {
+            for (at, &n) in counts.iter().enumerate().filter(|(_, n)| **n != 0) {
+                self.buckets.push((bucket_index(1 + 8 * eight + at) >> wider, n));
+            }
+        }
     }
 
     /// Adds the tasks of its buckets, after [`HistogramRow::set`] of the same histogram.
