@@ -323,9 +323,12 @@ impl OutsideProfiling {
                     }
                     coverage.cut += u64::from(is_cut);
                     let own = callchain.is_empty().then_some(if ip < USER_END { ip } else { IN_KERNEL });
+                    // Where the process went into the kernel: no return address.
+                    let entry = callchain.iter().position(|&address| address < USER_END);
                     let frames = callchain.iter().enumerate().map(|(place, &address)| {
                         // Callers: inside the instruction that called.
-                        if place == 0 { address } else { address.saturating_sub(1) }
+                        let is_exact = place == 0 || Some(place) == entry;
+                        if is_exact { address } else { address.saturating_sub(1) }
                     });
                     let mut frames: Vec<u64> = own.into_iter().chain(frames).collect();
                     if is_cut {

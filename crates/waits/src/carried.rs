@@ -37,5 +37,8 @@ pub fn count_messages(group: u32, messages: u64, message_bytes: u64, last: &mut 
         if before >= run_begun() {
             received_gaps::count(group, ticks_to_ns(last.saturating_sub(before)));
         }
+        if messages > 1 {
+            received_gaps::count_none(group, messages - 1);
+        }
     }
 }

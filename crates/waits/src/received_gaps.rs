@@ -56,6 +56,14 @@ fn begin(place: &AtomicPtr<Gaps>) -> Option<&'static Gaps> {
     at(place)
 }
 
+/// Counts gaps without any time, of messages that were read together.
+pub(crate) fn count_none(group: u32, gaps: u64) {
+    let place = &GAPS[row_of(group)];
+    if let Some(of) = at(place).or_else(|| begin(place)) {
+        of.buckets[buckets::place(0)].fetch_add(gaps, Ordering::Relaxed);
+    }
+}
+
 /// Counts a gap of a group.
 pub(crate) fn count(group: u32, ns: u64) {
     let place = &GAPS[row_of(group)];

@@ -22,7 +22,7 @@ pub enum HitStackEnd {
     Unknown,
     /// To the first function of the thread.
     Whole,
-    /// There was no room for all: those in the middle are left out.
+    /// There was no room for all: those in the middle are left out, or the outermost.
     Cut,
     /// To a function whose caller no rule finds.
     Lost,
@@ -90,6 +90,8 @@ impl Walked {
             return HitStack { inner: kept.len(), callers: kept, end };
         }
         let (inner, outer) = frames::in_order(self.depth, &kept);
+        // The walk itself was cut: the last functions that it found are not the outermost.
+        let outer = outer.take(if self.end == WalkEnd::Enough { 0 } else { DEPTH });
         HitStack { inner: inner.len(), callers: inner.iter().copied().chain(outer).collect(), end }
     }
 

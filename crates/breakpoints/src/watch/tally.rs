@@ -14,7 +14,7 @@ use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Queue};
 use dormouse_sys::trap::PerfTrap;
 use dormouse_sys::{peek, thread};
-use dormouse_unwind::{MAY_LACK_ROOM, own};
+use dormouse_unwind::{CopyEnd, MAY_LACK_ROOM, own};
 
 use super::hook;
 use super::report::WatchHit;
@@ -49,8 +49,10 @@ pub(super) struct Tally {
     queue: OnceBox<Queue<SingleHit>>,
     /// Where handlers may lack the room for a walk.
     copies: OnceBox<Queue<HitCopy>>,
-    /// Whether a thread reads the queues.
+    /// Whether a thread reads the queue of hits.
     is_read: AtomicBool,
+    /// Whether a thread follows the copies.
+    are_followed: AtomicBool,
     /// Since when its lines are armed on every thread; `u64::MAX`: they are not.
     armed_since: AtomicU64,
     /// Set by the keeper when the watch is disarmed for good.
@@ -87,6 +89,7 @@ impl Tally {
             queue: OnceBox::new(),
             copies: OnceBox::new(),
             is_read: AtomicBool::new(false),
+            are_followed: AtomicBool::new(false),
             armed_since: AtomicU64::new(u64::MAX),
             is_over: AtomicBool::new(false),
             over_because: OnceBox::new(),
@@ -210,7 +213,7 @@ impl Tally {
     pub(super) fn take_hits(&self, mut take: impl FnMut(WatchHit)) {
         let queue = self.queue.get_or_try_init(|| Queue::map(HITS).map(Box::new));
         if let Ok(queue) = queue {
-            self.alone(|| queue.drain(|hit| take(WatchHit::from(&*hit))));
+            alone(&self.is_read, || queue.drain(|hit| take(WatchHit::from(&*hit))));
         }
     }
 
@@ -218,24 +221,18 @@ impl Tally {
     pub(super) fn follow_copies(&self) {
         let Some(copies) = self.copies.get() else { return };
         let mut functions = Vec::new();
-        self.alone(|| {
+        alone(&self.are_followed, || {
             copies.drain(|copy| {
                 let end = own::follow(copy.registers, copy.bytes(), &mut functions);
-                let (walked, callers) = Walked::of_copy(&functions, end);
-                let kept = walked.depth.min(callers.len());
-                self.sites.set_stack(copy.ip, copy.group, &callers[..kept], walked);
+                // Else nothing is known, and a later hit leaves its stack.
+                if functions.len() > 1 || end == CopyEnd::Outermost {
+                    let (walked, callers) = Walked::of_copy(&functions, end);
+                    let kept = walked.depth.min(callers.len());
+                    self.sites.set_stack(copy.ip, copy.group, &callers[..kept], walked);
+                }
                 copy.wipe();
             });
         });
-    }
-
-    /// Reads a queue, unless another thread does so.
-    fn alone(&self, read: impl FnOnce()) {
-        // Acquire: pairs with the store below.
-        if !self.is_read.swap(true, Ordering::Acquire) {
-            read();
-            self.is_read.store(false, Ordering::Release);
-        }
     }
 
     /// Counts a hit of a piece, on the thread that made it, which came to the handler at this time.
@@ -312,6 +309,15 @@ impl Tally {
         };
         let old = last.swap(new, Ordering::Relaxed);
         passes(self.spec.filter, piece, old, new).then_some(Some((old, new)))
+    }
+}
+
+/// Reads a queue, unless another thread does so.
+fn alone(is_read: &AtomicBool, read: impl FnOnce()) {
+    // Acquire: pairs with the store below.
+    if !is_read.swap(true, Ordering::Acquire) {
+        read();
+        is_read.store(false, Ordering::Release);
     }
 }
 

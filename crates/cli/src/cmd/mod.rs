@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(for_the_terminal::<stat::Request>(), NONE);
         assert_eq!(for_the_terminal::<tasks::Request>(), ["wake"]);
         assert_eq!(for_the_terminal::<top::Request>(), ["once", "plain"]);
-        assert_eq!(for_the_terminal::<trace::Request>(), ["output"]);
+        assert_eq!(for_the_terminal::<trace::Request>(), ["output", "places"]);
         assert_eq!(for_the_terminal::<triggers::Request>(), ["add", "remove"]);
         assert_eq!(for_the_terminal::<watch::Request>(), ["stream", "stacks", "plain"]);
         for (verb, name) in [

@@ -6,7 +6,7 @@
 //! checksums of the parts combine to that of the body.
 
 use std::num::NonZero;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 use std::thread;
 
 use axum::body::Bytes;
@@ -74,7 +74,11 @@ fn respond(kind: HeaderValue, plain: Bytes, packed: Option<Bytes>) -> Response {
 fn pack(body: &[u8], how: Compression) -> Option<Vec<u8>> {
     static PROCESSORS: LazyLock<usize> =
         LazyLock::new(|| thread::available_parallelism().map_or(1, NonZero::get));
-    pack_in(body, how, (body.len() / PART).clamp(1, (*PROCESSORS).min(MOST_PARTS)))
+    /// Held while a body has further threads: others, at the same time, are packed by their own.
+    static IS_PARTED: Mutex<()> = Mutex::new(());
+    let parted = IS_PARTED.try_lock();
+    let most = if parted.is_ok() { (*PROCESSORS).min(MOST_PARTS) } else { 1 };
+    pack_in(body, how, (body.len() / PART).clamp(1, most))
 }
 
 /// Compresses a body in that number of parts at most.

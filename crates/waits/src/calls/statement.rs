@@ -121,9 +121,22 @@ fn comes_before_names(text: &[u8]) -> bool {
     let (before, word) = last_word(text);
     if word.eq_ignore_ascii_case(b"from") {
         let is_distinct = last_word(before).1.eq_ignore_ascii_case(b"distinct");
-        return !is_distinct && is_in_query(before);
+        // `PREPARE s FROM "SELECT …"`, `IMPORT TABLE FROM "file"`.
+        let is_text = is_one_of(first_word(text), &[b"prepare", b"import"]);
+        return !is_distinct && !is_text && is_in_query(before);
     }
-    is_one_of(word, &NAMES)
+    // `IDENTIFIED WITH plugin AS "hash"`.
+    let is_password = || text.windows(IDENTIFIED.len()).any(|part| part.eq_ignore_ascii_case(IDENTIFIED));
+    is_one_of(word, &NAMES) && !(word.eq_ignore_ascii_case(b"as") && is_password())
+}
+
+const IDENTIFIED: &[u8] = b"identified";
+
+/// The first word of a text.
+fn first_word(text: &[u8]) -> &[u8] {
+    let text = text.trim_ascii_start();
+    let end = text.iter().position(|byte| !is_word(*byte)).unwrap_or(text.len());
+    &text[..end]
 }
 
 /// The last word of a text, and what is before it.
@@ -149,11 +162,9 @@ fn is_in_query(text: &[u8]) -> bool {
             _ => {}
         }
     }
-    depth.checked_sub(1).is_none_or(|innermost| {
-        let inside = text[usize::from(open[innermost])..].trim_ascii_start();
-        let end = inside.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(inside.len());
-        is_one_of(&inside[..end], &QUERIES)
-    })
+    depth
+        .checked_sub(1)
+        .is_none_or(|innermost| is_one_of(first_word(&text[usize::from(open[innermost])..]), &QUERIES))
 }
 
 /// A placeholder, a string of PostgreSQL between `$tag$` and `$tag$`, or the name of a parameter.
@@ -309,6 +320,10 @@ mod tests {
             (r#"WITH x AS ( delete from "tea")"#, r#"WITH x AS ( delete from "tea")"#),
             (r#"WHERE a IS NOT DISTINCT FROM "secret""#, "WHERE a IS NOT DISTINCT FROM ?"),
             (r#"SELECT """it"s secret""" FROM t"#, "SELECT ?"),
+            (r#"PREPARE s FROM "SELECT 'secret'""#, "PREPARE s FROM ?"),
+            (r#"IMPORT TABLE FROM "/secret""#, "IMPORT TABLE FROM ?"),
+            (r#"CREATE USER u IDENTIFIED WITH p AS "secret""#, "CREATE USER u IDENTIFIED WITH p AS ?"),
+            (r#"SELECT TRIM(select_mask FROM "secret")"#, "SELECT TRIM(select_mask FROM ?)"),
         ] {
             assert_eq!(name(statement), expected, "{statement}");
         }

@@ -19,9 +19,9 @@
 //! | `received-error/SERVICE/WORKERS/CASE/{p50,p99}` | how far shown is from received |
 //! | `shown/streams/{alone,again,beside}/p99` | the latency of a route in windows without streams, twice, and with 200 |
 //! | `received/streams/{alone,again,beside}/p99` | the same, as the client's kernel has it |
-//! | `received/streams/{bare,bare-again,bare-beside}/p99` | the same of a service without dormouse |
+//! | `received/streams/{bare-alone,bare-again,bare-beside}/p99` | the same of a service without dormouse |
 //! | `shown-error/streams/{p99,null-p99}` | how far `beside`, and `again`, are from `alone`, without the sign |
-//! | `received-error/streams/{p99,null-p99,bare-p99}` | the same of `received`, and of the two without dormouse |
+//! | `received-error/streams/{p99,null-p99,bare-p99,bare-null-p99}` | the same of `received`, and of those without dormouse |
 //! | `request/{asleep,times}{,-read}/{task,queued,again}` | a request, from its task or its arrival on |
 //! | `write/{asleep,counted}/{connection,route}` | a response that is made, written and flushed |
 //!

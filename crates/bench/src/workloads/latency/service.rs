@@ -158,9 +158,8 @@ fn serve(
 /// Streams end when the service has seen that their clients are gone.
 fn settled() -> Histogram {
     loop {
-        let requests = Group::new(MEASURED).read_waits().requests;
         if Group::new(MEASURED).read().alive == 0 {
-            return requests;
+            return Group::new(MEASURED).read_waits().requests;
         }
         std::thread::sleep(Duration::from_millis(1));
     }

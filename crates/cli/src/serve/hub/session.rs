@@ -323,6 +323,7 @@ impl ServiceSession {
         // An older service answers with all of it.
         let part = if stat.columns.is_some() { part } else { StatPart::Groups };
         let groups_left_out = shrink(&mut stat, &self.terms.events);
+        stat.left_out = stat.left_out.filter(|of| *of != dormouse_protocol::LeftOut::default());
         if let Some(left_out) = stat.left_out
             && !self.is_shortened.swap(true, Ordering::Relaxed)
         {

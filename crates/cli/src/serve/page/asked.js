@@ -40,13 +40,13 @@ class AskedPart {
       this.every,
       () => processPath(this.pid, this.path),
       (answer) => {
-        page.showError(null);
+        page.fail(null);
         this.grid.answered = true;
         const { told, rows } = this.rows(answer);
         setText(this.told, told);
         this.grid.show(rows);
       },
-      (error) => page.showError(error),
+      (error) => page.fail(error),
     );
   }
 

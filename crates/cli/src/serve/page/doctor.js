@@ -25,10 +25,10 @@ class DoctorView {
     this.controller = new AbortController();
     try {
       const { checks } = await ask(processPath(this.pid, 'doctor'), { signal: this.controller.signal });
-      page.showError(null);
+      page.fail(null);
       this.show(checks);
     } catch (error) {
-      if (error.name !== 'AbortError') page.showError(error);
+      if (error.name !== 'AbortError') page.fail(error);
     }
   }
 

@@ -95,7 +95,7 @@ class FlameView {
         processPath(this.pid, 'profile.json?' + query({ seconds: length, kind: this.kind.value })),
         { signal: this.controller.signal },
       );
-      page.showError(null);
+      page.fail(null);
       this.take(data);
     } catch (error) {
       setText(this.told, error.name === 'AbortError' ? 'Stopped.' : error.message);

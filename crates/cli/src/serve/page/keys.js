@@ -135,7 +135,7 @@ class KeysView {
       2000,
       () => processPath(pid, 'keys'),
       (answer) => this.take(answer.keys),
-      (error) => page.showError(error),
+      (error) => page.fail(error),
     );
     this.timer = setInterval(() => !document.hidden && this.draw(), 1000);
   }
@@ -149,7 +149,7 @@ class KeysView {
   }
 
   take(keys) {
-    page.showError(null);
+    page.fail(null);
     this.grid.answered = true;
     const now = Date.now();
     const seen = new Map();
@@ -272,11 +272,11 @@ class KeysView {
   }
 
   async tried(act) {
-    page.showError(null, 'switch');
+    page.fail(null, 'switch');
     try {
       await act();
     } catch (error) {
-      page.showError(error, 'switch');
+      page.fail(error, 'switch');
       say(error.message);
     }
     this.poll.run();

@@ -86,7 +86,7 @@ class ProcessesView {
       2000,
       () => 'api/processes',
       (answer) => this.take(answer.processes),
-      (error) => page.showError(error),
+      (error) => page.fail(error),
     );
   }
 
@@ -102,7 +102,7 @@ class ProcessesView {
 
   // A process that has gone stays for a while, marked.
   take(processes) {
-    page.showError(null);
+    page.fail(null);
     this.grid.answered = true;
     const now = Date.now();
     for (const row of this.seen.values()) row.gone ||= now;

@@ -51,8 +51,8 @@ const page = {
     this.view?.close?.();
     this.view = null;
     showTip(null);
-    this.showError(null);
-    this.showError(null, 'switch');
+    this.fail(null);
+    this.fail(null, 'switch');
     $('panel').replaceChildren();
   },
 
@@ -217,7 +217,7 @@ const page = {
 
   // Shows why a request of the view failed; null: it did not. A poll that goes well takes nothing
   // back of what is about a switch.
-  showError(error, about = 'view') {
+  fail(error, about = 'view') {
     const known = error && this.live && ['lost', 'ended', 'silent'].includes(this.live.state);
     this.warn(about, error && !known && error.status !== 401 ? error.message : '');
   },

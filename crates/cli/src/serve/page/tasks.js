@@ -160,7 +160,7 @@ class TasksView {
       5000,
       () => processPath(pid, 'tasks'),
       (answer) => this.take(answer),
-      (error) => page.showError(error),
+      (error) => page.fail(error),
     );
   }
 
@@ -182,7 +182,7 @@ class TasksView {
   }
 
   take(answer) {
-    page.showError(null);
+    page.fail(null);
     this.grid.answered = true;
     if (this.paused) return;
     this.places = new Map((answer.places || []).map(({ place, frames }) => [place, frames]));

@@ -145,12 +145,12 @@ class WatchesView {
       3000,
       () => processPath(pid, 'slots'),
       (answer) => this.tellSlots(answer),
-      (error) => page.showError(error),
+      (error) => page.fail(error),
     );
   }
 
   tellSlots({ watches, threads }) {
-    page.showError(null);
+    page.fail(null);
     if (!watches) return setText(this.slots, 'This process knows no watches.');
     const free = threads?.length ? Math.min(...threads.map((thread) => thread.free_registers)) : null;
     const holder = ({ by, uid, pid }) => holderName({ by, uid, pid });

@@ -2,7 +2,8 @@
 //!
 //! A point is the difference between a reading and the last one that was taken, its *base*; its
 //! interval begins where that of the point before has ended. A push that fails leaves the base as
-//! it is, so the next difference contains everything that this one did.
+//! it is, so the next difference contains everything that this one did. A part that a reading has
+//! left out (`Stat::left_out`) is missing in its difference and in the next one.
 //!
 //! | a process | its first point begins |
 //! |---|---|

@@ -10,8 +10,8 @@ use dormouse_metrics::{
 use dormouse_protocol::figures::{
     BODY_DURATION, CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES,
     GroupFigure, GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS,
-    OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, REQUESTS, RUNTIME_FIGURES, RuntimeSpan,
-    STREAM_GAP,
+    OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, RECEIVED_GAP, REQUESTS, RUNTIME_FIGURES,
+    RuntimeSpan, STREAM_GAP,
 };
 use dormouse_protocol::{
     CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, RuntimeRow, Stat,
@@ -102,7 +102,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, st
             _ if figures[0].0.in_waits && !has_waits => {}
             [(Figure { of: GroupFigure::Histogram(of), .. }, metric)] => {
                 let in_texts = matches!(metric.family.kind, MetricKind::Histogram([_, ..]));
-                let may_be_absent = [&BODY_DURATION, &STREAM_GAP].contains(&metric.family);
+                let may_be_absent = [&BODY_DURATION, &STREAM_GAP, &RECEIVED_GAP].contains(&metric.family);
                 if has == Histograms::All || in_texts {
                     let points = groups.iter().zip(&labels).filter_map(|(group, own)| {
                         let row = of(group.waits.as_ref()?)?;

@@ -68,11 +68,12 @@ fn rows(
     mut stalls: StalledGroups,
     part: StatPart,
 ) -> Stat {
-    let mut stat = totals(counting, waits, part);
+    let mut stat = totals(counting);
     let has_cpu = has_cpu(counting, &stat);
     if let Some(waits) = waits {
         waits.add_to(&mut stat.groups, has_cpu, &mut stalls);
     }
+    add_rest(&mut stat, waits, part);
     stat
 }
 
@@ -83,13 +84,14 @@ fn columns(
     mut stalls: StalledGroups,
     part: StatPart,
 ) -> Stat {
-    let mut stat = totals(counting, waits, part);
+    let mut stat = totals(counting);
     let has_cpu = has_cpu(counting, &stat);
-    let waits = waits.filter(|_| !stat.groups.is_empty());
-    let waits = waits.map(|waits| waits.columns(part, &stat.groups, has_cpu, &mut stalls));
+    let with_groups = waits.filter(|_| !stat.groups.is_empty());
+    let times = with_groups.map(|waits| waits.columns(part, &stat.groups, has_cpu, &mut stalls));
+    add_rest(&mut stat, waits, part);
     stat.shorten(part);
     if let Some(columns) = &mut stat.columns {
-        columns.waits = waits.map(Box::new);
+        columns.waits = times.map(Box::new);
     }
     stat
 }
@@ -99,10 +101,11 @@ fn has_cpu(counting: Option<&ClientEvents>, stat: &Stat) -> bool {
     counting.is_some_and(ClientEvents::is_counting) && stat.cpu_refused.is_none()
 }
 
-/// All but the times of groups. Counts go on meanwhile, and this thread may have to wait for a
-/// processor in the middle: of a few snapshots the quickest is the truest. With many threads none
-/// is quick, and the first one does.
-fn totals(counting: Option<&ClientEvents>, waits: Option<TimesScope>, part: StatPart) -> Stat {
+/// The clocks and counts, to which the times of groups are read next: the less is done in between,
+/// the less is in the one and not in the other. Counts go on meanwhile, and this thread may have to
+/// wait for a processor in the middle: of a few snapshots the quickest is the truest. With many
+/// threads none is quick, and the first one does.
+fn totals(counting: Option<&ClientEvents>) -> Stat {
     history::begin();
     objectives::settle(Group::all_of_groups);
     let mut best = snapshot(counting);
@@ -120,30 +123,36 @@ fn totals(counting: Option<&ClientEvents>, waits: Option<TimesScope>, part: Stat
     // Outside of the snapshot, which is to be quick: files, each read once.
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
-        if part == StatPart::Whole {
+    }
+    history::settle(&mut best, &listed, begun_cpu_ns);
+    best
+}
+
+/// Adds what changes slowly, or takes long to read.
+fn add_rest(stat: &mut Stat, waits: Option<TimesScope>, part: StatPart) {
+    if part == StatPart::Whole {
+        for thread in &mut stat.threads {
             thread.name = thread_name(thread.tid);
         }
     }
-    history::settle(&mut best, &listed, begun_cpu_ns);
     if part >= StatPart::Groups {
         let outliving = history::outliving();
-        for row in &mut best.groups {
+        for row in &mut stat.groups {
             row.outliving = outliving.get(&row.id).copied();
         }
     }
     if waits.is_some_and(|waits| waits.calls) {
-        read_calls(|of| best.calls.push(call_row(of)));
+        read_calls(|of| stat.calls.push(call_row(of)));
     }
     if dormouse_locks::is_on() && part >= StatPart::Groups && memory::is_there(memory::of_locks()) {
-        best.locks = locks::verb::stat_rows();
+        stat.locks = locks::verb::stat_rows();
     }
-    best.runtimes = runtimes::rows();
-    best.keys_on = dormouse_keys::count_on();
-    best.own = Some(own_cost(&best.groups));
+    stat.runtimes = runtimes::rows();
+    stat.keys_on = dormouse_keys::count_on();
+    stat.own = Some(own_cost(&stat.groups));
     let (cpu_limits, pressure) = limits::control_groups();
-    best.cpu_limits = Some(cpu_limits);
-    best.pressure = pressure;
-    best
+    stat.cpu_limits = Some(cpu_limits);
+    stat.pressure = pressure;
 }
 
 /// The agent's reading from time to time.

@@ -92,7 +92,10 @@ impl Engine for Sampler {
             Some(armed) => armed.queue,
             None => QUEUE.begin(RECORDS).map_err(|error| Error::Unavailable(error.to_string()))?,
         };
-        self.copies = self.copies.take().or_else(Copies::begin);
+        // A thread that ended while it wrote blocks a queue: the next first profile gets another one.
+        if self.takes.is_empty() {
+            self.copies = Copies::begin();
+        }
         let mut sum = Sum::new(ProfileKind::Faults, every.get().into());
         if let Some(note) = note {
             sum.note(note);

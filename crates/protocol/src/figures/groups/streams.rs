@@ -32,6 +32,14 @@ pub static STREAM_GAP: MetricFamily = MetricFamily {
     help: "Time from one frame of a stream to the next.",
 };
 
+/// The time between messages that a WebSocket receives.
+pub static RECEIVED_GAP: MetricFamily = MetricFamily {
+    name: "dormouse.stream.received.gap",
+    unit: Seconds,
+    kind: Histogram(BUCKETS),
+    help: "Time from one message that a WebSocket has received to the next.",
+};
+
 pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
     Figure {
         json: Json::Everywhere,
@@ -134,12 +142,7 @@ pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
             column(View::StatBodies, 103, "GAP IN P50", Unit::Time).part(Part::P50).if_any(),
             column(View::StatBodies, 106, "GAP IN P99", Unit::Time).part(Part::P99).if_any(),
         ],
-        metric: Some(metric(&MetricFamily {
-            name: "dormouse.stream.received.gap",
-            unit: Seconds,
-            kind: Histogram(BUCKETS),
-            help: "Time from one message that a WebSocket has received to the next.",
-        })),
+        metric: Some(metric(&RECEIVED_GAP)),
         ..histogram("received_gap", |waits| waits.messages.and(Some(&waits.received_gaps)))
     },
     Figure {

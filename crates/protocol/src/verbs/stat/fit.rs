@@ -1,7 +1,7 @@
 //! Short answers that fit into what their client reads.
 //!
-//! The client of another user's service reads a bounded answer, and would have no figure at all of
-//! one that is longer. So the service leaves out what is missed least, one part after the other:
+//! A client of another user's service refuses an answer beyond a bound, and has no figures then. So
+//! the service leaves out what is missed least, one part after the other:
 //! first what only makes figures finer, then figures of which all groups have the sums, then rows.
 //! All counters of groups stay.
 
@@ -37,7 +37,7 @@ impl Stat {
     ///
     /// # Cost
     ///
-    /// Writes the answer, to nowhere, once more than parts are left out.
+    /// Writes the answer without keeping it: once, and again after each part that it has left out.
     pub fn fit(&mut self, most: u64) {
         const PARTS: [fn(&mut Stat, &mut LeftOut); 5] = [narrow_buckets, exemplars, histograms, locks, calls];
         let mut left_out = LeftOut::default();
@@ -237,7 +237,7 @@ mod tests {
         let (polls, delays, awaits) = (row(1), row(30), row(200));
         let (bodies, gaps, received_gaps) = (row(150), row(151), row(152));
         let waits =
-            WaitsRow { requests, polls, delays, awaits, bodies, gaps, received_gaps, ..WaitsRow::default() };
+            WaitsRow { polls, delays, awaits, requests, bodies, gaps, received_gaps, ..WaitsRow::default() };
         let (name, requests) = (format!("GET /api/v1/customers/:id/orders/{id}").into(), 123_456_789);
         GroupRow { id, name, requests, waits: Some(Box::new(waits)), ..GroupRow::default() }
     }
