@@ -92,7 +92,7 @@ impl Engine for Sampler {
             Some(armed) => armed.queue,
             None => QUEUE.begin(RECORDS).map_err(|error| Error::Unavailable(error.to_string()))?,
         };
-        // A thread that ended while it wrote blocks a queue: the next first profile gets another one.
+        // A thread that ended while it wrote blocks a queue: the next profile gets another one.
         if self.takes.is_empty() {
             self.copies = Copies::begin();
         }
