@@ -213,8 +213,7 @@ fn waiting() {
     CORE_OFF.enable().unwrap();
     // Its own early constructor breaks a site.
     let guest = guest(libc::RTLD_NOW);
-    let error =
-        || capability().into_iter().find(|c| c.name == "keys.objects").map(|c| c.detail.into_owned());
+    let error = || capability().into_iter().find(|c| c.name == "keys.objects").map(|c| c.detail.into_owned());
     let said = error().unwrap();
     assert!(said.contains(GUEST) && said.contains("core.off"), "{said}");
     assert_eq!(listed("guest."), [], "none of its sites is known");
