@@ -10,7 +10,7 @@ use crate::slot::{PLACES, Slot, WOKEN_BY};
 pub(crate) struct Known {
     /// Their numbers; 0 for none.
     pub(crate) places: [u32; PLACES],
-    /// All of them are among so many: mostly one.
+    /// How many entries of `places` to search for one of them: mostly one.
     first: usize,
     /// How many polls ago its leaves have taken wakers there.
     pub(crate) polls_ago: u32,

@@ -68,8 +68,7 @@ fn rows(
     mut stalls: StalledGroups,
     part: StatPart,
 ) -> Stat {
-    let mut stat = totals(counting);
-    let has_cpu = has_cpu(counting, &stat);
+    let (mut stat, has_cpu) = totals(counting);
     if let Some(waits) = waits {
         waits.add_to(&mut stat.groups, has_cpu, &mut stalls);
     }
@@ -84,8 +83,7 @@ fn columns(
     mut stalls: StalledGroups,
     part: StatPart,
 ) -> Stat {
-    let mut stat = totals(counting);
-    let has_cpu = has_cpu(counting, &stat);
+    let (mut stat, has_cpu) = totals(counting);
     let with_groups = waits.filter(|_| !stat.groups.is_empty());
     let times = with_groups.map(|waits| waits.columns(part, &stat.groups, has_cpu, &mut stalls));
     add_rest(&mut stat, waits, part);
@@ -96,16 +94,11 @@ fn columns(
     stat
 }
 
-/// Whether CPU time of groups is counted, and true.
-fn has_cpu(counting: Option<&ClientEvents>, stat: &Stat) -> bool {
-    counting.is_some_and(ClientEvents::is_counting) && stat.cpu_refused.is_none()
-}
-
-/// The clocks and counts, to which the times of groups are read next: the less is done in between,
-/// the less is in the one and not in the other. Counts go on meanwhile, and this thread may have to
-/// wait for a processor in the middle: of a few snapshots the quickest is the truest. With many
-/// threads none is quick, and the first one does.
-fn totals(counting: Option<&ClientEvents>) -> Stat {
+/// The clocks and counts, and whether CPU time of groups is counted, and true. The times of groups
+/// are read next: the less is done in between, the less is in the one and not in the other. Counts
+/// go on meanwhile, and this thread may have to wait for a processor in the middle: of a few
+/// snapshots the quickest is the truest. With many threads none is quick, and the first one does.
+fn totals(counting: Option<&ClientEvents>) -> (Stat, bool) {
     history::begin();
     objectives::settle(Group::all_of_groups);
     let mut best = snapshot(counting);
@@ -125,7 +118,8 @@ fn totals(counting: Option<&ClientEvents>) -> Stat {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
     }
     history::settle(&mut best, &listed, begun_cpu_ns);
-    best
+    let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
+    (best, has_cpu)
 }
 
 /// Adds what changes slowly, or takes long to read.
