@@ -1,36 +1,40 @@
 //! arm64: a check that all compiles for it, and in long runs tests in a virtual machine with
 //! Debian's kernel.
 //!
-//! Compiler, linker, kernel and shell are Debian's packages. `cargo test` has each test program run
-//! by `cargo xtask vm` ([`run_there`]), which starts a machine of its own for it: one file system
-//! in memory, with the program, the C library and a shell. It boots in two seconds.
+//! Compiler, linker, kernel and shell are Debian's packages; each test program runs in a machine of
+//! its own (`machine`).
 //!
 //! The machine's processors take turns (`thread=single`): QEMU before 8.1 may go on with an old
 //! translation of code that another processor changes. It has no cache of instructions either, so
 //! the maintenance of that cache is not tested here.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use crate::install::install;
-use crate::process::{Result, cache, cargo, discard, is_there, output, program, run, target, write};
+use crate::machine::Machine;
+use crate::process::{Result, cargo, discard, is_there, output, program, run, target};
 use crate::suite::Suite;
 
 pub(crate) const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 
-/// The package that depends on the kernel's newest.
-const KERNEL: &str = "linux-image-6.12-cloud-arm64:arm64";
-
-/// The other packages of a machine.
-const OTHERS: [&str; 3] = ["busybox-static:arm64", "libc6:arm64", "libgcc-s1:arm64"];
+const MACHINE: Machine = Machine {
+    name: "arm64",
+    kernel: "linux-image-6.12-cloud-arm64:arm64",
+    packages: &["busybox-static:arm64", "libc6:arm64", "libgcc-s1:arm64"],
+    libraries: (
+        "lib/aarch64-linux-gnu",
+        &["ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libgcc_s.so.1"],
+    ),
+    emulator: "qemu-system-aarch64 -M virt,gic-version=3 -cpu max,pauth-impdef=on \
+               -accel tcg,thread=single -smp 2 -m 2G",
+    console: "ttyAMA0",
+    strip: "aarch64-linux-gnu-strip",
+};
 
 /// The crates that differ most between processors.
 const TESTED: &str =
     "--package dormouse-keys --package dormouse-clock --package dormouse-sys --package dormouse-unwind";
-
-/// The line with the exit code of a machine's program.
-const ENDED: &str = "@@ended@@ ";
 
 /// Checks that the crates that services embed, and the command, compile for arm64: nothing is
 /// linked for it. A long run checks the whole workspace, and runs tests and the demo in the
@@ -48,7 +52,7 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
     let mut check = cargo(&format!("check {chosen} --target {TRIPLE} --locked --target-dir"));
     run(check.arg(&folder).env("RUSTC", "/usr/bin/rustc").env("RUSTFLAGS", "-D warnings"))?;
     if is_long {
-        match machine() {
+        match MACHINE.fetch() {
             Ok(_) => {
                 test(suite, &folder)?;
                 demo(&folder)?;
@@ -147,179 +151,8 @@ fn add_architecture() -> Result {
     run(&mut program("apt-get update -qq"))
 }
 
-/// The folder with the kernel and the files of a machine; they are fetched once, into the folder
-/// that outlives clean clones.
-fn machine() -> Result<PathBuf> {
-    let folder = cache().join("arm64");
-    let kernel = folder.join("kernel");
-    if kernel.exists() {
-        return Ok(folder);
-    }
-    let work = target().join("machine");
-    discard(std::slice::from_ref(&work))?;
-    std::fs::create_dir_all(&work).map_err(|why| why.to_string())?;
-    let newest = output(&mut program(&format!("apt-cache depends {KERNEL}")))?;
-    let newest = newest.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-    let newest = newest.ok_or_else(|| format!("{KERNEL} depends on no kernel"))?;
-    run(program("apt-get download -qq").arg(newest).args(OTHERS).current_dir(&work))?;
-    let unpacked = work.join("unpacked");
-    for package in files(&work)?.into_iter().filter(|it| it.extension().is_some_and(|it| it == "deb")) {
-        run(program("dpkg-deb --extract").arg(package).arg(&unpacked))?;
-    }
-    let image = files(&unpacked.join("boot"))?;
-    let image = image
-        .iter()
-        .find(|path| path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("vmlinuz")));
-    let libraries = folder.join("lib");
-    std::fs::create_dir_all(&libraries).map_err(|why| why.to_string())?;
-    let copy = |from: &Path, to: PathBuf| {
-        std::fs::copy(from, to).map(drop).map_err(|why| format!("{}: {why}", from.display()))
-    };
-    copy(&unpacked.join("bin/busybox"), folder.join("busybox"))?;
-    for name in ["ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libgcc_s.so.1"] {
-        copy(&unpacked.join("lib/aarch64-linux-gnu").join(name), libraries.join(name))?;
-    }
-    // Last: it says that the others are there.
-    let partial = folder.join(std::process::id().to_string());
-    copy(image.ok_or("the package has no kernel")?, partial.clone())?;
-    std::fs::rename(&partial, &kernel).map_err(|why| why.to_string())?;
-    discard(&[work])?;
-    Ok(folder)
-}
-
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = folder.read_dir().map_err(|why| format!("{}: {why}", folder.display()))?;
-    Ok(entries.flatten().map(|entry| entry.path()).collect())
-}
-
 /// Runs a program with arguments in a machine, shows what it writes, and returns its exit code.
 /// Cargo calls it for each test program.
 pub(crate) fn run_there(words: &[String]) -> Result<u8> {
-    let [file, arguments @ ..] = words else { return Err("a program is missing".to_owned()) };
-    let machine = machine()?;
-    let work = std::env::temp_dir().join(format!("dormouse-vm-{}", std::process::id()));
-    std::fs::create_dir_all(&work).map_err(|why| why.to_string())?;
-    let stripped = work.join("program");
-    let found = run(program("aarch64-linux-gnu-strip -g -o").arg(&stripped).arg(file));
-    let files = work.join("files");
-    let made = found
-        .and_then(|()| archive(&machine, &stripped, file, arguments))
-        .and_then(|bytes| write(&files, bytes));
-    let ended = made.and_then(|()| boot(&machine, &files));
-    discard(&[work])?;
-    ended
-}
-
-fn boot(machine: &Path, files: &Path) -> Result<u8> {
-    let mut qemu = program(
-        "timeout 900 qemu-system-aarch64 -M virt,gic-version=3 -cpu max,pauth-impdef=on \
-         -accel tcg,thread=single -smp 2 -m 2G -nographic -nodefaults -no-reboot -serial stdio",
-    );
-    qemu.arg("-kernel").arg(machine.join("kernel")).arg("-initrd").arg(files);
-    qemu.args(["-append", "console=ttyAMA0 quiet panic=-1 rdinit=/init"]);
-    let mut child = qemu
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|why| format!("qemu-system-aarch64: {why}"))?;
-    let mut code = None;
-    for line in BufReader::new(child.stdout.take().expect("a pipe")).split(b'\n') {
-        let line = line.map_err(|why| why.to_string())?;
-        let line = String::from_utf8_lossy(&line);
-        let line = line.trim_end_matches('\r');
-        match line.strip_prefix(ENDED) {
-            Some(rest) => code = rest.parse().ok(),
-            None => println!("{line}"),
-        }
-    }
-    let status = child.wait().map_err(|why| why.to_string())?;
-    code.ok_or_else(|| format!("the machine ended before the program: {status}"))
-}
-
-/// The machine's files as the kernel takes them: an archive of cpio's newer form (initramfs).
-fn archive(machine: &Path, stripped: &Path, file: &str, arguments: &[String]) -> Result<Vec<u8>> {
-    let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
-    let mut files = Files::default();
-    for folder in ["bin", "proc", "sys", "dev", "tmp", "etc", "root", "t", "lib"] {
-        files.folder(folder);
-    }
-    files.file("bin/busybox", &bytes(&machine.join("busybox"))?);
-    files.link("bin/sh", "busybox");
-    files.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n");
-    for library in self::files(&machine.join("lib"))? {
-        let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        files.file(&format!("lib/{name}"), &bytes(&library)?);
-    }
-    files.file(&format!("t/{name}"), &bytes(stripped)?);
-    let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
-    let own = format!("./{name}");
-    let words = std::iter::once(&own).chain(arguments).map(|word| quoted(word));
-    let command = words.collect::<Vec<_>>().join(" ");
-    let settings = std::env::vars().filter(|(name, _)| name.starts_with("DORMOUSE_"));
-    let settings = settings.map(|(name, value)| format!("export {name}={}", quoted(&value)));
-    let settings = settings.collect::<Vec<_>>().join("\n");
-    files.file("init", INIT.replace("SETTINGS", &settings).replace("COMMAND", &command).as_bytes());
-    Ok(files.end())
-}
-
-const INIT: &str = "#!/bin/sh
-/bin/busybox --install -s /bin
-export PATH=/bin HOME=/root TMPDIR=/tmp LC_ALL=C RUST_BACKTRACE=1
-SETTINGS
-mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev 2>/dev/null
-mkdir -p /dev/pts /dev/shm
-mount -t devpts pts /dev/pts; mount -t tmpfs tmp /tmp; mount -t tmpfs shm /dev/shm
-ifconfig lo 127.0.0.1 up
-stty -onlcr < /dev/console 2>/dev/null
-cd /t
-COMMAND < /dev/null 2>&1
-code=$?
-echo; echo @@ended@@ $code
-poweroff -f
-";
-
-fn bytes(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|why| format!("{}: {why}", file.display()))
-}
-
-/// An archive that grows.
-#[derive(Default)]
-struct Files {
-    bytes: Vec<u8>,
-    count: u32,
-}
-
-impl Files {
-    fn folder(&mut self, name: &str) {
-        self.add(name, 0o40_755, &[]);
-    }
-
-    fn link(&mut self, name: &str, to: &str) {
-        self.add(name, 0o120_777, to.as_bytes());
-    }
-
-    fn file(&mut self, name: &str, bytes: &[u8]) {
-        self.add(name, 0o100_755, bytes);
-    }
-
-    fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) {
-        self.count += 1;
-        let (length, name_length) = (bytes.len(), name.len() + 1);
-        // Number, mode, owner, group, links, time, length, devices, length of the name, check.
-        let fields = [self.count, mode, 0, 0, 1, 0, length as u32, 0, 0, 0, 0, name_length as u32, 0];
-        self.bytes.extend(b"070701");
-        for field in fields {
-            self.bytes.extend(format!("{field:08x}").bytes());
-        }
-        self.bytes.extend(name.bytes());
-        self.bytes.push(0);
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-        self.bytes.extend(bytes);
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.add("TRAILER!!!", 0, &[]);
-        self.bytes
-    }
+    MACHINE.run(words, &[])
 }

@@ -5,6 +5,7 @@ mod arm64;
 mod checks;
 mod fleet;
 mod install;
+mod machine;
 mod nightly;
 mod process;
 mod release;

@@ -1,0 +1,237 @@
+//! Virtual machines in which long runs test: a kernel of Debian's, a file system in memory with one
+//! program, the C library and a shell, and nothing else. One boots in some seconds.
+//!
+//! `cargo test` has each test program run by `cargo xtask vm`, which starts a machine of its own
+//! for it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::process::{Result, cache, discard, output, program, run, target, write};
+
+/// The line with the exit code of a machine's program.
+const ENDED: &str = "@@ended@@ ";
+
+/// The longest time that a machine runs, in seconds.
+const LONGEST: u32 = 900;
+
+/// A kind of machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// The name of the folder with its files.
+    pub(crate) name: &'static str,
+    /// The package that depends on the newest kernel.
+    pub(crate) kernel: &'static str,
+    /// The other packages of a machine.
+    pub(crate) packages: &'static [&'static str],
+    /// Where these have libraries, and which a machine needs.
+    pub(crate) libraries: (&'static str, &'static [&'static str]),
+    /// QEMU with the machine that it emulates, and a serial line on its standard output.
+    pub(crate) emulator: &'static str,
+    /// The kernel's name of that line.
+    pub(crate) console: &'static str,
+    /// The program that removes symbols which nobody needs.
+    pub(crate) strip: &'static str,
+}
+
+impl Machine {
+    /// The folder with the kernel and the files of a machine; they are fetched once, into the
+    /// folder that outlives clean clones.
+    pub(crate) fn fetch(&self) -> Result<PathBuf> {
+        let folder = cache().join(self.name);
+        let kernel = folder.join("kernel");
+        if kernel.exists() {
+            return Ok(folder);
+        }
+        let work = target().join("machine");
+        discard(std::slice::from_ref(&work))?;
+        std::fs::create_dir_all(&work).map_err(|why| why.to_string())?;
+        let newest = output(&mut program(&format!("apt-cache depends {}", self.kernel)))?;
+        let newest = newest.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+        let newest = newest.ok_or_else(|| format!("{} depends on no kernel", self.kernel))?;
+        run(program("apt-get download -qq").arg(newest).args(self.packages).current_dir(&work))?;
+        let unpacked = work.join("unpacked");
+        for package in files(&work)?.into_iter().filter(|it| it.extension().is_some_and(|it| it == "deb")) {
+            run(program("dpkg-deb --extract").arg(package).arg(&unpacked))?;
+        }
+        let image = files(&unpacked.join("boot"))?;
+        let image = image
+            .iter()
+            .find(|path| path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("vmlinuz")));
+        let libraries = folder.join("lib");
+        std::fs::create_dir_all(&libraries).map_err(|why| why.to_string())?;
+        let copy = |from: &Path, to: PathBuf| {
+            std::fs::copy(from, to).map(drop).map_err(|why| format!("{}: {why}", from.display()))
+        };
+        copy(&unpacked.join("bin/busybox"), folder.join("busybox"))?;
+        let (place, names) = self.libraries;
+        for name in names {
+            copy(&unpacked.join(place).join(name), libraries.join(name))?;
+        }
+        // Last: it says that the others are there.
+        let partial = folder.join(std::process::id().to_string());
+        copy(image.ok_or("the package has no kernel")?, partial.clone())?;
+        std::fs::rename(&partial, &kernel).map_err(|why| why.to_string())?;
+        discard(&[work])?;
+        Ok(folder)
+    }
+
+    /// Runs a program with arguments in a machine, shows what it writes, and returns its exit code.
+    /// `beside`: further programs, which are at the same path there.
+    pub(crate) fn run(&self, words: &[String], beside: &[PathBuf]) -> Result<u8> {
+        let [file, arguments @ ..] = words else { return Err("a program is missing".to_owned()) };
+        let folder = self.fetch()?;
+        let work = std::env::temp_dir().join(format!("dormouse-vm-{}", std::process::id()));
+        std::fs::create_dir_all(&work).map_err(|why| why.to_string())?;
+        let made = self
+            .files(&folder, &work, (Path::new(file), arguments), beside)
+            .and_then(|bytes| write(&work.join("files"), bytes));
+        let ended = made.and_then(|()| self.boot(&folder, &work.join("files")));
+        discard(&[work])?;
+        ended
+    }
+
+    fn boot(&self, folder: &Path, files: &Path) -> Result<u8> {
+        let mut qemu = program(&format!("timeout {LONGEST} {}", self.emulator));
+        qemu.args(["-nographic", "-nodefaults", "-no-reboot", "-serial", "stdio"]);
+        qemu.arg("-kernel").arg(folder.join("kernel")).arg("-initrd").arg(files);
+        qemu.arg("-append").arg(format!("console={} quiet panic=-1 rdinit=/init", self.console));
+        let mut child = qemu
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|why| format!("{}: {why}", self.emulator))?;
+        let mut code = None;
+        for line in BufReader::new(child.stdout.take().expect("a pipe")).split(b'\n') {
+            let line = line.map_err(|why| why.to_string())?;
+            let line = String::from_utf8_lossy(&line);
+            let line = line.trim_end_matches('\r');
+            match line.strip_prefix(ENDED) {
+                Some(rest) => code = rest.parse().ok(),
+                None => println!("{line}"),
+            }
+        }
+        let status = child.wait().map_err(|why| why.to_string())?;
+        code.ok_or_else(|| format!("the machine ended before the program: {status}"))
+    }
+
+    /// The machine's files as the kernel takes them: an archive of cpio's newer form (initramfs).
+    fn files(
+        &self,
+        folder: &Path,
+        work: &Path,
+        (file, arguments): (&Path, &[String]),
+        beside: &[PathBuf],
+    ) -> Result<Vec<u8>> {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let mut files = Files::default();
+        for folder in ["bin", "proc", "sys", "dev", "tmp", "etc", "root", "t", "lib"] {
+            files.folder(folder);
+        }
+        files.file("bin/busybox", &bytes(&folder.join("busybox"))?);
+        files.link("bin/sh", "busybox");
+        files.link("lib64", "lib");
+        files.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n");
+        for library in self::files(&folder.join("lib"))? {
+            let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            files.file(&format!("lib/{name}"), &bytes(&library)?);
+        }
+        let stripped = |file: &Path| {
+            let to = work.join("program");
+            run(program(&format!("{} -g -o", self.strip)).arg(&to).arg(file))?;
+            bytes(&to)
+        };
+        files.file(&format!("t/{name}"), &stripped(file)?);
+        for file in beside {
+            files.file_at(file, &stripped(file)?);
+        }
+        let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
+        let own = format!("./{name}");
+        let words = std::iter::once(&own).chain(arguments).map(|word| quoted(word));
+        let command = words.collect::<Vec<_>>().join(" ");
+        let settings = std::env::vars().filter(|(name, _)| name.starts_with("DORMOUSE_"));
+        let settings = settings.map(|(name, value)| format!("export {name}={}", quoted(&value)));
+        let settings = settings.collect::<Vec<_>>().join("\n");
+        files.file("init", INIT.replace("SETTINGS", &settings).replace("COMMAND", &command).as_bytes());
+        Ok(files.end())
+    }
+}
+
+const INIT: &str = "#!/bin/sh
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/root TMPDIR=/tmp LC_ALL=C RUST_BACKTRACE=1
+SETTINGS
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev 2>/dev/null
+mkdir -p /dev/pts /dev/shm
+mount -t devpts pts /dev/pts; mount -t tmpfs tmp /tmp; mount -t tmpfs shm /dev/shm
+mount -t cgroup2 cgroup /sys/fs/cgroup
+ifconfig lo 127.0.0.1 up
+stty -onlcr < /dev/console 2>/dev/null
+cd /t
+COMMAND < /dev/null 2>&1
+code=$?
+echo; echo @@ended@@ $code
+poweroff -f
+";
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = folder.read_dir().map_err(|why| format!("{}: {why}", folder.display()))?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+fn bytes(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).map_err(|why| format!("{}: {why}", file.display()))
+}
+
+/// An archive that grows.
+#[derive(Default)]
+struct Files {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl Files {
+    fn folder(&mut self, name: &str) {
+        self.add(name, 0o40_755, &[]);
+    }
+
+    fn link(&mut self, name: &str, to: &str) {
+        self.add(name, 0o120_777, to.as_bytes());
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) {
+        self.add(name, 0o100_755, bytes);
+    }
+
+    /// A file at a whole path, with the folders above it.
+    fn file_at(&mut self, path: &Path, bytes: &[u8]) {
+        let name = |path: &Path| path.to_string_lossy().trim_start_matches('/').to_owned();
+        let above: Vec<_> = path.ancestors().skip(1).map(name).filter(|name| !name.is_empty()).collect();
+        for folder in above.iter().rev() {
+            self.folder(folder);
+        }
+        self.file(&name(path), bytes);
+    }
+
+    fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) {
+        self.count += 1;
+        let (length, name_length) = (bytes.len(), name.len() + 1);
+        // Number, mode, owner, group, links, time, length, devices, length of the name, check.
+        let fields = [self.count, mode, 0, 0, 1, 0, length as u32, 0, 0, 0, 0, name_length as u32, 0];
+        self.bytes.extend(b"070701");
+        for field in fields {
+            self.bytes.extend(format!("{field:08x}").bytes());
+        }
+        self.bytes.extend(name.bytes());
+        self.bytes.push(0);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.bytes.extend(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.add("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+}
