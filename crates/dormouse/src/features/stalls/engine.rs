@@ -1,38 +1,10 @@
 //! Accounts stalled time of groups to its causes.
 //!
-//! The kernel adds up for each thread how long it ran and how long it waited for a CPU; for the
-//! rest of the time it slept. It does so exactly, whoever reads it, and whenever. The thread itself
-//! adds up for how long it polled tasks of each group. So the differences between two samples at a
-//! thread, a *window*, show what its polls waited for:
-//!
-//! ```text
-//! window             |--------------- W ---------------|
-//! the group's polls       |----------- P -----------|      W - P: anything else
-//! the kernel's       | ran R | waited D | slept W - R - D |
-//! ```
-//!
-//! The thread may have spent up to W - P of the wait elsewhere. So at least D - (W - P) of it was
-//! in the group's polls. The same bound holds for the time that it slept. A window within one poll
-//! loses nothing. For a window with many short polls of several groups, nothing is claimed for any
-//! of them.
-//!
-//! Such a lower bound holds also if the sampler is late: a CPU limit stops it together with the
-//! service, and the window becomes longer.
-//!
-//! # Waits that last
-//!
-//! The kernel adds a wait for a CPU when it ends. Until then it looks like sleep.
-//!
-//! 1. A thread that has not run since the last sample, and does not sleep now, may have waited all
-//!    the time: its window stays open.
-//! 2. If it has run and waits again, the present wait is counted as sleep now, and taken off the
-//!    sleep of later windows ([`Window::ahead_ns`]). So all sleep together is too much by one wait
-//!    at most. In the next window the thread then has run and waited for longer than that lasted:
-//!    the excess was before it, in the poll that the window began in.
+//! The arithmetic of one thread is in `window`.
 //!
 //! # Memory
 //!
-//! Some 150 bytes for each thread in a poll, of at most [`MAX_THREADS`] threads; 400 for each
+//! Some 250 bytes for each thread in a poll, of at most [`MAX_THREADS`] threads; 400 for each
 //! group.
 
 use std::collections::HashMap;
@@ -41,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dormouse_clock::{stamp, thread_cpu_ns_of, ticks_to_ns};
-use dormouse_sys::process::kernel_view::{KernelState, counts_block_delay};
-use dormouse_sys::process::schedstat::Schedstat;
+use dormouse_clock::{ns_to_ticks, stamp};
+use dormouse_sys::process::kernel_view::counts_block_delay;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_waits::{charged, polled_on};
 
 use super::limit::LimitReader;
-use super::sample::{ThreadIn, ThreadSample, ThreadTally};
+use super::sample::{ThreadIn, ThreadTally};
+use super::window::{Reading, Sample, Shown, Slept, Windows};
 use crate::lookout::{Engine, own_cpu};
 
 /// The time between two samples while polls stall, and while they do not.
@@ -58,15 +30,18 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(1
 /// client that stays for seconds has all its samples.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// A stall of one window that is shorter is no reason to sample more often.
-const STALL_NS: u64 = 2_000_000;
-
 /// The pause between samples is this many times the CPU time of the last one: at most a twentieth
 /// of a processor goes to them.
 const RARELY: u32 = 20;
 
 /// The longest time between two samples, however many threads there are.
 const LONGEST: Duration = Duration::from_millis(500);
+
+/// A sample that took longer is of no single moment: the sampler was stopped meanwhile.
+const LATE_NS: u64 = 1_000_000;
+
+/// How often such a sample is tried again at once.
+const TRIES: usize = 3;
 
 /// Threads in polls that are sampled at once.
 const MAX_THREADS: usize = 256;
@@ -120,7 +95,7 @@ pub(crate) struct StallAccount {
     holders: Vec<u64>,
     sums: Arc<StallSums>,
     /// By the index of the thread's block.
-    windows: HashMap<usize, Window>,
+    threads: HashMap<usize, Sampled>,
     limit: LimitReader,
     counts_block_delay: bool,
     /// When polls stalled last, or a client came.
@@ -128,17 +103,11 @@ pub(crate) struct StallAccount {
     next: Option<Instant>,
 }
 
-/// A window of a thread that has begun: what was read then.
+/// A thread that is sampled.
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct Sampled {
     start: u64,
-    begun: Reading,
-    /// The group whose task was polled, and for how long tasks of it had been, in nanoseconds.
-    polled: Option<(u32, u64)>,
-    /// The call or fault in which the thread slept.
-    within: Option<ThreadIn>,
-    /// Sleep that was counted and turned out to be a wait, or may do so.
-    ahead_ns: u64,
+    windows: Windows,
     unmatched: Unmatched,
 }
 
@@ -169,55 +138,39 @@ impl Unmatched {
     }
 }
 
-/// The kernel's account of a thread.
-#[derive(Debug, Clone, Copy)]
-struct Reading {
-    /// A stamp.
-    at: u64,
-    run_ns: u64,
-    waited_ns: u64,
-    state: u8,
-    block_ticks: u64,
-    major_faults: u64,
-}
-
-/// A part of the time of a group's polls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stalled {
-    cpu_wait_ns: u64,
-    asleep_ns: u64,
-}
-
-impl Reading {
-    /// Reads the account of a thread; `None` if it has ended, or the kernel has no such account.
-    fn of(tid: u32) -> Option<Self> {
-        let at = stamp();
-        let run_ns = thread_cpu_ns_of(tid)?;
-        let waited_ns = Schedstat::of_own(tid)?.runnable_ns?;
-        let KernelState { state, block_ticks, major_faults } = KernelState::of_own(tid).ok()?;
-        Some(Self { at, run_ns, waited_ns, state, block_ticks, major_faults })
-    }
-
-    /// Whether the thread may have waited for a CPU ever since `before`.
-    fn may_wait_since(&self, before: &Self) -> bool {
-        self.state == b'R' && (self.run_ns, self.waited_ns) == (before.run_ns, before.waited_ns)
+impl Sampled {
+    /// Ends those of the windows that can end; `None`: neither can.
+    fn end(&mut self, now: &Sample) -> Option<Shown> {
+        let shown = self.windows.end(now)?;
+        let longest = shown.waited.into_iter().flatten().max_by_key(|(_, ns)| *ns);
+        if let Some((group, ns)) = longest.filter(|(_, ns)| *ns > 0) {
+            self.unmatched.wait(group, ns);
+        }
+        Some(shown)
     }
 }
 
-impl Stalled {
-    /// The least that was in a group's polls, of a window of that length.
-    fn least(window_ns: u64, polled_ns: u64, cpu_wait_ns: u64, asleep_ns: u64) -> Self {
-        let elsewhere = window_ns.saturating_sub(polled_ns);
-        let least = |ns: u64| ns.saturating_sub(elsewhere).min(polled_ns);
-        Self { cpu_wait_ns: least(cpu_wait_ns), asleep_ns: least(asleep_ns) }
-    }
+/// Why there is no sample of a thread.
+enum Missed {
+    /// The thread has ended, or its files cannot be read.
+    Unreadable,
+    /// The sampler was stopped each time.
+    Late,
 }
 
-/// The sleep in a window in which the thread did not run or wait for `rest_ns`, and how much of
-/// later sleep is counted with it then.
-fn sleep(rest_ns: i64, ahead_ns: u64) -> (u64, u64) {
-    let asleep = rest_ns.saturating_sub_unsigned(ahead_ns);
-    (asleep.max(0).unsigned_abs(), asleep.min(0).unsigned_abs())
+/// Samples a thread. `groups`: those whose polls the windows of the thread need.
+fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Result<Sample, Missed> {
+    let (index, start, tid) = (block.index(), block.start(), block.tid());
+    for _ in 0..TRIES {
+        let began = stamp();
+        let charged = charged(index, start);
+        let polled_ns = groups.map(|group| polled_on(index, start, group?));
+        let reading = Reading::of(tid).ok_or(Missed::Unreadable)?;
+        if stamp().saturating_sub(began) <= ns_to_ticks(LATE_NS) {
+            return Ok(Sample { reading, charged, polled_ns, within: reading.asleep_in(tid) });
+        }
+    }
+    Err(Missed::Late)
 }
 
 impl Engine for StallAccount {
@@ -226,7 +179,7 @@ impl Engine for StallAccount {
     }
 
     fn step(&mut self, now: Instant, _: &mut [Box<dyn Engine>]) -> Option<Instant> {
-        if self.holders.is_empty() {
+        if self.is_empty() {
             return None;
         }
         if self.next.is_none_or(|next| next <= now) {
@@ -263,20 +216,24 @@ impl StallAccount {
         Ok((number, Arc::clone(&self.sums)))
     }
 
-    /// Samples each thread that is in a poll, or was at the last sample.
-    fn sample(&mut self) {
-        self.windows.retain(|index, window| {
-            thread::live().any(|block| block.index() == *index && block.start() == window.start)
+    /// Samples each thread that is in a poll, or was at the last sample; none if nobody holds the
+    /// account.
+    pub(crate) fn sample(&mut self) {
+        if self.holders.is_empty() {
+            return;
+        }
+        self.threads.retain(|index, of| {
+            thread::live().any(|block| block.index() == *index && block.start() == of.start)
         });
         for block in thread::live() {
             self.sample_thread(block);
         }
-        if self.windows.values().all(|window| window.unmatched.waited_ns < NOTABLE_NS) {
+        if self.threads.values().all(|of| of.unmatched.waited_ns < NOTABLE_NS) {
             return;
         }
         let Some(throttled_ns) = self.limit.since() else { return };
         self.sums.with(|sums| {
-            for Window { unmatched, .. } in self.windows.values_mut() {
+            for Sampled { unmatched, .. } in self.threads.values_mut() {
                 let matched_ns = unmatched.match_throttled(throttled_ns);
                 if let Some(of) = sums.get_mut(&unmatched.group) {
                     *of.throttled_ns.get_or_insert(0) += matched_ns;
@@ -285,119 +242,91 @@ impl StallAccount {
         });
     }
 
-    /// Samples a thread, and ends its window if that is possible.
-    fn sample_thread(&mut self, block: &ThreadBlock) -> Option<()> {
-        let (index, start, tid) = (block.index(), block.start(), block.tid());
-        let charged = charged(index, start);
-        let is_room = self.windows.len() < MAX_THREADS && self.windows.try_reserve(1).is_ok();
-        let window = match self.windows.entry(index) {
-            Entry::Occupied(known) if known.get().polled.is_none() && charged.is_none() => {
-                known.remove();
-                return None;
-            }
-            Entry::Occupied(known) => known.into_mut(),
+    /// Samples a thread, and ends those of its windows that can end.
+    fn sample_thread(&mut self, block: &ThreadBlock) {
+        let (index, start) = (block.index(), block.start());
+        let is_charged = charged(index, start).is_some();
+        let is_room = self.threads.len() < MAX_THREADS && self.threads.try_reserve(1).is_ok();
+        let shown = match self.threads.entry(index) {
             Entry::Vacant(place) => {
-                let (charged, begun) = (charged.filter(|_| is_room)?, Reading::of(tid)?);
-                let polled = Some((charged.group, charged.polled_ns));
-                let (within, unmatched) = (asleep_in(tid, &begun), Unmatched::default());
-                place.insert(Window { start, begun, polled, within, ahead_ns: 0, unmatched });
-                return None;
-            }
-        };
-        let Some(now) = Reading::of(tid) else {
-            self.windows.remove(&index);
-            return None;
-        };
-        let before = window.begun;
-        if now.may_wait_since(&before) {
-            self.stalled = Some(Instant::now());
-            return None;
-        }
-        let window_ns = ticks_to_ns(now.at.saturating_sub(before.at));
-        let waited_ns = now.waited_ns.saturating_sub(before.waited_ns);
-        let ran_ns = now.run_ns.saturating_sub(before.run_ns);
-        let busy_ns = ran_ns.saturating_add(waited_ns);
-        let rest_ns = window_ns.cast_signed().saturating_sub_unsigned(busy_ns);
-        let (asleep_ns, ahead_ns) = sleep(rest_ns, window.ahead_ns);
-        let earlier_ns = busy_ns.saturating_sub(window_ns).min(waited_ns);
-        let within = asleep_in(tid, &now);
-        let first = window.polled.and_then(|(group, polled_ns)| {
-            Some((group, polled_on(index, start, group)?.saturating_sub(polled_ns)))
-        });
-        // The time that it ran outside of the group's polls hides stalls here, and makes none.
-        if first.is_some_and(|(_, polled_ns)| polled_ns >= ran_ns.saturating_add(STALL_NS)) {
-            self.stalled = Some(Instant::now());
-        }
-        let second = charged.map(|charged| (charged.group, charged.since_ns));
-        let second = second.filter(|(group, _)| first.is_none_or(|(first, _)| first != *group));
-        let slept_in = [window.within.or(within), within.or(window.within)];
-        let block_ticks = now.block_ticks.saturating_sub(before.block_ticks);
-        let block_io_ns = self.counts_block_delay.then_some(block_ticks * BLOCK_TICK_NS);
-        let faults = now.major_faults.saturating_sub(before.major_faults);
-        let polled = charged.map(|charged| (charged.group, charged.polled_ns));
-        let mut unmatched = window.unmatched;
-        let mut longest = None;
-        for (group, polled_ns) in first.into_iter().chain(second) {
-            let within_ns = waited_ns - earlier_ns;
-            let mut stalled = Stalled::least(window_ns, polled_ns.min(window_ns), within_ns, asleep_ns);
-            if first.is_some_and(|(first, _)| first == group) {
-                stalled.cpu_wait_ns += earlier_ns;
-            }
-            // Two clocks are read one after the other.
-            let is_whole = window_ns.saturating_sub(polled_ns) <= window_ns / 64;
-            self.add(group, stalled, slept_in, block_io_ns, if is_whole { faults } else { 0 });
-            longest = longest.max(Some((stalled.cpu_wait_ns, group)));
-        }
-        if let Some((ns, group)) = longest.filter(|(ns, _)| *ns > 0) {
-            unmatched.wait(group, ns);
-        }
-        self.windows.insert(index, Window { start, begun: now, polled, within, ahead_ns, unmatched });
-        Some(())
-    }
-
-    /// Adds to the sums of a group. `slept_in`: at the begin of the window and at its end. Of sleep
-    /// in two calls it is not known when the one ended, so each has half of it. Sleep that is seen
-    /// at one of them is of that call; at none of them, of another one.
-    fn add(
-        &self,
-        group: u32,
-        stalled: Stalled,
-        slept_in: [Option<ThreadIn>; 2],
-        block_io_ns: Option<u64>,
-        major_faults: u64,
-    ) {
-        let Stalled { cpu_wait_ns, asleep_ns } = stalled;
-        if cpu_wait_ns == 0 && asleep_ns == 0 {
-            return;
-        }
-        self.sums.with(|sums| {
-            if sums.try_reserve(1).is_err() {
+                if is_charged
+                    && is_room
+                    && let Ok(sample) = observe(block, [None; 2])
+                {
+                    let windows = Windows::begin(&sample);
+                    place.insert(Sampled { start, windows, unmatched: Unmatched::default() });
+                }
                 return;
             }
-            let of = sums.entry(group).or_default();
-            of.cpu_wait_ns += cpu_wait_ns;
-            of.asleep_ns += asleep_ns;
-            of.major_faults += major_faults;
-            if asleep_ns > 0 {
-                let half = asleep_ns / 2;
-                let [first, last] = slept_in;
-                let seen = [first.or(last), last.or(first)].map(|within| within.unwrap_or(ThreadIn::Other));
-                for (within, ns) in seen.into_iter().zip([half, asleep_ns - half]) {
-                    of.within.add(within, ns);
+            Entry::Occupied(mut known) => {
+                let groups = known.get().windows.groups();
+                if !is_charged && groups == [None; 2] {
+                    known.remove();
+                    return;
+                }
+                match observe(block, groups) {
+                    Ok(sample) => known.get_mut().end(&sample),
+                    Err(Missed::Late) => return,
+                    Err(Missed::Unreadable) => {
+                        known.remove();
+                        return;
+                    }
                 }
             }
-            if let Some(ns) = block_io_ns {
-                *of.block_io_ns.get_or_insert(0) += ns.min(asleep_ns);
+        };
+        if shown.is_none_or(|shown| shown.is_stalled) {
+            self.stalled = Some(Instant::now());
+        }
+        if let Some(shown) = shown {
+            self.add(&shown);
+        }
+    }
+
+    /// Adds what windows have shown to the sums of groups.
+    fn add(&self, shown: &Shown) {
+        self.sums.with(|sums| {
+            for (group, ns) in shown.waited.into_iter().flatten().filter(|(_, ns)| *ns > 0) {
+                if let Some(of) = sum_of(sums, group) {
+                    of.cpu_wait_ns += ns;
+                }
+            }
+            let Some(slept) = shown.slept else { return };
+            for (group, ns) in slept.by_group.into_iter().flatten().filter(|(_, ns)| *ns > 0) {
+                if let Some(of) = sum_of(sums, group) {
+                    of.add_sleep(ns, &slept, self.counts_block_delay);
+                }
+            }
+            let faults = slept.major_faults.filter(|(_, faults)| *faults > 0);
+            if let Some((group, faults)) = faults
+                && let Some(of) = sum_of(sums, group)
+            {
+                of.major_faults += faults;
             }
         });
     }
 }
 
-/// The call or fault in which a thread sleeps now.
-fn asleep_in(tid: u32, now: &Reading) -> Option<ThreadIn> {
-    let within = (now.state != b'R').then(|| ThreadSample::in_state(tid, now.state).within)?;
-    // It may have woken meanwhile.
-    (!matches!(within, ThreadIn::Cpu | ThreadIn::Runnable)).then_some(within)
+/// The sums of a group; `None`: there is no memory for them.
+fn sum_of(sums: &mut HashMap<u32, GroupStalls>, group: u32) -> Option<&mut GroupStalls> {
+    sums.try_reserve(1).ok()?;
+    Some(sums.entry(group).or_default())
+}
+
+impl GroupStalls {
+    /// Adds sleep of a window. If the calls at its ends differ, it is not known when the one ended,
+    /// so each has half of it. Sleep that is seen at one of them is of that call; at none of them,
+    /// of another one.
+    fn add_sleep(&mut self, ns: u64, slept: &Slept, counts_block_delay: bool) {
+        self.asleep_ns += ns;
+        let [first, last] = slept.within;
+        let seen = [first.or(last), last.or(first)].map(|within| within.unwrap_or(ThreadIn::Other));
+        for (within, ns) in seen.into_iter().zip([ns / 2, ns - ns / 2]) {
+            self.within.add(within, ns);
+        }
+        if counts_block_delay {
+            *self.block_io_ns.get_or_insert(0) += (slept.block_ticks * BLOCK_TICK_NS).min(ns);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -405,34 +334,6 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-
-    #[test]
-    fn a_window_within_a_poll_loses_nothing() {
-        let all = Stalled::least(20 * MS, 20 * MS, 15 * MS, 4 * MS);
-        assert_eq!(all, Stalled { cpu_wait_ns: 15 * MS, asleep_ns: 4 * MS });
-        // A limit has held back the sampler, too.
-        let late = Stalled::least(90 * MS, 90 * MS, 80 * MS, 0);
-        assert_eq!(late.cpu_wait_ns, 80 * MS);
-    }
-
-    #[test]
-    fn time_outside_of_polls_is_not_claimed() {
-        let least = |polled| Stalled::least(20 * MS, polled * MS, 9 * MS, 8 * MS);
-        assert_eq!(least(15), Stalled { cpu_wait_ns: 4 * MS, asleep_ns: 3 * MS });
-        assert_eq!(least(11), Stalled { cpu_wait_ns: 0, asleep_ns: 0 });
-        // More than its polls no group is charged for.
-        assert_eq!(Stalled::least(20 * MS, 18 * MS, 30 * MS, 0).cpu_wait_ns, 18 * MS);
-    }
-
-    #[test]
-    fn a_late_wait_is_taken_off_sleep() {
-        let ms = |ms: i64| ms * 1_000_000;
-        // Of three windows of 20 ms the thread ran in the first for 15 ms and then waited for 12.
-        let (first, ahead) = sleep(ms(5), 0);
-        let (second, ahead) = sleep(ms(20 - 13 - 12), ahead);
-        let (third, ahead) = sleep(ms(9), ahead);
-        assert_eq!([first, second, third, ahead].map(|ns| ns / MS), [5, 0, 4, 0]);
-    }
 
     #[test]
     fn waits_match_what_was_throttled_meanwhile() {
@@ -447,14 +348,5 @@ mod tests {
         assert_eq!(unmatched.match_throttled(9_000 * MS), 50 * MS);
         unmatched.wait(7, 9_000 * MS);
         assert_eq!(unmatched.match_throttled(0), MOST_UNMATCHED_NS - 50 * MS);
-    }
-
-    #[test]
-    fn a_wait_that_lasts_keeps_its_window() {
-        let before = Reading { at: 0, run_ns: 5, waited_ns: 7, state: b'R', block_ticks: 0, major_faults: 0 };
-        let later = |run_ns, state| Reading { at: 9, run_ns, state, ..before };
-        assert!(later(5, b'R').may_wait_since(&before));
-        assert!(!later(6, b'R').may_wait_since(&before), "it has run");
-        assert!(!later(5, b'S').may_wait_since(&before), "it has slept all the time");
     }
 }

@@ -5,10 +5,12 @@
 mod engine;
 mod limit;
 mod sample;
+mod window;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dormouse_protocol::StallsRow;
 use dormouse_sys::Capability;
@@ -19,6 +21,9 @@ use self::engine::{GroupStalls, StallAccount, StallSums};
 pub use self::sample::ThreadIn;
 pub(crate) use self::sample::{ThreadSample, ThreadTally};
 use crate::lookout::{LOOKOUT, Watched};
+
+/// How long an answer waits for the lookout, which may be at a disk.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The stalled time of groups by its causes, by the numbers of the groups.
 pub(crate) type StalledGroups = HashMap<u32, Box<StallsRow>>;
@@ -39,11 +44,14 @@ impl Stalls {
         Ok(Self { number, sums, process: identity::id() })
     }
 
-    /// The sums of the groups that have any.
+    /// The sums of the groups that have any, up to now.
     pub(crate) fn rows(&self) -> StalledGroups {
         if self.process != identity::id() {
             return StalledGroups::default();
         }
+        // A service that was throttled would else be shown without its last stall. If the lookout
+        // has no time, the sums are those up to its last sample.
+        let _ = LOOKOUT.ask_for(PATIENCE, |engines| engines.get::<StallAccount>().sample());
         let row = |(group, of): (&u32, &GroupStalls)| (*group, Box::new(row(of)));
         self.sums.with(|sums| sums.iter().map(row).collect())
     }
