@@ -13,6 +13,7 @@
 //! | free, prepared | it has the lock | held | the same |
 //! | free, prepared | it did not get the lock | free | none |
 //! | held | it leaves; then the lock is free | free | the same |
+//! | held | the thread ends: its guard was forgotten | free; the table has the hold | the same |
 //!
 //! So each lock that a thread takes, holds, or has just left is among its marks. The first mark is
 //! that of a lock for which there is no cell here; the table of holders has it.
@@ -146,6 +147,14 @@ impl Hand {
         let its =
             |(there, cell): &(&AtomicUsize, &Cell)| there.load(Ordering::Relaxed) == mark && !cell.is_free();
         marked.find(its).map(|(_, cell)| cell)
+    }
+
+    /// The thread ends. Calls `each` for what it still holds, and frees those cells.
+    pub(crate) fn leave_behind(&self, mut each: impl FnMut(Entry)) {
+        for cell in self.cells.iter().filter(|cell| !cell.is_free()) {
+            each(cell.words());
+            cell.free();
+        }
     }
 
     /// Frees all cells, for the next thread with this block, or in a forked child.

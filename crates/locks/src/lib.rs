@@ -15,9 +15,9 @@
 //! | [`LockKind`] | a mutex, a reader, a writer, a permit, a once |
 //! | `cell` | a place for a holder, or for a wait |
 //! | `table` | holders and those who wait, by address |
+//! | `run` | the key, and the runs in which locks are noted |
 //! | `hand` | the locks that each thread holds itself |
 //! | `row`, `rows` | what each thread has added up, by line and group |
-//! | `run` | the key, and the runs in which locks are noted |
 //! | `long` | the waits that took long |
 //! | `note` | the notes of a thread |
 //! | [`LockTimes`] | locks are noted as long as one lives |
@@ -31,7 +31,7 @@
 //!
 //! A lock that was taken before somebody asked has no holder here; a thread that waits for it says
 //! so. Locks of other types are not seen. A guard that is forgotten holds its lock for ever, as
-//! it does without this.
+//! it does without this, and is shown as its holder, also after its thread has ended.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]

@@ -27,30 +27,7 @@ use crate::long;
 use crate::row::{Blame, LockHolder, Row};
 use crate::rows::{self, Here, row};
 use crate::run::{are_all_timed, are_noted, run};
-
-pub(crate) use tables::{HOLDERS, WAITERS};
-
-/// The tables of this process.
-#[cfg(not(all(test, loom)))]
-mod tables {
-    use crate::table::Table;
-
-    /// Room for 8,192 locks that are held and are in no hand.
-    pub(crate) static HOLDERS: Table<1024> = Table::new();
-    /// Room for 2,048 threads and tasks that wait.
-    pub(crate) static WAITERS: Table<256> = Table::new();
-}
-
-/// Models have tables of their own, and loom has no constant atomics.
-#[cfg(all(test, loom))]
-mod tables {
-    use std::sync::LazyLock;
-
-    use crate::table::Table;
-
-    pub(crate) static HOLDERS: LazyLock<Table<1024>> = LazyLock::new(Table::new);
-    pub(crate) static WAITERS: LazyLock<Table<256>> = LazyLock::new(Table::new);
-}
+use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
 
 /// One acquisition in this number is timed.
 const SAMPLED: u64 = 16;
@@ -63,7 +40,6 @@ const IN_TABLE: u32 = 1 << 31;
 
 const _: () = assert!(hand::PLACES < IN_TABLE);
 
-static LOST_HOLDERS: AtomicU64 = AtomicU64::new(0);
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
 /// Both together, just before the run began.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
@@ -96,10 +72,11 @@ pub(crate) fn forget() {
     LOST_ROWS.store(0, Ordering::Relaxed);
 }
 
-/// The present holders of a lock, with their numbers. `is_of_one`: it never has several.
+/// The present holders of a lock, with their numbers; those in hands last, because one in the table
+/// may have been left behind. `is_of_one`: it never has several.
 pub(crate) fn present(address: usize, is_of_one: bool, run: u32) -> impl Iterator<Item = (u64, Entry)> {
     let in_table = HOLDERS.find(address, is_of_one).filter(move |(_, entry)| entry.run == run);
-    hand::find(address, run).chain(in_table)
+    in_table.chain(hand::find(address, run))
 }
 
 impl Entry {

@@ -8,10 +8,11 @@ use crate::cell::Entry;
 use crate::hand;
 use crate::kind::LockKind;
 use crate::long;
-use crate::note::{HOLDERS, WAITERS, present};
+use crate::note::present;
 use crate::row::{Blame, LockDurations, LockHolder, Row};
 use crate::rows::{row, rows};
 use crate::run::run;
+use crate::table::{HOLDERS, WAITERS};
 
 /// A line that takes locks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -152,7 +153,7 @@ fn user((number, entry): (u64, Entry), now: u64) -> Option<LockUser> {
 /// The present holders. Holds that began before locks were noted are not among them.
 pub fn lock_holders() -> Vec<LockUser> {
     let run = run();
-    let present = hand::all().chain(HOLDERS.all()).filter(|(_, entry)| Some(entry.run) == run);
+    let present = HOLDERS.all().chain(hand::all()).filter(|(_, entry)| Some(entry.run) == run);
     users(present)
 }
 

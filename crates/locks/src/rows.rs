@@ -36,6 +36,8 @@ use dormouse_sys::zeroed::{self, Zeroed};
 use crate::hand::{Hand, hand};
 use crate::kind::{LockKind, LockType};
 use crate::row::Row;
+use crate::run::run;
+use crate::table::{HOLDERS, LOST_HOLDERS};
 
 /// The rows of a process: some 24 MB.
 pub(crate) const MOST: usize = 8192;
@@ -135,7 +137,16 @@ fn arrive() -> Option<Here> {
     Some(here)
 }
 
+/// The thread ends, and its last destructor has run: what it holds was left behind.
 fn depart() {
+    if let (Some(here), Some(run)) = (Here::known(), run()) {
+        here.hand.leave_behind(|entry| {
+            let kind = row(entry.row).filter(|_| entry.run == run).map(Row::kind);
+            if kind.is_some_and(|kind| HOLDERS.put_left(&entry, kind.is_alone()).is_none()) {
+                LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
     remember(None);
 }
 

@@ -17,7 +17,7 @@
 //! | the lock's, even | the same lock is taken by one that is alone | the same; a new version |
 //!
 //! The last is an entry that was left behind: its guard was forgotten, or was dropped while locks
-//! were not noted.
+//! were not noted. A thread that ends leaves behind what it still holds.
 //!
 //! # Invariants
 //!
@@ -27,7 +27,7 @@
 //!    [`Table::find`] returns was written by one holder of that lock.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cell::{Cell, Entry, Token};
 use crate::primitive::AtomicUsize;
@@ -48,6 +48,33 @@ struct Bucket {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Table<const BUCKETS: usize>([Bucket; BUCKETS]);
+
+/// The tables of this process.
+#[cfg(not(all(test, loom)))]
+mod tables {
+    use super::Table;
+
+    /// Room for 8,192 locks that are held and are in no hand.
+    pub(crate) static HOLDERS: Table<1024> = Table::new();
+    /// Room for 2,048 threads and tasks that wait.
+    pub(crate) static WAITERS: Table<256> = Table::new();
+}
+
+/// Models have tables of their own, and loom has no constant atomics.
+#[cfg(all(test, loom))]
+mod tables {
+    use std::sync::LazyLock;
+
+    use super::Table;
+
+    pub(crate) static HOLDERS: LazyLock<Table<1024>> = LazyLock::new(Table::new);
+    pub(crate) static WAITERS: LazyLock<Table<256>> = LazyLock::new(Table::new);
+}
+
+pub(crate) use tables::{HOLDERS, WAITERS};
+
+/// How often there was no room for a holder, or for a wait.
+pub(crate) static LOST_HOLDERS: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
 fn mixed(address: usize) -> usize {
@@ -104,6 +131,15 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
     pub(crate) fn put_beside(&self, entry: &Entry, start: usize) -> Option<Token> {
         let (home, reach) = (mixed(entry.address), Self::reach(false));
         (0..reach).find_map(|nth| self.put_into((home + (start + nth) % reach) % BUCKETS, entry))
+    }
+
+    /// Notes a hold that nobody will end.
+    pub(crate) fn put_left(&self, entry: &Entry, is_alone: bool) -> Option<Token> {
+        if is_alone {
+            // An entry that is there may be that of another lock, which has the same memory now.
+            return self.put_into(mixed(entry.address) % BUCKETS, entry);
+        }
+        self.put_beside(entry, entry.tid as usize)
     }
 
     #[inline]

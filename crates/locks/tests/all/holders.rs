@@ -3,8 +3,9 @@
 use std::mem::forget;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex, RwLock, Semaphore, capability};
+use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex, RwLock, Semaphore, capability, parking_lot};
 use dormouse_testkit::{eventually, in_child};
 
 use crate::support::{address, be, holders, rows, tasks, waiters};
@@ -156,7 +157,7 @@ fn permits_are_held_by_line() {
     let (first, line) = (pots.acquire(), line!());
     let second = pots.try_acquire().expect("there are two");
     assert!(pots.try_acquire().is_none());
-    assert_eq!(pots.acquire_timeout(std::time::Duration::ZERO).map(drop), None);
+    assert_eq!(pots.acquire_timeout(Duration::ZERO).map(drop), None);
     let mut lines: Vec<u32> = holders(&pots).iter().map(|user| user.place.line).collect();
     lines.sort_unstable();
     assert_eq!(lines, [line, line + 1]);
@@ -189,6 +190,55 @@ fn a_forgotten_guard_names_nobody_in_another_run() {
                 assert!(tasks(lock).is_empty());
             });
         });
+    });
+}
+
+#[test]
+fn a_forgotten_guard_outlives_its_thread() {
+    in_child(|| {
+        let _times = LockTimes::start(Holds::All).unwrap();
+        let (lock, shared) = (parking_lot::Mutex::new(0), RwLock::new(0));
+        let forget_both = || {
+            be(411, 411);
+            forget(shared.read().unwrap());
+            forget(lock.lock());
+            holders(&lock)
+        };
+        let before = thread::scope(|scope| scope.spawn(forget_both).join().unwrap());
+        // Other threads take its place in all tables.
+        for other in [412, 413] {
+            let take_another = || {
+                be(other, other as u32);
+                drop(Mutex::new(0).lock().unwrap());
+                assert!(lock.try_lock_for(Duration::from_millis(1)).is_none());
+            };
+            thread::scope(|scope| scope.spawn(take_another).join().unwrap());
+            let waits = &rows(other as u32).into_iter().find(|row| row.waits.count() > 0).expect("it waited");
+            assert_eq!(waits.held_by[0].0, LockHolder::Group(411), "{waits:?}");
+        }
+        assert_eq!((tasks(&lock), tasks(&shared)), (vec![411], vec![411]));
+        let ([was], [is]) = (&before[..], &holders(&lock)[..]) else { panic!("one holder") };
+        assert_eq!((&was.place, was.tid, was.group), (&is.place, is.tid, is.group));
+        assert!(is.for_ns > was.for_ns, "it goes on: {was:?} {is:?}");
+        assert!(capability().is_none(), "there was room");
+    });
+}
+
+#[test]
+fn forgotten_guards_beyond_the_room_name_nobody() {
+    in_child(|| {
+        let _times = LockTimes::start(Holds::Sampled).unwrap();
+        let locks: Vec<parking_lot::Mutex<u8>> = (0..20_000).map(|_| parking_lot::Mutex::new(0)).collect();
+        let forget_all = || locks.iter().for_each(|lock| forget(lock.lock()));
+        thread::scope(|scope| scope.spawn(forget_all).join().unwrap());
+        let all = dormouse_locks::lock_holders().len();
+        assert!((4_000..=8_192).contains(&all), "{all}");
+        let missing = capability().expect("some have no room").detail.to_string();
+        assert!(missing.contains(&format!("{}", 20_000 - all)), "{missing}");
+        let unseen = locks.iter().find(|lock| holders(*lock).is_empty()).expect("one has no room");
+        be(421, 421);
+        assert!(unseen.try_lock_for(Duration::from_millis(1)).is_none());
+        assert_eq!(rows(421)[0].held_by[0].0, LockHolder::Unknown, "it was not taken before");
     });
 }
 

@@ -1,7 +1,7 @@
 //! The difference of two reports on locks: one row for a line.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use dormouse_protocol::{
@@ -30,6 +30,18 @@ pub(super) struct LockLine {
     pub(super) longest: Option<LockLongestRow>,
 }
 
+/// A hold that goes on.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(in crate::cmd) struct Hold<'a> {
+    #[serde(flatten)]
+    pub(super) user: &'a LockUserRow,
+    /// For how long at least, if the beginning was not timed, and the hold was there at the
+    /// beginning of this document's time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) at_least_ns: Option<u64>,
+}
+
 /// A holder: a word, and a group if there is one.
 pub(super) type Holder = (WireHeldBy, Option<String>);
 
@@ -39,7 +51,7 @@ pub(super) struct LockListing<'a> {
     pub(super) length: Duration,
     pub(super) lines: Vec<LockLine>,
     pub(super) omitted: u64,
-    pub(super) holders: &'a [LockUserRow],
+    pub(super) holders: Vec<Hold<'a>>,
     pub(super) waiters: &'a [LockUserRow],
     pub(super) deadlocks: Vec<&'a LockCycleRow>,
     /// The queues of others, and the number of tasks that wait at unknown places; `None`: the
@@ -68,11 +80,16 @@ impl<'a> LockListing<'a> {
             line.held_by.sort_by_key(|(_, ns)| Reverse(*ns));
         }
         lines.sort_by_key(|line| Reverse((line.waits.sum_ns, line.acquisitions)));
+        let earlier: HashSet<u64> = before.holders.iter().map(|user| user.number).collect();
+        let hold = |user: &'a LockUserRow| {
+            let is_known = user.for_ns.is_none() && earlier.contains(&user.number);
+            Hold { user, at_least_ns: is_known.then(|| in_ns(length)) }
+        };
         Self {
             length,
             lines,
             omitted: now.omitted,
-            holders: &now.holders,
+            holders: now.holders.iter().map(hold).collect(),
             waiters: &now.waiters,
             deadlocks: now.deadlocks(before).collect(),
             queues: None,
@@ -86,10 +103,10 @@ impl<'a> LockListing<'a> {
         LocksDocument {
             pid,
             process,
-            for_ns: u64::try_from(self.length.as_nanos()).unwrap_or(u64::MAX),
+            for_ns: in_ns(self.length),
             locks: self.lines.iter().map(LockLine::document).collect(),
             omitted: self.omitted,
-            holders: self.holders,
+            holders: &self.holders,
             waiters: self.waiters,
             deadlocks: &self.deadlocks,
             queues: self.queues.as_ref().map(|(queues, _)| &queues[..]),
@@ -173,6 +190,10 @@ impl LockLine {
     }
 }
 
+fn in_ns(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Adds to the sum of a key.
 fn add_to<K: PartialEq>(sums: &mut Vec<(K, u64)>, key: K, ns: u64) {
     match sums.iter_mut().find(|(of, _)| *of == key) {
@@ -203,7 +224,7 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     /// The number of lines and groups that the service left out.
     omitted: u64,
     /// The holders now, those first for which others wait.
-    holders: &'a [LockUserRow],
+    holders: &'a [Hold<'a>],
     /// The waits that go on, the longest first.
     waiters: &'a [LockUserRow],
     /// Threads and tasks that waited for one another at the beginning, and do so at the end.

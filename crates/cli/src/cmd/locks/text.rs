@@ -142,16 +142,21 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
     let mut table = Table::new([">WAITING NOW", "LOCK", "WHERE", ">LONGEST", "BY", "HELD BY", "SINCE"]);
     for address in addresses.iter().take(PRESENT) {
         let waiters: Vec<_> = listing.waiters.iter().filter(|user| user.address == *address).collect();
-        let holders: Vec<_> = listing.holders.iter().filter(|user| user.address == *address).collect();
+        let holders: Vec<_> = listing.holders.iter().filter(|hold| hold.user.address == *address).collect();
         let Some(first) = waiters.first() else { continue };
-        let mut held = holders.iter().map(|user| user_name(user)).take(NAMED).collect::<Vec<_>>();
+        let mut held = holders.iter().map(|hold| user_name(hold.user)).take(NAMED).collect::<Vec<_>>();
         if holders.len() > NAMED {
             held.push(format!("{} more", holders.len() - NAMED));
         }
         if held.is_empty() {
             held.push("(not seen)".to_owned());
         }
-        let since = holders.iter().filter_map(|user| user.for_ns).max();
+        let exact = holders.iter().filter_map(|hold| hold.user.for_ns).max();
+        let at_least = holders.iter().filter_map(|hold| hold.at_least_ns).max();
+        let since = match (exact, at_least) {
+            (exact, Some(ns)) if exact.is_none_or(|exact| exact < ns) => format!("> {}", short(ns)),
+            (exact, _) => exact.map(short).unwrap_or_default(),
+        };
         table.row([
             waiters.len().to_string(),
             lock(&first.place),
@@ -159,7 +164,7 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
             first.for_ns.map(short).unwrap_or_default(),
             named(groups_of(&waiters).into_iter()),
             held.join(", "),
-            since.map(short).unwrap_or_default(),
+            since,
         ]);
     }
     for queue in queues.iter().take(PRESENT) {
@@ -305,6 +310,24 @@ mod tests {
         WAITING NOW  LOCK   WHERE        LONGEST  BY                                 HELD BY                              SINCE
                   2  Index  cache.rs:41  5.00 ms  POST /orders 50 %, GET /menu 50 %  GET /blend (task 77) at cache.rs:88  9.00 ms
         ");
+    }
+
+    #[test]
+    fn an_untimed_hold_lasts_since_it_was_seen() {
+        // The numbers from 10 on have no time.
+        let with = |holders: &[u64]| LockReport {
+            holders: holders.iter().map(|number| user(*number, 77, 88, "GET /blend")).collect(),
+            waiters: vec![user(5, 78, 41, "POST /orders")],
+            ..LockReport::default()
+        };
+        let since = |before: &[u64], now: &[u64]| {
+            let text = text(&with(before), &with(now));
+            let last = text.lines().last().unwrap_or_default().trim_end();
+            last.rsplit("  ").next().unwrap_or_default().trim().to_owned()
+        };
+        assert_eq!(since(&[11], &[11]), "> 2.00 s", "a guard that was forgotten, perhaps");
+        assert_eq!(since(&[9], &[9]), "9.00 ms");
+        assert!(since(&[12], &[11]).ends_with("cache.rs:88"), "another hold");
     }
 
     #[test]
