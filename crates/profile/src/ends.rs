@@ -86,7 +86,7 @@ impl StackEnds {
                 _ if is_cut => StackEnd::Cut,
                 Some(CallerWay::Ruled(FrameRule::Outermost)) => continue,
                 Some(CallerWay::Ruled(_)) => StackEnd::NoRule,
-                Some(CallerWay::Linked | CallerWay::None) => StackEnd::NoTable,
+                Some(CallerWay::Linked | CallerWay::None | CallerWay::Unlearned) => StackEnd::NoTable,
                 None => StackEnd::Unread,
             };
             let object = profile.mapping(outermost).map_or("", |mapping| &mapping.path);

@@ -35,6 +35,11 @@ pub fn ask(clock: libc::clockid_t) -> Option<u64> {
     (answer == 0).then(|| nanoseconds(time))
 }
 
+/// CPU time of the calling thread in nanoseconds, by a system call. `None` if a filter refuses it.
+pub fn thread_cpu_ns() -> Option<u64> {
+    ask(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// Reads a clock in nanoseconds, through the vDSO; for all clocks but CPU time.
 pub fn ask_library(clock: libc::clockid_t) -> Option<u64> {
     // Relaxed: it only goes from false to true, and each answer stands for itself.

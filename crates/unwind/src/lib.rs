@@ -22,12 +22,14 @@
 //! | `entry` | the entries of `.eh_frame`, and their programs |
 //! | `index` | where the entry of a function is |
 //! | `object` | where an object lies, and its index |
+//! | `function` | the rows of one function, read without the tables |
 //! | `table` | [`RowTable`]: the rows of an object |
 //! | `tables` | [`UnwindTables`]: the objects of a process |
 //! | `process` | [`ProcessTables`]: tables that follow the mappings of a process |
 //! | `short` | rules in two bytes |
 //! | `cache`, `pool` | [`ThreadCache`]: the memory of a thread |
 //! | `published` | the tables of this process as walks find them |
+//! | `learner` | the thread that learns, and how much time that takes |
 //! | [`own`] | the tables of this process, which learn |
 //! | `walk` | [`walk`]: the callers on the calling thread |
 //! | [`frames`] | a deep stack in limited room |
@@ -51,7 +53,9 @@ mod bytes;
 mod cache;
 mod entry;
 pub mod frames;
+mod function;
 mod index;
+mod learner;
 mod memory;
 mod object;
 pub mod own;

@@ -46,6 +46,11 @@ impl ProcessMemory {
         File::open(OWN).map(|_| Self(Source::Own))
     }
 
+    /// This process's memory, which was read before.
+    pub(crate) const fn own_again() -> Self {
+        Self(Source::Own)
+    }
+
     /// The memory of another process.
     ///
     /// # Errors

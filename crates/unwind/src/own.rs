@@ -3,19 +3,28 @@
 //! [`begin`] makes them, and they stay: what was learned for one profile is there for
 //! the next one.
 //!
+//! A function is learned when a walk has missed it: [`step`] has a thread of the lowest priority
+//! read it, and puts its rows into the tables when that thread has ended. Functions of stacks that
+//! were copied are read by the thread that [follows](follow) the copy, because there the stack
+//! waits for them. Each of the two takes a twentieth of a CPU at most (`learner.rs`).
+//!
 //! # Locking
 //!
-//! The lock of phase `Tables` is held while something is learned. Walks do not take it. A child of
-//! a fork has its parent's tables, which are as true there.
+//! The lock of phase `Tables` is held while something is looked up in a copy of a stack, while rows
+//! are put into the tables, and while tables are published. Walks do not take it, nor does the
+//! thread that reads functions. A child of a fork has its parent's tables, which are as true there.
 
 use std::time::Instant;
 
 use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::{loader, memory};
 
+use crate::function::Unlearned;
+use crate::learner::{self, Allowance, Batch, Spending};
+use crate::memory::ProcessMemory;
 use crate::pool;
 use crate::process::{LOOK, ProcessTables};
-use crate::published::{self, Publisher};
+use crate::published::{self, Publisher, has_missed, take_missed};
 use crate::rule::CallFrame;
 use crate::tables::CopyEnd;
 
@@ -25,7 +34,15 @@ const ROOM: usize = 24 << 20;
 
 static OWN: Mutex<Shared> = Mutex::new(
     Phase::Tables,
-    Shared { tables: None, publisher: Publisher::new(), changes: 0, loaded: 0, asked: None },
+    Shared {
+        tables: None,
+        publisher: Publisher::new(),
+        changes: 0,
+        loaded: 0,
+        asked: None,
+        batch: None,
+        allowance: Allowance::new(),
+    },
 );
 
 #[derive(Debug)]
@@ -38,6 +55,10 @@ struct Shared {
     loaded: u64,
     /// When the loader was last asked for these.
     asked: Option<Instant>,
+    /// The functions that are being read.
+    batch: Option<Batch>,
+    /// For those of copies.
+    allowance: Allowance,
 }
 
 impl Shared {
@@ -48,6 +69,39 @@ impl Shared {
             self.asked = Some(Instant::now());
         }
         is_due
+    }
+
+    /// Takes in what has been read meanwhile.
+    fn take_in(&mut self) {
+        let Some(learned) = self.batch.as_ref().and_then(Batch::take) else { return };
+        self.batch = None;
+        if let Some(tables) = &mut self.tables {
+            for function in &learned {
+                tables.tables().learn(function);
+            }
+        }
+    }
+
+    /// The functions that walks have missed, for the next batch. None while there is a batch.
+    fn missed(&mut self) -> Vec<Unlearned> {
+        let mut missed = Vec::new();
+        let Self { tables: Some(tables), batch: None, .. } = self else { return missed };
+        if has_missed() && missed.try_reserve_exact(learner::MOST).is_ok() {
+            take_missed(|address| {
+                missed.extend(tables.unlearned(address));
+                missed.len() < learner::MOST
+            });
+        }
+        missed
+    }
+
+    /// Shows walks what has been learned.
+    fn publish(&mut self) {
+        let Self { tables: Some(tables), publisher, changes, .. } = self else { return };
+        if tables.tables().changes() != *changes {
+            *changes = tables.tables().changes();
+            publisher.publish(tables.tables());
+        }
     }
 }
 
@@ -92,40 +146,87 @@ pub fn begin() -> Result<(), String> {
 /// Some ten milliseconds for a large library.
 pub fn learn_object(address: u64) -> bool {
     let learn = |own: &mut Shared| own.tables.as_mut()?.tables().read_whole(address).map(drop);
-    let has_table = OWN.lock().is_ok_and(|mut own| learn(&mut own).is_some());
-    step();
-    has_table
+    OWN.lock().is_ok_and(|mut own| {
+        let has_table = learn(&mut own).is_some();
+        own.publish();
+        has_table
+    })
 }
 
 /// Finds the functions in a copy of a stack from its stack pointer on, as
 /// [`UnwindTables::follow`](crate::UnwindTables::follow) does, and how far they go. Those that were
-/// not known are learned.
+/// not known are learned, unless that takes more than its share of a CPU: then the first of them is
+/// noted, as by a walk that has missed it.
 pub fn follow(from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
     into.clear();
     let Ok(mut own) = OWN.lock() else { return CopyEnd::Unknown };
-    own.tables.as_mut().map_or(CopyEnd::Unknown, |tables| tables.follow(from, copy, into))
+    let Shared { tables: Some(tables), allowance, .. } = &mut *own else { return CopyEnd::Unknown };
+    let (now, spending) = (Instant::now(), Spending::begin());
+    let changes = tables.tables().changes();
+    tables.tables().set_learning(allowance.is_left(now));
+    let end = tables.follow(from, copy, into);
+    tables.tables().set_learning(true);
+    if tables.tables().changes() != changes {
+        allowance.spend(spending.so_far(), now);
+    }
+    if end == CopyEnd::Unlearned
+        && let Some(&last) = into.last()
+    {
+        published::miss(last as usize);
+    }
+    end
 }
 
-/// Learns what walks have missed, and shows them all that was learned. If objects have been loaded
-/// or unloaded since the last time, looks at the mappings again. Returns whether something was
-/// missed.
+/// Has what walks have missed be read, by a thread of the lowest priority, and shows them all that
+/// was learned. If objects have been loaded or unloaded since the last time, looks at the mappings
+/// again. Returns whether there is more to learn.
 pub fn step() -> bool {
-    let is_due = OWN.lock().is_ok_and(|mut own| own.is_due());
-    // Not under the lock: a constructor that forks has the loader's, and waits for this one.
-    let now = is_due.then(loader::changes);
+    look();
     let Ok(mut own) = OWN.lock() else { return false };
-    let Shared { tables: Some(tables), publisher, changes, loaded, .. } = &mut *own else { return false };
-    if let Some(now) = now.filter(|now| now != loaded)
+    own.take_in();
+    own.publish();
+    let missed = own.missed();
+    if missed.is_empty() {
+        return own.batch.is_some();
+    }
+    let (batch, reading) = Batch::new(missed, ProcessMemory::own_again());
+    own.batch = Some(batch);
+    drop(own);
+    reading.start();
+    true
+}
+
+/// Learns what walks have missed, on the calling thread and at once: for tests and measurements.
+/// Returns whether there was something.
+pub fn learn_missed() -> bool {
+    look();
+    let Ok(mut own) = OWN.lock() else { return false };
+    own.take_in();
+    let Shared { tables: Some(tables), .. } = &mut *own else { return false };
+    let has_missed = take_missed(|address| {
+        if tables.is_code(address) || tables.look() {
+            tables.tables().code(address);
+        }
+        true
+    });
+    own.publish();
+    has_missed
+}
+
+/// Looks at the mappings, if it is time to, and objects have come or gone.
+fn look() {
+    if !OWN.lock().is_ok_and(|mut own| own.is_due()) {
+        return;
+    }
+    // Not under the lock: a constructor that forks has the loader's, and waits for this one.
+    let now = loader::changes();
+    let Ok(mut own) = OWN.lock() else { return };
+    if let Shared { tables: Some(tables), loaded, .. } = &mut *own
+        && *loaded != now
         && tables.look()
     {
         *loaded = now;
     }
-    let has_missed = published::learn_missed(|address| tables.learn(address));
-    if has_missed || tables.tables().changes() != *changes {
-        *changes = tables.tables().changes();
-        publisher.publish(tables.tables());
-    }
-    has_missed
 }
 
 /// The bytes of all tables.

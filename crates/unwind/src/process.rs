@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::function::Unlearned;
 use crate::memory::ProcessMemory;
 use crate::rule::CallFrame;
 use crate::tables::{CopyEnd, UnwindTables};
@@ -75,12 +76,10 @@ impl ProcessTables {
         end
     }
 
-    /// Learns the function in which an address lies. If no code is known there, looks at the
-    /// mappings first.
-    pub fn learn(&mut self, address: u64) {
-        if self.is_code(address) || self.look() {
-            self.tables.code(address);
-        }
+    /// The function to be read to find the caller of an address. If no code is known there, looks
+    /// at the mappings first.
+    pub(crate) fn unlearned(&mut self, address: u64) -> Option<Unlearned> {
+        if self.is_code(address) || self.look() { self.tables.unlearned(address) } else { None }
     }
 
     /// Looks at the mappings, if it is time to. Whether it did.

@@ -74,17 +74,20 @@ struct Published {
     is_new: bool,
 }
 
-/// Has `learn` learn the functions that walks have missed since the last time. Whether there
-/// were any.
-pub(crate) fn learn_missed(mut learn: impl FnMut(u64)) -> bool {
-    let mut has_missed = false;
-    for missed in &MISSED {
-        // Relaxed: an address says all.
-        if missed.load(Ordering::Relaxed) != 0 {
-            has_missed = true;
-            learn(missed.swap(0, Ordering::Relaxed));
-        }
-    }
+/// Whether walks have missed functions since the last [`take_missed`].
+pub(crate) fn has_missed() -> bool {
+    // Relaxed: an address says all.
+    MISSED.iter().any(|missed| missed.load(Ordering::Relaxed) != 0)
+}
+
+/// Gives the functions that walks have missed since the last time to `take`, until that returns
+/// false. Whether there were any.
+pub(crate) fn take_missed(mut take: impl FnMut(u64) -> bool) -> bool {
+    // Relaxed: an address says all.
+    let is_missed = |missed: &&AtomicU64| missed.load(Ordering::Relaxed) != 0;
+    let mut missed = MISSED.iter().filter(is_missed).peekable();
+    let has_missed = missed.peek().is_some();
+    let _all = missed.all(|missed| take(missed.swap(0, Ordering::Relaxed)));
     has_missed
 }
 
@@ -214,7 +217,12 @@ mod tests {
             miss(address as usize);
         }
         let mut learned = Vec::new();
-        assert!(learn_missed(|address| learned.push(address)));
+        assert!(has_missed());
+        while take_missed(|address| {
+            learned.push(address);
+            !learned.len().is_multiple_of(7)
+        }) {}
+        assert!(!has_missed());
         learned.sort_unstable();
         assert_eq!(learned, missed);
     }

@@ -163,7 +163,7 @@ impl Learning {
     }
 
     /// Adds the row of a function that begins at an address. `None`: there is no memory.
-    pub(crate) fn push(&mut self, at: u64, rule: PackedRule) -> Option<()> {
+    fn push(&mut self, at: u64, rule: PackedRule) -> Option<()> {
         let number = if let Some(&number) = self.known.get(&rule) {
             number
         } else {
@@ -187,15 +187,29 @@ impl Learning {
         Some(())
     }
 
+    /// Puts the rows of a function, which ends at `end`, into the gap at its first address. Without
+    /// room for its rules they are unknown. If there is no such gap, or no memory, nothing is
+    /// learned.
+    pub(crate) fn put(&mut self, rows: &[(u64, PackedRule)], end: u64) {
+        let pushed = rows.iter().try_for_each(|&(at, rule)| self.push(at, rule));
+        if pushed.and_then(|()| self.finish(end)).is_none()
+            && let Some(&(start, _)) = rows.first()
+        {
+            self.cancel();
+            let _nothing = self.push(start, PackedRule::UNKNOWN).and_then(|()| self.finish(end));
+        }
+        self.cancel();
+    }
+
     /// Forgets the rows that were pushed.
-    pub(crate) fn cancel(&mut self) {
+    fn cancel(&mut self) {
         self.starts.clear();
         self.numbers.clear();
     }
 
     /// Puts the rows that were pushed into the gap at their first address: they hold up to `end`,
     /// which lies in that gap, or at its end. `None`: there is no memory, or no such gap.
-    pub(crate) fn finish(&mut self, end: u64) -> Option<()> {
+    fn finish(&mut self, end: u64) -> Option<()> {
         let start = self.table.start + u64::from(*self.starts.first()?);
         let gap = self.table.gap(start).filter(|gap| start < end && end <= gap.end)?;
         if end < gap.end {

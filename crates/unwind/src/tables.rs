@@ -5,11 +5,12 @@ use std::ops::Range;
 use dormouse_maps::{FileId, MappingKind, Perms, parse};
 
 use crate::arch;
-use crate::entry::{Buffers, Entry};
-use crate::index::{Around, Index};
+use crate::entry::Buffers;
+use crate::function::{Learned, Unlearned};
+use crate::index::Index;
 use crate::memory::MemorySource;
 use crate::object::Head;
-use crate::rule::{CallFrame, CallerRule, CallerStep, FrameBase, FrameRule, PackedRule, SavedAt};
+use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
 use crate::table::{Learning, RowTable};
 
 /// The most memory of all tables, unless told otherwise.
@@ -18,12 +19,6 @@ const MOST: usize = 64 << 20;
 /// The most functions that are found in a copy of a stack.
 pub const MOST_FRAMES: usize = 1024;
 
-/// Padding between functions is shorter.
-const PADDING: u64 = 16;
-
-/// The most bytes of an object of the kernel's that are read.
-const MOST_OF_KERNEL: usize = 64 << 10;
-
 /// How the caller of an address is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallerWay {
@@ -31,6 +26,8 @@ pub enum CallerWay {
     Ruled(FrameRule),
     /// Its object has no table: by the frame pointer.
     Linked,
+    /// Its function was not read before, and is not to be read now.
+    Unlearned,
     /// No code lies there.
     None,
 }
@@ -44,6 +41,8 @@ pub enum CopyEnd {
     Copy,
     /// To code whose caller no rule finds.
     Unknown,
+    /// To a function that was not read before, and is not to be read now.
+    Unlearned,
 }
 
 /// An object with code.
@@ -77,6 +76,8 @@ pub struct UnwindTables<M> {
     code: Vec<CodeRange>,
     buffers: Buffers,
     most: usize,
+    /// Whether functions that were not read before are read when a stack needs them.
+    is_learning: bool,
     /// The number of objects so far.
     numbers: u64,
     /// How often tables were forgotten to make room.
@@ -94,6 +95,7 @@ impl<M: MemorySource> UnwindTables<M> {
             code: Vec::new(),
             buffers: Buffers::default(),
             most: MOST,
+            is_learning: true,
             numbers: 0,
             forgotten: 0,
             changes: 0,
@@ -103,6 +105,11 @@ impl<M: MemorySource> UnwindTables<M> {
     /// Limits the memory of all tables.
     pub fn set_most(&mut self, bytes: usize) {
         self.most = bytes;
+    }
+
+    /// Whether to read functions that were not read before when a stack needs them.
+    pub(crate) fn set_learning(&mut self, is_learning: bool) {
+        self.is_learning = is_learning;
     }
 
     /// Takes in the text of `/proc/PID/maps`: code that has come, and code that is gone. Code that
@@ -178,22 +185,46 @@ impl<M: MemorySource> UnwindTables<M> {
     pub fn code(&mut self, address: u64) -> CallerWay {
         let Some(code) = self.code_at(address) else { return CallerWay::None };
         let Some(place) = code.object else { return CallerWay::Linked };
-        let Self { memory, objects, buffers, .. } = self;
-        let object = &mut objects[place];
-        let Some(learning) = object.learning.as_mut() else { return CallerWay::Linked };
+        let Some(learning) = &self.objects[place].learning else { return CallerWay::Linked };
         if let Some(rule) = learning.table().packed(address) {
             return CallerWay::Ruled(rule.rule());
         }
-        match object.index {
-            Some(index) => learn(memory, index, learning, buffers, address),
-            None => _ = learn_of_kernel(memory, learning, address),
+        if !self.is_learning {
+            return CallerWay::Unlearned;
         }
-        learning.cancel();
+        let unlearned = self.unlearned(address);
+        let learned = unlearned.and_then(|function| function.read(&self.memory, &mut self.buffers));
+        if let Some(learned) = learned {
+            self.put(&learned);
+        }
+        let learning = self.objects[place].learning.as_ref();
+        let rule = learning.and_then(|learning| learning.table().packed(address));
+        self.make_room();
+        CallerWay::Ruled(rule.unwrap_or(PackedRule::UNKNOWN).rule())
+    }
+
+    /// The function to be read to find the caller of an address; `None`: it was read before.
+    pub(crate) fn unlearned(&self, address: u64) -> Option<Unlearned> {
+        let object = self.objects.get(self.code_at(address)?.object?)?;
+        let gap = object.learning.as_ref()?.table().gap(address)?;
+        Some(Unlearned { object: object.number, index: object.index, gap, address })
+    }
+
+    /// Takes in what was read elsewhere.
+    pub(crate) fn learn(&mut self, learned: &Learned) {
+        self.put(learned);
+        self.make_room();
+    }
+
+    /// Puts the rows of a function into the table of its object, unless that is gone, or has
+    /// others.
+    fn put(&mut self, learned: &Learned) {
+        let object = self.objects.iter_mut().find(|object| object.number == learned.object);
+        let Some(object) = object else { return };
+        let Some(learning) = &mut object.learning else { return };
+        learning.put(&learned.rows, learned.end);
         object.version += 1;
         self.changes += 1;
-        let rule = learning.table().packed(address).unwrap_or(PackedRule::UNKNOWN).rule();
-        self.make_room();
-        CallerWay::Ruled(rule)
     }
 
     /// Forgets the longest tables until all have room.
@@ -224,6 +255,7 @@ impl<M: MemorySource> UnwindTables<M> {
             let rule = match self.code(at.instruction as u64) {
                 CallerWay::Ruled(rule) => rule,
                 CallerWay::Linked => FrameRule::LINK,
+                CallerWay::Unlearned => return CopyEnd::Unlearned,
                 CallerWay::None => return CopyEnd::Unknown,
             };
             match rule.caller(at, read) {
@@ -281,78 +313,4 @@ impl Object {
     fn has_rows(&self) -> bool {
         self.learning.as_ref().is_some_and(|learning| learning.table().rows().next().is_some())
     }
-}
-
-/// Learns the rules around an address, about which nothing has been learned. If there is no memory,
-/// nothing is.
-fn learn(
-    memory: &impl MemorySource,
-    index: Index,
-    learning: &mut Learning,
-    buffers: &mut Buffers,
-    address: u64,
-) {
-    let Some(gap) = learning.table().gap(address) else { return };
-    let around = index.find(memory, address).unwrap_or(Around { function: None, next: None });
-    let next = around.next.unwrap_or(gap.end).min(gap.end);
-    // Code that no entry covers is hand-written: it keeps frame pointers, or nobody knows.
-    let (mut rest, mut rule) = (gap.start..next, FrameRule::LINK);
-    if let Some(function) = around.function {
-        rest.start = gap.start.max(function.start);
-        let entry = Entry::read(memory, function.entry, buffers);
-        match entry.filter(|entry| entry.start == function.start && entry.start < entry.end) {
-            Some(entry) => {
-                // No code runs between functions that are only padded.
-                let end = if next.saturating_sub(entry.end) < PADDING { next } else { entry.end.min(next) };
-                if address >= end {
-                    rest.start = gap.start.max(end);
-                } else if gap.start <= entry.start {
-                    let rows =
-                        entry.rows(|at, rule| if at < end { learning.push(at, rule) } else { Some(()) });
-                    if rows.and_then(|()| learning.finish(end)).is_some() {
-                        return;
-                    }
-                    learning.cancel();
-                    rule = FrameRule::Unknown;
-                } else {
-                    // Entries that overlap.
-                    rule = FrameRule::Unknown;
-                }
-            }
-            None => rule = FrameRule::Unknown,
-        }
-    }
-    let rule = PackedRule::new(rule).unwrap_or(PackedRule::UNKNOWN);
-    let _no_memory = learning.push(rest.start, rule).and_then(|()| learning.finish(rest.end));
-    learning.cancel();
-}
-
-/// Learns an object of the kernel's that has no index: its code keeps frame pointers, but for the
-/// instructions that end a signal handler. Those begin behind an instruction to which the handler
-/// seems to return.
-fn learn_of_kernel(memory: &impl MemorySource, learning: &mut Learning, address: u64) -> Option<()> {
-    const INSTRUCTION: u64 = 4;
-    let gap = learning.table().gap(address)?;
-    let mut code = Vec::new();
-    let length = usize::try_from(gap.end - gap.start).ok()?.min(MOST_OF_KERNEL);
-    code.try_reserve_exact(length).ok()?;
-    code.resize(length, 0);
-    let read = memory.read(gap.start, &mut code);
-    let mut places = code[..read].windows(8).step_by(INSTRUCTION as usize).zip((gap.start..).step_by(4));
-    let found = places.find_map(|(code, at)| Some((at, arch::ends_handlers(*code.first_chunk()?)?)));
-    let link = PackedRule::new(FrameRule::LINK)?;
-    learning.push(gap.start, link)?;
-    if let Some((at, frame)) = found.filter(|(at, _)| *at > gap.start + INSTRUCTION) {
-        let interrupted = FrameRule::Caller(CallerRule {
-            base: FrameBase::Stack,
-            distance: frame.stack,
-            is_indirect: true,
-            returns_to: SavedAt::Base(frame.instruction),
-            frame: Some(SavedAt::Base(frame.frame)),
-            is_interrupted: true,
-        });
-        learning.push(at - INSTRUCTION, PackedRule::new(interrupted)?)?;
-        learning.push(at + 2 * INSTRUCTION, link)?;
-    }
-    learning.finish(gap.end)
 }

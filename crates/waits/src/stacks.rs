@@ -125,12 +125,9 @@ pub(crate) fn begin() {
     HAS_TABLES.store(has_registers && own::begin().is_ok(), Ordering::Relaxed);
 }
 
-/// Learns the functions that wakers have met. While places are requested, a thread that may wait
-/// calls it from time to time. Returns whether there were any.
-///
-/// # Cost
-///
-/// Some ten reads of memory for each function.
+/// Has the functions be learned that wakers have met, by a thread of the lowest priority, and shows
+/// wakers what it has read. While places are requested, a thread that may wait calls it from time
+/// to time. Returns whether there is more to learn.
 pub fn learn() -> bool {
     own::step()
 }

@@ -1,11 +1,11 @@
 //! Functions are learned while threads of the service walk their own stacks, where wakers are
 //! taken.
 //!
-//! Such a walk notes the functions of which nothing has been learned. The lookout learns them: soon
-//! after others were met, and else five times a second. (Profiles, and readers of watches, learn by
-//! themselves.) It does so while places are requested, which the process knows and not the thread:
-//! a lookout that begins after another was killed goes on. With each pass it forgets cancelled
-//! requests that are old.
+//! Such a walk notes the functions of which nothing has been learned. The lookout has them be
+//! learned: soon after others were met, and else five times a second. (Samplers of profiles, and
+//! readers of watches, do the same.) It does so while places are requested, which the process knows
+//! and not the thread: a lookout that begins after another was killed goes on. With each pass it
+//! forgets cancelled requests that are old.
 
 use std::time::{Duration, Instant};
 
@@ -29,12 +29,10 @@ impl Learning {
         if !Self::is_needed() {
             return None;
         }
-        let began = Instant::now();
         let (shortest, longest) = PAUSES;
         forget_old_cancelled();
         self.0 = if learn() { shortest } else { (self.0 * 2).clamp(shortest, longest) };
-        // At most a tenth of a CPU.
-        Some(Instant::now() + self.0.max(began.elapsed() * 9))
+        Some(Instant::now() + self.0)
     }
 }
 

@@ -48,7 +48,7 @@ impl StackCopy {
         let end = match own::follow(self.registers, self.bytes(), room) {
             CopyEnd::Outermost => WalkEnd::Outermost,
             CopyEnd::Copy if self.is_cut => WalkEnd::Enough,
-            CopyEnd::Copy | CopyEnd::Unknown => WalkEnd::Unknown,
+            CopyEnd::Copy | CopyEnd::Unknown | CopyEnd::Unlearned => WalkEnd::Unknown,
         };
         frames.set(room, end);
         self.wipe();

@@ -108,6 +108,12 @@ fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
     Ok(calls == 1)
 }
 
+/// Gives the calling thread the lowest priority of usual threads (nice 19), until it ends: only a
+/// privileged thread could raise it again. Where the kernel refuses that, it stays as it is.
+pub fn lower_priority() {
+    let _refused = rustix::process::setpriority_process(None, 19);
+}
+
 /// Whether a thread of this process has this id.
 pub fn is_alive(tid: u32) -> bool {
     // SAFETY: sends nothing.

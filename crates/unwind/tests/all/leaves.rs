@@ -80,7 +80,7 @@ fn callers_of_interrupted_leaves_are_found() {
         }
         interrupt();
         // The kernel's code for handlers is learned when a walk has met it.
-        own::step();
+        own::learn_missed();
         interrupt();
         let (outside, inside) = (OUTSIDE.functions(), INSIDE.functions());
         let leaf = libc::syscall as *const () as usize;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_profile::{SourceFrame, is_yield};
 use dormouse_sys::process::identity;
-use dormouse_testkit::in_child;
+use dormouse_testkit::{eventually, in_child};
 use dormouse_unwind::{WalkEnd, claim};
 use dormouse_waits::places::{PlaceCoverage, UNLEARNED_PLACE, learn, noted_for, place, place_coverage};
 use dormouse_waits::{Placing, TaskState, Waiting, times_by_place, wake_unplaced, wake_unplaced_part};
@@ -333,7 +333,7 @@ fn a_place_is_known_the_second_time() {
         assert_eq!(polled(), (vec![UNLEARNED_PLACE], 1), "a wake shows where it waits");
         assert_eq!((place_coverage().unlearned, place(UNLEARNED_PLACE)), (1, None));
         // All functions of a stack are learned at once.
-        learn();
+        eventually(|| !learn());
         let (places, woken) = polled();
         assert!(has(&stack(places[0]), "loyal") && woken == 0, "{places:?}");
         assert_eq!(place(places[0]).unwrap().end, WalkEnd::Outermost);

@@ -81,7 +81,7 @@ fn learned(built: Built) -> Result<Found, Failure> {
     // The first walk notes the innermost function, and what may be its callers on the stack above.
     for _ in 0..2 {
         at_the_end(built, &mut |end| by_tables(end, None, &mut found))?;
-        own::step();
+        own::learn_missed();
     }
     Ok(found)
 }

@@ -9,6 +9,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use dormouse_unwind::own;
 use dormouse_waits::{Placing, Waiting, living, places};
 
 use super::passers::Timed;
@@ -65,7 +66,7 @@ fn has_frames() -> Result<(), Failure> {
     let ways = || LEAVES.into_iter().chain(ALIKE);
     // Functions are learned where they were met.
     ways().for_each(|way| drop(place(way)));
-    places::learn();
+    own::learn_missed();
     let wrong = ways().map(place).find(|place| place.as_ref().is_none_or(|it| it.stack.len() != FRAMES));
     wrong.map_or(Ok(()), |place| Err(format!("a place of {FRAMES} functions is {place:?}").into()))
 }
