@@ -138,7 +138,14 @@ impl<M: MemorySource> UnwindTables<M> {
             if line.perms.contains(Perms::EXECUTE) && self.code.try_reserve(1).is_ok() {
                 let own = self.object_of(line.file, range.start);
                 let object = own.or_else(|| self.object_at(range.start));
-                self.code.push(CodeRange { range, object });
+                // One range for pieces whose permissions differed for a while: each would take a
+                // place in the memories of threads.
+                match self.code.last_mut() {
+                    Some(last) if last.range.end == range.start && last.object == object => {
+                        last.range.end = range.end;
+                    }
+                    _ => self.code.push(CodeRange { range, object }),
+                }
             }
         }
     }
@@ -312,5 +319,26 @@ impl Object {
 
     fn has_rows(&self) -> bool {
         self.learning.as_ref().is_some_and(|learning| learning.table().rows().next().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::MappedBytes;
+
+    #[test]
+    fn pieces_of_an_object_are_one_range() {
+        let mut tables = UnwindTables::new(MappedBytes { address: 0, bytes: &[] });
+        let ranges = |tables: &mut UnwindTables<_>, maps: &[u8]| -> Vec<Range<u64>> {
+            tables.update(maps);
+            tables.objects().map(|(range, _)| range.clone()).collect()
+        };
+        // A page of its code was writable for a while.
+        let pieces = b"1000-3000 r-xp 00001000 fe:01 7 /a\n3000-4000 r-xp 00003000 fe:01 7 /a\n\
+            4000-5000 r-xp 00004000 fe:01 7 /a\n5000-6000 r--p 00005000 fe:01 7 /a\n\
+            6000-7000 r-xp 00006000 fe:01 7 /a\n";
+        assert_eq!(ranges(&mut tables, pieces), [0x1000..0x5000, 0x6000..0x7000]);
+        assert!(tables.is_code(0x4fff) && !tables.is_code(0x5000));
     }
 }

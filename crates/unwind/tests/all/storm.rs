@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_sys::own_stack;
-use dormouse_testkit::{in_child, stress_time};
+use dormouse_testkit::{in_child, storm_time};
 use dormouse_unwind::arch::RED_ZONE;
 use dormouse_unwind::{CallFrame, WalkEnd, claim, own, walk};
 
@@ -241,7 +241,7 @@ fn stacks_stay_whole_in_a_storm() {
             ("generates", generates),
         ];
         let states = states.map(|(name, at_it)| (name, storm(at_it)));
-        let end = Instant::now() + stress_time();
+        let end = Instant::now() + storm_time();
         // As the lookout does; and at least until each state has been met.
         let is_met = || WHOLE.load(Relaxed) > 100 && GENERATED_WALKS.load(Relaxed) > 0;
         while Instant::now() < end || !is_met() {

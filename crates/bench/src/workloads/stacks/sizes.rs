@@ -1,4 +1,5 @@
-//! `table/…`: the size of the tables of whole objects: this program, and the C library.
+//! `table/…`: the tables of whole objects, this program and the C library: their size, and the CPU
+//! time to make them.
 
 use std::fs;
 
@@ -6,6 +7,7 @@ use dormouse_maps::parse;
 use dormouse_unwind::ProcessTables;
 
 use crate::bench::Bench;
+use crate::clocks::thread_cpu_ns;
 use crate::eh_frame;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
@@ -22,6 +24,7 @@ pub(super) fn rows(bench: &mut Bench) {
             Spec::new(format!("table/{name}/rows"), "rows"),
             Spec::new(format!("table/{name}/row"), "bytes").per("row"),
             Spec::new(format!("table/{name}/size"), "% of .eh_frame").better(Better::Lower),
+            Spec::new(format!("table/{name}/time"), "ms").better(Better::Lower).cpu(),
         ];
         bench.sample(specs, move || whole(inside()));
     }
@@ -35,9 +38,9 @@ pub(super) fn compare(bench: &mut Bench) {
     }
 }
 
-/// The rows of the object with this address, the bytes of each, and the table's size in percent of
-/// what it was made from.
-fn whole(inside: u64) -> Result<[f64; 3], Failure> {
+/// The rows of the object with this address, the bytes of each, the table's size in percent of
+/// what it was made from, and the time for that.
+fn whole(inside: u64) -> Result<[f64; 4], Failure> {
     let maps = fs::read("/proc/self/maps")?;
     let sizes = eh_frame::sizes(&maps);
     let mut lines = parse(&maps).map_while(Result::ok);
@@ -45,7 +48,9 @@ fn whole(inside: u64) -> Result<[f64; 3], Failure> {
     let path = eh_frame::path(&line);
     let section = *sizes.get(&path).ok_or_else(|| format!("{} has no .eh_frame", path.display()))?;
     let mut own = ProcessTables::own()?;
+    let began = thread_cpu_ns();
     let table = own.tables().read_whole(inside).ok_or("the object has no table")?;
+    let ms = (thread_cpu_ns() - began) as f64 / 1e6;
     let (rows, bytes) = (table.rows().count().max(1) as f64, table.size() as f64);
-    Ok([rows, bytes / rows, 100.0 * bytes / section as f64])
+    Ok([rows, bytes / rows, 100.0 * bytes / section as f64, ms])
 }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::time::Duration;
 
 use dormouse_maps::{Cache, Overlap, Perms, RangeMap, parse};
@@ -21,16 +22,17 @@ use super::server::Server;
 use super::{clients, has_tea_house, tea_house};
 use crate::affinity::Halves;
 use crate::bench::Bench;
+use crate::clocks::thread_cpu_ns;
 use crate::eh_frame;
 use crate::row::{Better, Spec};
 use crate::runner::Failure;
 
-/// Samples per second: as many as a service takes in some seconds otherwise in a minute.
+/// Samples per second: as many as the kernel's tick allows, which is 250 where it is 4 ms.
 const HZ: u32 = 999;
 
-/// The length of the load: at the rate of profiles by default it would be a minute. In a shorter
-/// one, addresses that a thread meets for the first time are a tenth of all.
-const SPAN: Duration = Duration::from_secs(6);
+/// The length of the load. At that tick it has as many samples as a minute at the default rate. In
+/// a shorter one, addresses that a thread meets for the first time are more of all.
+const SPAN: Duration = Duration::from_secs(24);
 
 /// The rows: hits of a memory in percent, or what else is found.
 const HITS: [&str; 6] = [
@@ -42,6 +44,7 @@ const HITS: [&str; 6] = [
     "hits/rule-again",
 ];
 const LEARNED: &str = "learned/size";
+const LEARNING: &str = "learned/time";
 
 pub(crate) fn rows(bench: &mut Bench) {
     let halves = Halves::of_this_thread();
@@ -49,24 +52,26 @@ pub(crate) fn rows(bench: &mut Bench) {
     specs.push(Spec::new("hits/addresses", "addresses"));
     specs.push(Spec::new("hits/distinct", "addresses"));
     specs.push(Spec::new(LEARNED, "% of .eh_frame").better(Better::Lower));
+    specs.push(Spec::new(LEARNING, "ms").better(Better::Lower).cpu());
     let made = TempDir::with_prefix("dormouse-bench-")
         .map_err(|error| format!("cannot create a directory for the service: {error}"))
         .and_then(|directory| has_tea_house().map(|()| directory));
     let Some(directory) = bench.need(specs.clone(), made) else { return };
     let count = clients(&halves);
+    let span = bench.pick(SPAN, SPAN / 4);
     bench.sample(specs, move || {
         let tea = tea_house()?;
         let server = halves.on_first(|| Server::start(tea, true, directory.path()))??;
         let mut clients = Clients::connect(server.addr, count)?;
         let mut profiled = server.profile(directory.path(), HZ, true)?;
-        halves.on_second(|| clients.run(&MIX, SPAN))??;
+        halves.on_second(|| clients.run(&MIX, span))??;
         let profile = profiled.whole()?;
         let maps = fs::read(format!("/proc/{}/maps", server.pid()))?;
         let stacks = by_thread(&profile);
         let distinct: BTreeSet<u64> = stacks.iter().flatten().copied().collect();
-        let learned = learned(server.pid(), &maps, &distinct)?;
+        let [size, ms] = learned(server.pid(), &maps, &distinct)?;
         let Replay { hits, addresses } = replay(&maps, &stacks)?;
-        Ok([&hits[..], &[addresses, distinct.len() as f64, learned]].concat())
+        Ok([&hits[..], &[addresses, distinct.len() as f64, size, ms]].concat())
     });
 }
 
@@ -96,8 +101,17 @@ struct Replay {
 /// Looks all addresses up as the threads did.
 fn replay(maps: &[u8], threads: &[Vec<u64>]) -> Result<Replay, Failure> {
     let code = RangeMap::<usize>::new();
-    let lines = parse(maps).map_while(Result::ok).filter(|line| line.perms.contains(Perms::EXECUTE));
-    let ranges: Vec<_> = lines.map(|line| line.start..line.last + 1).collect();
+    // As walks have them: one range for the pieces of an object, into which switched keys divide
+    // its code.
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut last_file = None;
+    for line in parse(maps).map_while(Result::ok).filter(|line| line.perms.contains(Perms::EXECUTE)) {
+        match ranges.last_mut().filter(|last| last.end == line.start && last_file == line.file) {
+            Some(last) => last.end = line.last + 1,
+            None => ranges.push(line.start..line.last + 1),
+        }
+        last_file = line.file;
+    }
     code.update(|edit| {
         (0..).zip(&ranges).try_for_each(|(n, range)| edit.insert(range.clone(), n, Overlap::Replace))
     })?;
@@ -136,14 +150,16 @@ fn replay(maps: &[u8], threads: &[Vec<u64>]) -> Result<Replay, Failure> {
 }
 
 /// The bytes of tables that have learned the functions of these addresses, in percent of all that
-/// could be learned.
-fn learned(pid: u32, maps: &[u8], addresses: &BTreeSet<u64>) -> Result<f64, Failure> {
+/// could be learned, and the CPU time to read them.
+fn learned(pid: u32, maps: &[u8], addresses: &BTreeSet<u64>) -> Result<[f64; 2], Failure> {
     let mut tables = ProcessTables::of(pid)?;
+    let began = thread_cpu_ns();
     for &address in addresses {
         tables.tables().code(address);
     }
+    let ms = (thread_cpu_ns() - began) as f64 / 1e6;
     let all: u64 = eh_frame::sizes(maps).values().sum();
-    Ok(100.0 * tables.tables().size() as f64 / all.max(1) as f64)
+    Ok([100.0 * tables.tables().size() as f64 / all.max(1) as f64, ms])
 }
 
 #[cfg(test)]
@@ -152,7 +168,8 @@ mod tests {
 
     #[test]
     fn each_memory_answers_what_it_has() {
-        let maps = b"1000-2000 r-xp 00000000 fe:01 7 /a\n3000-4000 r-xp 00000000 fe:01 8 /b\n";
+        let maps = b"1000-1018 r-xp 00000000 fe:01 7 /a\n1018-2000 r-xp 00000018 fe:01 7 /a\n\
+            3000-4000 r-xp 00000000 fe:01 8 /b\n";
         let stack = [0x1010, 0x1020, 0x1020, 0x3010];
         let again = [stack, stack].concat();
         let Replay { hits, addresses } = replay(maps, &[again]).unwrap();
