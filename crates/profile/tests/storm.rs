@@ -1,7 +1,11 @@
 //! A storm: profiles at 1 kHz, begun and ended all the time, over threads that panic, load and
-//! unload objects, fork, start threads, allocate, take signals of their own, and wait in the system
-//! calls that no kernel restarts. Some have their stacks copied. Nothing crashes, hangs or is lost.
-//! No test harness: the process forks. SIGALRM ends it if it hangs.
+//! unload objects, fork, start threads, allocate, run generated code that is unmapped after it,
+//! take signals of their own, and wait in the system calls that no kernel restarts. Some have their
+//! stacks copied. Nothing crashes, hangs or is lost. No test harness: the process forks. SIGALRM
+//! ends it if it hangs.
+//!
+//! The kernel checks timers of CPU time on its own tick alone, 250 times a second or less often. So
+//! each thread of the storm has a second timer, which interrupts it at 1 kHz also while it sleeps.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -16,12 +20,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_profile::{Options, Profile, Profiling};
-use dormouse_testkit::{skip, spin_for, stress_time, thread_cpu};
+use dormouse_sys::process::identity;
+use dormouse_testkit::{skip, spin_for, storm_time, thread_cpu};
 
 /// Longer than anything takes that does not hang.
 const PATIENCE: u32 = 120;
 /// CPU time of a thread that a profile may not have seen yet: its last sample is a few ticks old.
 const UNSEEN: Duration = Duration::from_millis(100);
+
+/// The time between two ticks of a thread of the storm.
+const TICK_NS: i64 = 1_000_000;
+
+/// Where generated code is mapped, and the length of that.
+const GENERATED: usize = 0x2000_0000_0000;
+const PAGE: usize = 4096;
 
 /// Set in the process without handlers of the host's.
 const QUIET: &str = "DORMOUSE_STORM_QUIET";
@@ -33,6 +45,8 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 static CHAINED: AtomicU64 = AtomicU64::new(0);
 /// The handler that the host found in place of the default, as `sa_sigaction`.
 static OURS: AtomicU64 = AtomicU64::new(0);
+/// Threads that have ticks of their own.
+static TICKING: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count(_: i32) {
     TAKEN.fetch_add(1, Relaxed);
@@ -67,6 +81,60 @@ fn caught() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     u64::from_str_radix(line.trim(), 16).unwrap()
+}
+
+/// Has the handler of samples interrupt the calling thread a thousand times a second, until this is
+/// dropped: by a timer with the same signal and value as the profile's for this thread.
+struct Ticks(Option<libc::timer_t>);
+
+impl Ticks {
+    fn begin() -> Self {
+        // A thread that has a block of dormouse's is sampled at once.
+        dormouse_sys::thread::current();
+        let Some((signal, value)) = profiled_by(identity::tid()) else { return Self(None) };
+        // SAFETY: zeros are a value of these; the timer is deleted by the thread that it
+        // interrupts.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal;
+            event.sigev_value.sival_ptr = std::ptr::without_provenance_mut(value);
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer = std::ptr::null_mut();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer), 0);
+            let time = |tv_nsec| libc::timespec { tv_sec: 0, tv_nsec };
+            // Some threads live for less than a tick.
+            let times = libc::itimerspec { it_interval: time(TICK_NS), it_value: time(TICK_NS / 10) };
+            assert_eq!(libc::timer_settime(timer, 0, &raw const times, std::ptr::null_mut()), 0);
+            TICKING.fetch_add(1, Relaxed);
+            Self(Some(timer))
+        }
+    }
+}
+
+impl Drop for Ticks {
+    fn drop(&mut self) {
+        if let Some(timer) = self.0 {
+            // SAFETY: made by `begin`.
+            unsafe { libc::timer_delete(timer) };
+        }
+    }
+}
+
+/// The signal and the value of the timer that a profile has made for a thread (proc(5),
+/// `/proc/PID/timers`: four lines each).
+fn profiled_by(tid: u32) -> Option<(i32, usize)> {
+    let timers = std::fs::read_to_string("/proc/self/timers").ok()?;
+    let mut lines = timers.lines().filter(|line| !line.starts_with("ID: "));
+    let notifies = format!("notify: signal/tid.{tid}");
+    while let (Some(signal), Some(notify), Some(clock)) = (lines.next(), lines.next(), lines.next()) {
+        // A clock of CPU time has a negative number.
+        if notify == notifies && clock.starts_with("ClockID: -") {
+            let (number, value) = signal.strip_prefix("signal: ")?.split_once('/')?;
+            return Some((number.parse().ok()?, usize::from_str_radix(value, 16).ok()?));
+        }
+    }
+    None
 }
 
 fn options(hz: u32) -> Options {
@@ -112,7 +180,11 @@ fn forks() {
 }
 
 fn threads() {
-    let threads: Vec<_> = (0..8).map(|_| thread::spawn(|| spin_for(Duration::from_micros(300)))).collect();
+    let live = || {
+        let _ticks = Ticks::begin();
+        spin_for(Duration::from_micros(300));
+    };
+    let threads: Vec<_> = (0..8).map(|_| thread::spawn(live)).collect();
     for thread in threads {
         thread.join().unwrap();
     }
@@ -126,6 +198,27 @@ fn allocates() {
         if round % 3 == 0 {
             kept.swap_remove(round * 31 % kept.len());
         }
+    }
+}
+
+/// Runs generated code for some milliseconds, and unmaps it.
+fn generates() {
+    // mov ecx, 4000000; 2: dec ecx; jnz 2b; ret
+    const CODE: [u8; 10] = [0xb9, 0x00, 0x09, 0x3d, 0x00, 0xff, 0xc9, 0x75, 0xfc, 0xc3];
+    if std::env::consts::ARCH != "x86_64" {
+        return spin_for(Duration::from_millis(1));
+    }
+    // SAFETY: a mapping of our own, whose code keeps to the calling convention.
+    unsafe {
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // Where nothing else is.
+        let page = libc::mmap(std::ptr::without_provenance_mut(GENERATED), PAGE, all, flags, -1, 0);
+        assert_eq!(page.addr(), GENERATED);
+        std::ptr::copy_nonoverlapping(CODE.as_ptr(), page.cast(), CODE.len());
+        let run: extern "C" fn() = std::mem::transmute(page);
+        run();
+        assert_eq!(libc::munmap(page, PAGE), 0);
     }
 }
 
@@ -231,6 +324,7 @@ fn requests() -> u64 {
 /// Is at it until the end, and says how often.
 fn storm(name: &str, at_it: fn()) -> thread::JoinHandle<u64> {
     let work = move || {
+        let _ticks = Ticks::begin();
         let mut rounds = 0;
         while !END.load(Relaxed) {
             at_it();
@@ -265,7 +359,7 @@ fn quiet(length: Duration) {
 }
 
 fn main() {
-    let length = stress_time();
+    let length = storm_time();
     // SAFETY: takes a number. The default action ends the process.
     unsafe { libc::alarm(length.as_secs() as u32 + PATIENCE) };
     if std::env::var_os(QUIET).is_some() {
@@ -287,15 +381,18 @@ fn main() {
     let (end_hog, hog_ended) = mpsc::channel::<()>();
     let (tell, told) = mpsc::channel();
     let hog = thread::Builder::new().name("storm-hog".to_owned()).spawn(move || {
+        let ticks = Ticks::begin();
         while !END.load(Relaxed) {
             spin_for(Duration::from_millis(1));
         }
+        drop(ticks);
         tell.send(thread_cpu()).unwrap();
         hog_ended.recv().unwrap_err();
     });
     let hog = hog.unwrap();
-    let states: [(&str, fn()); 8] = [
+    let states: [(&str, fn()); 9] = [
         ("panics", panics),
+        ("generates", generates),
         ("loads", loads),
         ("executes", executes),
         ("forks", forks),
@@ -338,9 +435,19 @@ fn main() {
     let seen = time_of(&profile, "storm-hog");
     println!("storm-hog: {seen:?} of {used:?}");
     assert!(seen <= used + UNSEEN && seen + UNSEEN >= used, "{seen:?} of {used:?}");
+    let ticking = TICKING.load(Relaxed);
+    println!("{ticking} threads had ticks at 1 kHz");
+    if profiled_by(identity::tid()).is_some() {
+        // All of the storm, and some of those that it starts.
+        assert!(ticking > 10, "{ticking}");
+    }
+    let is_generated = |address: u64| (GENERATED..GENERATED + PAGE).contains(&(address as usize));
+    let is_met = profile.samples.iter().any(|row| profile.stack(row.stack).any(is_generated));
+    assert!(is_met || std::env::consts::ARCH != "x86_64", "generated code has no samples");
     let coverage = &profile.coverage;
     assert!(coverage.samples > 0 && coverage.refused == 0);
-    assert!(coverage.ended * 10 > coverage.samples * 8, "{coverage:?}");
+    // In its first moments few functions are known, and there is no room to copy all stacks.
+    assert!(coverage.ended * 2 > coverage.samples, "{coverage:?}");
 
     // The host takes our signal, and calls the handler that it found: none of ours is its end,
     // those of timers neither, of which some come until the sampler notices.

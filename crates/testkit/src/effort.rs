@@ -37,6 +37,13 @@ pub fn stress_time() -> Duration {
     given("DORMOUSE_STRESS_SECONDS").map_or(default, Duration::from_secs)
 }
 
+/// How long a storm rages, in which threads are interrupted a thousand times a second: half a
+/// second, or a minute in a long run. `DORMOUSE_STRESS_SECONDS` gives another number.
+pub fn storm_time() -> Duration {
+    let default = Duration::from_millis(short_or_long(500, 60_000));
+    given("DORMOUSE_STRESS_SECONDS").map_or(default, Duration::from_secs)
+}
+
 /// How often a test repeats what threads do to each other: `short`, or `long` in a long run.
 /// `DORMOUSE_STRESS` gives another number.
 pub fn stress_rounds<T: FromStr>(short: T, long: T) -> T {

@@ -18,8 +18,8 @@
 //! - `otel` reads what a process publishes for profilers, according to OpenTelemetry's standards.
 //! - [`viewers`] are other projects' readers of our files.
 //! - [`wire_text`] shows protocol buffers as text, for snapshots.
-//! - [`short_or_long`], [`stress_time`] and [`stress_rounds`] say how much a test does, and
-//!   [`long_only`] whether it runs at all.
+//! - [`short_or_long`], [`stress_time`], [`storm_time`] and [`stress_rounds`] say how much a test
+//!   does, and [`long_only`] whether it runs at all.
 //! - [`spin_for`] uses CPU time, and [`assert_about`] checks that it was charged.
 //!
 //! The crate is a dev-dependency only, and depends on no other crate of the project, so that each
@@ -51,7 +51,7 @@ pub use browser::Browser;
 pub use child::{Child, Environment, in_child};
 pub use committed::{assert_committed, pretty};
 pub use cpu_limit::LimitedGroup;
-pub use effort::{is_long, long_only, short_or_long, stress_rounds, stress_time};
+pub use effort::{is_long, long_only, short_or_long, storm_time, stress_rounds, stress_time};
 pub use fork::{fork, join};
 pub use modules::{run_modules, run_programs};
 pub use seccomp::{Answer, Filter};
