@@ -10,8 +10,6 @@
 //! a thread of the lowest priority. It gets addresses and returns rows, and a thread that has the
 //! lock puts these into the tables ([`Batch::take`]).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_sys::clock;
@@ -36,6 +34,9 @@ const SHARE: u32 = 20;
 /// functions.
 const AHEAD: Duration = Duration::from_secs(1);
 
+/// The longest time that a batch takes where other threads leave this one little of a processor.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The stack of the thread, and the memory that a batch takes beside it.
 const STACK: usize = 64 * 1024;
 const ROOM: usize = STACK + 128 * 1024;
@@ -44,8 +45,7 @@ const ROOM: usize = STACK + 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Batch {
     process: u64,
-    /// The thread; 0: it has not begun.
-    tid: Arc<AtomicU32>,
+    begun: Instant,
     learned: Asker<Vec<Learned>>,
 }
 
@@ -54,7 +54,6 @@ pub(crate) struct Batch {
 pub(crate) struct Reading<M> {
     functions: Vec<Unlearned>,
     memory: M,
-    tid: Arc<AtomicU32>,
     give: Answerer<Vec<Learned>>,
 }
 
@@ -62,13 +61,12 @@ impl Batch {
     /// A batch whose thread is yet to be [started](Reading::start).
     pub(crate) fn new<M>(functions: Vec<Unlearned>, memory: M) -> (Self, Reading<M>) {
         let (give, learned) = answer();
-        let tid = Arc::new(AtomicU32::new(0));
-        let batch = Self { process: identity::id(), tid: Arc::clone(&tid), learned };
-        (batch, Reading { functions, memory, tid, give })
+        let batch = Self { process: identity::id(), begun: Instant::now(), learned };
+        (batch, Reading { functions, memory, give })
     }
 
     /// The rows that the thread has read; `None`: it is still reading. There are none if it could
-    /// not be started, was killed, or is a parent's.
+    /// not be started, is a parent's, or has read for so long that a filter must have killed it.
     pub(crate) fn take(&self) -> Option<Vec<Learned>> {
         if self.process != identity::id() {
             return Some(Vec::new());
@@ -76,10 +74,8 @@ impl Batch {
         match self.learned.wait(Duration::ZERO) {
             Ok(learned) => Some(learned),
             Err(NoAnswer::Gone) => Some(Vec::new()),
-            Err(NoAnswer::NotYet) => {
-                let tid = self.tid.load(Ordering::Relaxed);
-                (tid != 0 && !threads::is_alive(tid)).then(Vec::new)
-            }
+            // To ask the kernel for the thread is a call that a filter may kill for.
+            Err(NoAnswer::NotYet) => (self.begun.elapsed() > PATIENCE).then(Vec::new),
         }
     }
 }
@@ -93,8 +89,7 @@ impl<M: MemorySource + Send + 'static> Reading<M> {
     }
 
     fn run(self) {
-        let Self { functions, memory, tid, give } = self;
-        tid.store(identity::tid(), Ordering::Relaxed);
+        let Self { functions, memory, give } = self;
         // A filter may end the thread for that call.
         if !is_filtered() {
             threads::lower_priority();
