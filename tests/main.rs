@@ -37,6 +37,7 @@ mod terminal;
 mod threads;
 mod timeline;
 mod triggers;
+mod users;
 mod valgrind;
 mod watch;
 

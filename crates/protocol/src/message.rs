@@ -101,6 +101,8 @@ pub enum Code {
     NoLook,
     /// Somebody has put dormouse in this process to sleep; the message has the time and the user.
     Asleep,
+    /// The agent has panicked in this request; it goes on.
+    Fault,
     /// A code of a newer agent.
     #[serde(other)]
     Unknown,

@@ -15,6 +15,16 @@ pub const CLOSED: u32 = 0o077;
 /// Others may read the directory, but change nothing.
 pub const READABLE: u32 = 0o022;
 
+/// The number by which the kernel shows users who have none in the user namespace of the process.
+pub const OVERFLOW: u32 = 65534;
+
+/// Whether the kernel may show others by the number of this user: everybody who has none in the
+/// process's user namespace. It may where that cannot be read.
+pub fn shares_its_number(uid: u32) -> bool {
+    let has_all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    uid == OVERFLOW && !fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all(&map))
+}
+
 /// The effective user id of this process.
 pub fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -67,6 +77,9 @@ pub fn prepare(directory: &Path, closed: u32) -> Result<PathBuf, String> {
     }
     if found.uid() != own_uid() {
         return Err(format!("belongs to uid {}, not to {}", found.uid(), own_uid()));
+    }
+    if shares_its_number(own_uid()) {
+        return Err(format!("may belong to anybody outside of the user namespace: all have uid {OVERFLOW}"));
     }
     if found.mode() & closed != 0 {
         return Err(format!("is open to others (mode {:o}, should be 700)", found.mode() & 0o777));

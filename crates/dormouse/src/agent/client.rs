@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use dormouse_keys::{Key, Lease};
-use dormouse_protocol::{Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
+use dormouse_protocol::{Code, Ended, MAX_LINE, Note, Notice, PROTOCOL, Response, WireError};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -301,6 +301,16 @@ impl Client {
     pub(super) fn refuse(&mut self, id: u64, why: WireError) {
         self.answer::<()>(id, Err(why));
         self.closing = true;
+    }
+
+    /// Ends it after a panic of ours in its request.
+    pub(super) fn fail(&mut self) {
+        if !self.is_streaming() {
+            let message = "dormouse has failed in this request: its panic is on the service's standard error";
+            self.refuse(0, WireError::new(Code::Fault, message));
+        }
+        self.send();
+        self.gone = true;
     }
 
     /// Begins a stream, whose frames follow the answer.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_keys::{Batch, Lease};
 use dormouse_protocol::{Code, MAX_LINE, WireError};
+use dormouse_sys::directory::{OVERFLOW, shares_its_number};
 use rustix::io::Errno;
 
 use super::client::{Client, Input};
@@ -124,7 +125,11 @@ impl Server {
             }
         }
         for (at, entry) in polled[..count].iter().enumerate() {
-            self.serve(at, entry.revents & !libc::POLLOUT != 0);
+            let is_readable = entry.revents & !libc::POLLOUT != 0;
+            // A fault of ours ends the client that met it; the others go on.
+            if catch_unwind(AssertUnwindSafe(|| self.serve(at, is_readable))).is_err() {
+                self.clients[at].fail();
+            }
         }
         let listener = polled[count].revents;
         if listener & !libc::POLLIN != 0 || !self.listener.is_ours() {
@@ -187,7 +192,8 @@ impl Server {
                 continue;
             }
             let mut client = Client::new(socket, peer);
-            if peer.uid != own && peer.uid != 0 {
+            let is_own = peer.uid == own && !shares_its_number(own);
+            if !is_own && peer.uid != 0 {
                 client.refuse(0, WireError::new(Code::Denied, denial(own, peer.uid)));
             } else if !self.has_room(peer.uid) {
                 let message = format!("{MAX_CLIENTS} clients are connected, and none is idle: close one");
@@ -313,7 +319,10 @@ impl Server {
 
 fn denial(own: u32, peer: u32) -> String {
     let advice = match peer {
-        // In a user namespace, everybody outside of it.
+        OVERFLOW if own == OVERFLOW => {
+            "; all users outside of its user namespace have that number, too, so be root inside"
+        }
+        // Everybody outside of its user namespace.
         OVERFLOW => {
             "; root outside of its user namespace must enter that first (nsenter --user --target PID)"
         }
@@ -322,5 +331,47 @@ fn denial(own: u32, peer: u32) -> String {
     format!("this process belongs to uid {own}, you are uid {peer}: be that user or root{advice}")
 }
 
-/// The kernel shows users without a number in a user namespace as this one.
-const OVERFLOW: u32 = 65534;
+#[cfg(all(test, not(any(dormouse_fallback, miri))))]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use dormouse_protocol::{HelloRequest, OnRequest, Op, Request};
+    use dormouse_testkit::{HANG, in_child};
+
+    use super::*;
+
+    dormouse_keys::static_key! {
+        static FAULTY: "agent.faulty" = false;
+    }
+
+    static COMPANIONS: [Companion; 1] =
+        [Companion { key: "agent.faulty", is_clients: "", begin: |_| panic!("a test's"), end: |_| () }];
+
+    #[test]
+    fn a_panic_ends_the_client_that_met_it() {
+        in_child(|| {
+            assert!(!dormouse_keys::unlikely!(FAULTY));
+            let agent = crate::agent::start(&COMPANIONS, |_| None).unwrap();
+            let connect = || {
+                let mut stream = BufReader::new(UnixStream::connect(agent.path()).unwrap());
+                stream.get_ref().set_read_timeout(Some(HANG)).unwrap();
+                move |op: Op| {
+                    let request = serde_json::to_string(&Request { v: 1, id: 1, op }).unwrap();
+                    writeln!(stream.get_mut(), "{request}").unwrap();
+                    let mut answer = String::new();
+                    stream.read_line(&mut answer).unwrap();
+                    answer
+                }
+            };
+            let hello = || HelloRequest { client: "a test".into(), notices: false }.into();
+            let on = || OnRequest { glob: "agent.faulty".into(), ..OnRequest::default() }.into();
+            let (mut other, mut faulty) = (connect(), connect());
+            assert!(other(hello()).contains("\"ok\"") && faulty(hello()).contains("\"ok\""));
+            let answer = faulty(on());
+            assert!(answer.contains("\"fault\"") && answer.contains("standard error"), "{answer}");
+            assert!(other(hello()).contains("\"ok\""), "it goes on");
+            assert!(!FAULTY.is_enabled(), "the lease has ended with its client");
+        });
+    }
+}
