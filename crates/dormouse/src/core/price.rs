@@ -10,8 +10,8 @@ use std::time::Instant;
 use dormouse_clock::stamp;
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::process::identity;
+use dormouse_sys::signals;
 use dormouse_sys::thread::Current;
-use dormouse_sys::{perf, signals};
 
 use crate::core::group::Group;
 use crate::core::own_probes;
@@ -51,9 +51,8 @@ impl Price {
     }
 
     /// The price in picoseconds, measured anew if it is old; `None` if it was never measured. The
-    /// service's own threads measure nothing, nor does a thread under a filter of system calls,
-    /// which may kill for a thread's first reading of its clock. Nor is there a measurement while
-    /// polls are recorded, because the traces would contain it.
+    /// service's own threads measure nothing. Nor is there a measurement while polls are recorded,
+    /// because the traces would contain it.
     ///
     /// # Cost
     ///
@@ -62,8 +61,7 @@ impl Price {
         let (now, awake) = (monotonic_ns(), dormouse_keys::count_on() as u64);
         let at_ns = self.at_ns.load(Ordering::Relaxed);
         let is_good = now.saturating_sub(at_ns) < AGE_NS && awake == self.awake.load(Ordering::Relaxed);
-        let may_measure =
-            signals::is_ours(identity::tid()) && !perf::is_filtered() && !own_probes::are_awake();
+        let may_measure = signals::is_ours(identity::tid()) && !own_probes::are_awake();
         if may_measure && (at_ns == 0 || !is_good) {
             let ns = (0..ROUNDS).map(|_| (self.measure)()).min().unwrap_or_default();
             self.ps.store(ns * 1000 / TIMES, Ordering::Relaxed);
@@ -90,4 +88,26 @@ fn timed(mut once: impl FnMut()) -> u64 {
     let begun = Instant::now();
     (0..TIMES).for_each(|_| once());
     begun.elapsed().as_nanos() as u64
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::sync::mpsc;
+
+    use dormouse_testkit::{Filter, HANG, in_child};
+
+    use super::*;
+
+    #[test]
+    fn there_is_a_price_under_a_filter() {
+        in_child(|| {
+            Filter::refuse(&[libc::SYS_acct]).install();
+            let (tell, told) = mpsc::channel();
+            let measure = move || tell.send((POLL.read(), RECORD.read())).unwrap();
+            signals::spawn("dormouse-price", 1 << 20, measure).unwrap();
+            let (poll, record) = told.recv_timeout(HANG).unwrap();
+            assert!(dormouse_sys::perf::is_filtered() && poll > Some(0) && record > Some(0));
+            assert_eq!(Price::new(time_polls).read(), None, "a thread of the service's measures nothing");
+        });
+    }
 }
