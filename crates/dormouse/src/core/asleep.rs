@@ -21,6 +21,9 @@ static LIMITED: AtomicU8 = AtomicU8::new(0);
 /// The use for which the last of them was, in thousandths of a percent of a CPU.
 static USED: AtomicU64 = AtomicU64::new(0);
 
+/// How often counts of groups have been suspended.
+static COUNTS_STOPPED: AtomicU64 = AtomicU64::new(0);
+
 /// A part of dormouse that can be suspended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -50,6 +53,15 @@ pub(crate) fn is_limited(part: Part) -> bool {
 pub(crate) fn limit(part: Part, percent: f64) {
     USED.store((percent * 1000.0) as u64, Ordering::Relaxed);
     LIMITED.fetch_or(1 << part as u8, Ordering::Relaxed);
+    if part == Part::Counts {
+        COUNTS_STOPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How often counts of groups have been suspended: between two moments with the same number they
+/// lack nothing, if they were not suspended at the first.
+pub(crate) fn counts_stopped() -> u64 {
+    COUNTS_STOPPED.load(Ordering::Relaxed)
 }
 
 /// The suspended parts and the reason, if there are any.
@@ -88,6 +100,7 @@ pub(crate) fn asleep() -> Option<Asleep> {
 pub(crate) fn begin(uid: u32, pid: u32) {
     BY.store(u64::from(uid) << 32 | u64::from(pid), Ordering::Relaxed);
     SINCE.store(monotonic_ns().max(1), Ordering::Relaxed);
+    COUNTS_STOPPED.fetch_add(1, Ordering::Relaxed);
     panics::pause(true);
 }
 

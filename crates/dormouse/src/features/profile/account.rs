@@ -13,6 +13,7 @@ use dormouse_profile::ProfileKind;
 use dormouse_protocol::GroupRow;
 use dormouse_sys::{perf, signals};
 
+use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::rows::group_rows;
 
@@ -27,6 +28,8 @@ pub(super) struct Account {
     pub(super) process: Option<u64>,
     /// By threads of ours, likewise.
     pub(super) own: u64,
+    /// How often counts had been suspended by then.
+    pub(super) stopped: u64,
 }
 
 /// The events that are the columns of a kind.
@@ -54,7 +57,8 @@ impl Account {
             ProfileKind::Faults => Some(faults_of_process()),
             _ => None,
         };
-        Self { groups, is_counted: true, process, own }
+        let is_counted = !(asleep::is_asleep() || asleep::is_limited(asleep::Part::Counts));
+        Self { groups, is_counted, process, own, stopped: asleep::counts_stopped() }
     }
 
     /// The use of a group by column of values; `None` if the account lacks the column.
@@ -69,11 +73,12 @@ impl Account {
         })
     }
 
-    /// The use since `before`.
+    /// The use since `before`. Where counts stood still meanwhile, nothing is known of groups.
     pub(super) fn since(&self, before: &Self) -> Self {
         let process = self.process.map(|now| now.saturating_sub(before.process.unwrap_or(0)));
         let groups = GroupRow::all_since(&self.groups, &before.groups);
-        Self { groups, process, own: self.own.saturating_sub(before.own), ..*self }
+        let is_counted = before.is_counted && self.stopped == before.stopped;
+        Self { groups, is_counted, process, own: self.own.saturating_sub(before.own), ..*self }
     }
 }
 

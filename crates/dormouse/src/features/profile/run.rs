@@ -146,6 +146,10 @@ impl ProfileRun {
                 "groups are not counted here ({why}), so the samples of a group are an estimate of its total"
             ));
             used.is_counted = false;
+        } else if !used.is_counted {
+            let note =
+                "counts of groups were suspended meanwhile: a group's samples are an estimate of its total";
+            profile.coverage.notes.push(note.to_owned());
         }
         scale(&mut profile, &used);
         if let Some(wall) = &self.wall {

@@ -11,7 +11,7 @@ fn used(id: u32, cpu_ns: u64) -> GroupRow {
 }
 
 fn account(groups: Vec<GroupRow>, process: Option<u64>, own: u64) -> Account {
-    Account { groups, is_counted: true, process, own }
+    Account { groups, is_counted: true, process, own, ..Account::default() }
 }
 
 fn sample(group: u32, stack: u32, value: u64) -> Sample {
@@ -97,6 +97,16 @@ fn groups_that_nobody_counts_keep_their_samples() {
     scale(&mut of, &used_so_far);
     assert_eq!(sums(&of), [(String::new(), 70), ("a".to_owned(), 30)]);
     assert_eq!((of.groups[1].total, of.coverage.in_groups), (None, 30));
+}
+
+#[test]
+fn counts_that_stood_still_scale_nothing() {
+    let whole = account(vec![used(1, 7)], Some(100), 0);
+    let stopped = Account { stopped: 1, ..whole.clone() };
+    let uncounted = Account { is_counted: false, ..whole.clone() };
+    let is_counted = |now: &Account, before: &Account| now.since(before).is_counted;
+    assert!(is_counted(&whole, &whole) && is_counted(&stopped, &stopped));
+    assert!(!is_counted(&stopped, &whole) && !is_counted(&whole, &uncounted));
 }
 
 #[test]
