@@ -6,7 +6,8 @@
 //!
 //! # References
 //!
-//! `Documentation/networking/timestamping.rst`; `tcp_recv_timestamp` in `net/ipv4/tcp.c`.
+//! `Documentation/networking/timestamping.rst`; `tcp_recv_timestamp` in `net/ipv4/tcp.c`;
+//! `Documentation/networking/tls.rst`.
 //!
 //! # Safety
 //!
@@ -18,6 +19,11 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+
+/// A record that the kernel has decrypted: its control message, and the type of the program's own
+/// bytes (`linux/tls.h`).
+const TLS_GET_RECORD_TYPE: libc::c_int = 2;
+const TLS_DATA: u8 = 23;
 
 /// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +42,17 @@ struct Control([u8; 128]);
 ///
 /// # Errors
 ///
-/// The kernel's error, for example for something that is no socket.
+/// The kernel's error, for example for something that is no socket. `AlreadyExists` if the program
+/// itself wants times of this socket: they stay as they are.
 ///
 /// # Cost
 ///
-/// A system call. As long as a socket of the machine wants stamps, the kernel reads the clock for
-/// each packet of the machine.
+/// Two system calls to begin, one to end. As long as a socket of the machine wants stamps, the
+/// kernel reads the clock for each packet of the machine.
 pub fn want_times(socket: BorrowedFd<'_>, wants: bool) -> io::Result<()> {
+    if wants && has_times(socket)? {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
     let flags: libc::c_uint =
         if wants { libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE } else { 0 };
     let size = size_of::<libc::c_uint>() as libc::socklen_t;
@@ -59,11 +69,29 @@ pub fn want_times(socket: BorrowedFd<'_>, wants: bool) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether somebody wants times of packets.
+fn has_times(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut flags: libc::c_uint = 0;
+    let mut size = size_of::<libc::c_uint>() as libc::socklen_t;
+    // SAFETY: a word of that size.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            (&raw mut flags).cast(),
+            &raw mut size,
+        )
+    };
+    if answer == 0 { Ok(flags != 0) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Reads what a socket has received, as `recv` does.
 ///
 /// # Errors
 ///
-/// As `recv`.
+/// As `recv`. Where the kernel decrypts TLS, a record that is no data of the program's is an `EIO`,
+/// as it is for `recv`, and is read.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
     let mut control = Control([0; 128]);
     let mut bytes = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -76,25 +104,43 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [MaybeUninit<u8>]) -> io::Re
     // SAFETY: all places live, and are as long as the message says.
     let answer = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) };
     let bytes = usize::try_from(answer).map_err(|_| io::Error::last_os_error())?;
-    Ok(Received { bytes, realtime_ns: realtime_ns(&message) })
+    let told = beside(&message);
+    if told.record.is_some_and(|kind| kind != TLS_DATA) {
+        return Err(io::Error::from_raw_os_error(libc::EIO));
+    }
+    Ok(Received { bytes, realtime_ns: told.realtime_ns })
 }
 
-/// The time in the message's control data.
-fn realtime_ns(message: &libc::msghdr) -> Option<u64> {
+/// The kernel's data about bytes that were read.
+#[derive(Default)]
+struct Beside {
+    /// When they came.
+    realtime_ns: Option<u64>,
+    /// The kind of their record of TLS.
+    record: Option<u8>,
+}
+
+fn beside(message: &libc::msghdr) -> Beside {
+    let mut told = Beside::default();
     // SAFETY: the kernel has written control data of that length.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: null, or within the control data.
     while let Some(of) = unsafe { header.as_ref() } {
-        if (of.cmsg_level, of.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) {
-            // SAFETY: the message begins with a time, of whatever alignment.
-            let time = unsafe { ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::timespec>()) };
-            let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-            return u64::try_from(ns).ok().filter(|&ns| ns != 0);
+        match (of.cmsg_level, of.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
+                // SAFETY: the message begins with a time, of whatever alignment.
+                let time = unsafe { ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::timespec>()) };
+                let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+                told.realtime_ns = u64::try_from(ns).ok().filter(|&ns| ns != 0);
+            }
+            // SAFETY: the message is one byte.
+            (libc::SOL_TLS, TLS_GET_RECORD_TYPE) => told.record = Some(unsafe { *libc::CMSG_DATA(header) }),
+            _ => {}
         }
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
-    None
+    told
 }
 
 #[cfg(test)]
@@ -118,6 +164,68 @@ mod tests {
         let byte = unsafe { buffer[0].assume_init() };
         assert!(received.bytes > 0 && byte == b't', "{received:?}");
         received
+    }
+
+    #[test]
+    fn times_that_the_program_wants_stay() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        want_times(socket.as_fd(), true).unwrap();
+        let again = want_times(socket.as_fd(), true).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        want_times(socket.as_fd(), false).unwrap();
+        want_times(socket.as_fd(), true).unwrap();
+    }
+
+    /// The kernel decrypts a stream if its module is there.
+    #[test]
+    fn an_alert_of_tls_is_no_data() {
+        const TCP_ULP: libc::c_int = 31;
+        const TLS_TX: libc::c_int = 1;
+        const TLS_RX: libc::c_int = 2;
+        const TLS_SET_RECORD_TYPE: libc::c_int = 1;
+        /// TLS 1.2 by AES-128-GCM: version, cipher, then nonce, key, salt and the record's number.
+        #[repr(C)]
+        struct Keys([u16; 2], [u8; 8 + 16 + 4 + 8]);
+        let keys = Keys([0x0303, 51], [7; 36]);
+        let set = |socket: &TcpStream, level, option, value: *const libc::c_void, size: usize| {
+            // SAFETY: a value of that size.
+            unsafe {
+                libc::setsockopt(socket.as_raw_fd(), level, option, value, size as libc::socklen_t) == 0
+            }
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        for (socket, direction) in [(&sender, TLS_TX), (&receiver, TLS_RX)] {
+            let has = set(socket, libc::IPPROTO_TCP, TCP_ULP, c"tls".as_ptr().cast(), 3)
+                && set(socket, libc::SOL_TLS, direction, (&raw const keys).cast(), size_of::<Keys>());
+            if !has {
+                return println!("1 skipped: this kernel has no TLS");
+            }
+        }
+        want_times(receiver.as_fd(), true).unwrap();
+        (&sender).write_all(b"tea").unwrap();
+        assert_eq!(read(receiver.as_fd()).bytes, 3);
+
+        let mut warning = [1_u8, 0];
+        let mut bytes = libc::iovec { iov_base: warning.as_mut_ptr().cast(), iov_len: 2 };
+        let mut control = Control([0; 128]);
+        // SAFETY: plain data, of which zero is a value.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut bytes, 1);
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: room for one header and its byte.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(1) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            ((*header).cmsg_level, (*header).cmsg_type) = (libc::SOL_TLS, TLS_SET_RECORD_TYPE);
+            (*header).cmsg_len = libc::CMSG_LEN(1) as _;
+            *libc::CMSG_DATA(header) = 21;
+            assert_eq!(libc::sendmsg(sender.as_raw_fd(), &raw const message, 0), 2);
+        }
+        let refused = receive(receiver.as_fd(), &mut [MaybeUninit::uninit(); 64]).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EIO));
     }
 
     #[test]

@@ -15,8 +15,9 @@
 //!
 //! # What it takes over
 //!
-//! The socket option is set and cleared without a reading of what the program has set. A program
-//! that has given the kernel its TLS keys for the socket reads records of other types as data.
+//! A program that wants stamps of a socket itself keeps them, and its bytes came when the reading
+//! task was woken. Where the kernel decrypts TLS, a record that is no data is an error, as it is
+//! for any other read; but it is gone, so the program cannot read it with another call.
 //!
 //! # Safety
 //!
@@ -402,7 +403,7 @@ impl Receipt {
     #[cold]
     fn forget<I: 'static>(&mut self, io: &mut I) {
         let stream = (io as &dyn Any).downcast_ref::<TcpStream>();
-        if let Some(stream) = stream.filter(|_| self.stamps != StampState::Refused) {
+        if let Some(stream) = stream.filter(|_| self.stamps == StampState::Returned) {
             // A stream that keeps the option costs the machine a little, and its readers nothing.
             _ = want_times(stream.as_fd(), false);
         }
