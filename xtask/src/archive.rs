@@ -112,7 +112,7 @@ fn fill(here: &Path, processor: &str) -> Result {
     let pages = here.join("share/doc/dormouse");
     std::fs::create_dir_all(&pages).map_err(|why| why.to_string())?;
     run(program("cp -r").args(PAGES).arg(&pages))?;
-    supply::components(&pages.join("components.spdx.json"), &manifest("version")?)?;
+    supply::components(&pages.join("components.spdx.json"), &manifest("version")?, processor)?;
     licences(&pages.join("licences"), processor)
 }
 
@@ -129,7 +129,7 @@ fn moved(description: &str) -> String {
 /// Writes the licences of all packages that are linked into the command and the C library, in a
 /// folder for each package.
 fn licences(folder: &Path, processor: &str) -> Result {
-    let packages = Packages::read(&format!("--filter-platform {processor}-unknown-linux-gnu"))?;
+    let packages = Packages::of(processor)?;
     let mut lines = BTreeSet::new();
     let linked = packages.linked(&SHIPPED[1..]);
     for package in linked.into_iter().filter(|package| !package["source"].is_null()) {

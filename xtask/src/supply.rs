@@ -60,8 +60,13 @@ fn list(value: &Value) -> &[Value] {
 }
 
 impl Packages {
+    /// On Linux with this processor.
+    pub(crate) fn of(processor: &str) -> Result<Self> {
+        Self::read(&format!("--filter-platform {processor}-unknown-linux-gnu"))
+    }
+
     /// With the features that are chosen by `arguments`.
-    pub(crate) fn read(arguments: &str) -> Result<Self> {
+    fn read(arguments: &str) -> Result<Self> {
         let metadata = output(&mut cargo(&format!("metadata --format-version 1 --locked {arguments}")))?;
         let metadata: Value =
             serde_json::from_str(&metadata).map_err(|why| format!("cargo metadata: {why}"))?;
@@ -113,7 +118,7 @@ pub(crate) fn check() -> Result {
     for package in &linked {
         versions.entry(text(&package["name"])).or_default().push(text(&package["version"]));
     }
-    let is_twice = |(name, of): &(&&str, &Vec<&str>)| of.len() > 1 && !TWICE.contains(*name);
+    let is_twice = |(name, of): &(&&str, &Vec<&str>)| of.len() > 1 + usize::from(TWICE.contains(*name));
     let twice = versions.iter().filter(is_twice);
     faults.extend(twice.map(|(name, of)| format!("{name} is linked as {}", of.join(" and "))));
     if !faults.is_empty() {
@@ -142,8 +147,8 @@ pub(crate) fn advisories(suite: &mut Suite) -> Result {
 }
 
 /// Writes the list of what is linked into the packages that others get, in the form of SPDX 2.3.
-pub(crate) fn components(file: &Path, version: &str) -> Result {
-    let packages = Packages::read("--filter-platform x86_64-unknown-linux-gnu")?;
+pub(crate) fn components(file: &Path, version: &str, processor: &str) -> Result {
+    let packages = Packages::of(processor)?;
     let commit = output(&mut program("git rev-parse HEAD"))?;
     let mut time = program("git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ");
     let time = output(time.env("TZ", "UTC"))?;
@@ -209,7 +214,7 @@ mod tests {
     #[test]
     fn components_refer_to_listed_packages() {
         let file = std::env::temp_dir().join(format!("components-{}.json", std::process::id()));
-        components(&file, "0.0.0").unwrap();
+        components(&file, "0.0.0", "x86_64").unwrap();
         let document: serde_json::Value = serde_json::from_str(&read(&file).unwrap()).unwrap();
         std::fs::remove_file(file).unwrap();
         let packages = list(&document["packages"]);
