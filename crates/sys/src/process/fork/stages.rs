@@ -238,7 +238,7 @@ fn install() {
 }
 
 /// Installs the handlers before `main`, so that they are older than the host's.
-#[cfg(all(target_os = "linux", not(miri)))]
+#[cfg(all(target_os = "linux", not(any(miri, dormouse_off))))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static INSTALL: extern "C" fn() = {
