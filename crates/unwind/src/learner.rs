@@ -138,8 +138,8 @@ impl Allowance {
     }
 }
 
-/// CPU time of the calling thread from a moment on; where a filter refuses that clock, the time that
-/// has passed.
+/// CPU time of the calling thread from a moment on; where a filter refuses that clock, the time
+/// that has passed.
 #[derive(Debug)]
 pub(crate) struct Spending {
     cpu_ns: Option<u64>,

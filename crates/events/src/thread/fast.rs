@@ -182,8 +182,8 @@ impl Stack {
         Some(token)
     }
 
-    /// Case 6(c), for the topmost frame; false if `token` is not that, or the task around is over or
-    /// customized.
+    /// Case 6(c), for the topmost frame; false if `token` is not that, or the task around is over
+    /// or customized.
     #[inline]
     fn go_back(&self, token: Token) -> bool {
         if self.top.get() != token {
