@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dormouse_clock::{ns_to_ticks, stamp};
+use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_sys::process::kernel_view::counts_block_delay;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_waits::{charged, polled_on};
@@ -37,10 +37,10 @@ const RARELY: u32 = 20;
 /// The longest time between two samples, however many threads there are.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// A sample that took longer is of no single moment: the sampler was stopped meanwhile.
+/// A sample that took longer is tried again: the sampler was stopped meanwhile.
 const LATE_NS: u64 = 1_000_000;
 
-/// How often such a sample is tried again at once.
+/// The attempts at a sample that is not late.
 const TRIES: usize = 3;
 
 /// Threads in polls that are sampled at once.
@@ -50,7 +50,7 @@ const MAX_THREADS: usize = 256;
 /// compared with one another.
 const NOTABLE_NS: u64 = 1_000_000;
 
-/// The most of both for which a match is awaited: two periods and more.
+/// The most of each for which the other is awaited: two periods and more.
 const MOST_UNMATCHED_NS: u64 = 250_000_000;
 
 /// Nanoseconds of a tick in which the kernel shows delays by block devices (`USER_HZ`).
@@ -125,15 +125,15 @@ struct Unmatched {
 impl Unmatched {
     fn wait(&mut self, group: u32, ns: u64) {
         self.group = group;
-        self.waited_ns = self.waited_ns.saturating_add(ns).min(MOST_UNMATCHED_NS);
+        self.waited_ns = self.waited_ns.saturating_add(ns);
     }
 
     /// The process was throttled: the part of the waits for which that may be the reason.
     fn match_throttled(&mut self, ns: u64) -> u64 {
-        self.throttled_ns = self.throttled_ns.saturating_add(ns).min(MOST_UNMATCHED_NS);
-        let matched = self.waited_ns.min(self.throttled_ns);
-        self.waited_ns -= matched;
-        self.throttled_ns -= matched;
+        let throttled_ns = self.throttled_ns.saturating_add(ns);
+        let matched = self.waited_ns.min(throttled_ns);
+        self.waited_ns = (self.waited_ns - matched).min(MOST_UNMATCHED_NS);
+        self.throttled_ns = (throttled_ns - matched).min(MOST_UNMATCHED_NS);
         matched
     }
 }
@@ -150,27 +150,26 @@ impl Sampled {
     }
 }
 
-/// Why there is no sample of a thread.
-enum Missed {
-    /// The thread has ended, or its files cannot be read.
-    Unreadable,
-    /// The sampler was stopped each time.
-    Late,
-}
-
-/// Samples a thread. `groups`: those whose polls the windows of the thread need.
-fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Result<Sample, Missed> {
+/// Samples a thread; `None` if it has ended, or its files cannot be read. `groups`: those whose
+/// polls the windows of the thread need.
+fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Option<Sample> {
     let (index, start, tid) = (block.index(), block.start(), block.tid());
+    let mut best: Option<Sample> = None;
     for _ in 0..TRIES {
         let began = stamp();
         let charged = charged(index, start);
         let polled_ns = groups.map(|group| polled_on(index, start, group?));
-        let reading = Reading::of(tid).ok_or(Missed::Unreadable)?;
-        if stamp().saturating_sub(began) <= ns_to_ticks(LATE_NS) {
-            return Ok(Sample { reading, charged, polled_ns, within: reading.asleep_in(tid) });
+        let reading = Reading::of(tid)?;
+        let took_ns = ticks_to_ns(stamp().saturating_sub(began));
+        if best.is_none_or(|best| took_ns < best.took_ns) {
+            let within = charged.and_then(|_| reading.asleep_in(tid));
+            best = Some(Sample { reading, charged, polled_ns, took_ns, within });
+        }
+        if took_ns <= LATE_NS {
+            break;
         }
     }
-    Err(Missed::Late)
+    best
 }
 
 impl Engine for StallAccount {
@@ -251,7 +250,7 @@ impl StallAccount {
             Entry::Vacant(place) => {
                 if is_charged
                     && is_room
-                    && let Ok(sample) = observe(block, [None; 2])
+                    && let Some(sample) = observe(block, [None; 2])
                 {
                     let windows = Windows::begin(&sample);
                     place.insert(Sampled { start, windows, unmatched: Unmatched::default() });
@@ -264,14 +263,11 @@ impl StallAccount {
                     known.remove();
                     return;
                 }
-                match observe(block, groups) {
-                    Ok(sample) => known.get_mut().end(&sample),
-                    Err(Missed::Late) => return,
-                    Err(Missed::Unreadable) => {
-                        known.remove();
-                        return;
-                    }
-                }
+                let Some(sample) = observe(block, groups) else {
+                    known.remove();
+                    return;
+                };
+                known.get_mut().end(&sample)
             }
         };
         if shown.is_none_or(|shown| shown.is_stalled) {
@@ -347,6 +343,9 @@ mod tests {
         // Long ago is no reason for a wait of now.
         assert_eq!(unmatched.match_throttled(9_000 * MS), 50 * MS);
         unmatched.wait(7, 9_000 * MS);
-        assert_eq!(unmatched.match_throttled(0), MOST_UNMATCHED_NS - 50 * MS);
+        assert_eq!(unmatched.match_throttled(0), MOST_UNMATCHED_NS);
+        // Samples may be far apart.
+        unmatched.wait(7, 2_000 * MS);
+        assert_eq!(unmatched.match_throttled(1_800 * MS), 1_800 * MS);
     }
 }

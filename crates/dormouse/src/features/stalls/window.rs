@@ -65,7 +65,9 @@ pub(super) struct Sample {
     pub(super) charged: Option<ChargedThread>,
     /// For how long tasks of the groups in which the windows began were polled so far.
     pub(super) polled_ns: [Option<u64>; 2],
-    /// The call or fault in which the thread slept.
+    /// How long the sample took. Its numbers are of different moments in this time.
+    pub(super) took_ns: u64,
+    /// The call or fault in which the thread slept, if it was in a poll.
     pub(super) within: Option<ThreadIn>,
 }
 
@@ -75,6 +77,7 @@ struct Start {
     reading: Reading,
     /// The group whose task was polled, and for how long tasks of it had been, in nanoseconds.
     polled: Option<(u32, u64)>,
+    took_ns: u64,
     within: Option<ThreadIn>,
 }
 
@@ -155,16 +158,17 @@ impl Reading {
 impl Start {
     fn at(sample: &Sample) -> Self {
         let polled = sample.charged.map(|charged| (charged.group, charged.polled_ns));
-        Self { reading: sample.reading, polled, within: sample.within }
+        Self { reading: sample.reading, polled, took_ns: sample.took_ns, within: sample.within }
     }
 
-    /// For how long the group in which the window began, and another one in which it ended, were
-    /// polled in it.
+    /// For how long at least the group in which the window began, and another one in which it
+    /// ended, were polled in it. The time that the samples took counts as outside of their polls.
     fn polled(&self, now: &Sample, so_far_ns: Option<u64>) -> ByGroup {
         let window_ns = now.reading.ns_since(&self.reading);
+        let least = |ns: u64| ns.min(window_ns).saturating_sub(self.took_ns.saturating_add(now.took_ns));
         let first = self.polled.zip(so_far_ns);
-        let first = first.map(|((group, ns), now)| (group, now.saturating_sub(ns).min(window_ns)));
-        let second = now.charged.map(|charged| (charged.group, charged.since_ns.min(window_ns)));
+        let first = first.map(|((group, ns), now)| (group, least(now.saturating_sub(ns))));
+        let second = now.charged.map(|charged| (charged.group, least(charged.since_ns)));
         [first, second.filter(|(group, _)| first.is_none_or(|(first, _)| first != *group))]
     }
 }
@@ -205,7 +209,8 @@ impl Windows {
         let waited_ns = now.reading.waited_ns.saturating_sub(before.waited_ns);
         let ran_ns = now.reading.run_ns.saturating_sub(before.run_ns);
         let [first, second] = self.waits.polled(now, now.polled_ns[0]);
-        let earlier_ns = ran_ns.saturating_add(waited_ns).saturating_sub(window_ns).min(waited_ns);
+        let more_ns = ran_ns.saturating_add(waited_ns).saturating_sub(window_ns);
+        let earlier_ns = more_ns.saturating_sub(now.took_ns).min(waited_ns);
         let most_earlier_ns = before.rest_ns(&self.sleep.reading).min(waited_ns);
         let of_first =
             |(group, polled_ns)| (group, earlier_ns + least(waited_ns - earlier_ns, window_ns, polled_ns));
@@ -240,6 +245,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    /// Groups, and a time of each.
+    type Listed = Vec<(u32, u64)>;
+
     /// A sample of a thread that sleeps, at a time in milliseconds since the first one.
     fn asleep(at: u64, ran: u64, waited: u64) -> Sample {
         let (run_ns, waited_ns) = (ran * MS, waited * MS);
@@ -248,7 +256,7 @@ mod tests {
         let at = ns_to_ticks(at * MS);
         let reading =
             Reading { at, run_ns, waited_ns, may_wait: false, state: b'S', block_ticks: 0, major_faults: 0 };
-        Sample { reading, charged: None, polled_ns: [None; 2], within: None }
+        Sample { reading, charged: None, polled_ns: [None; 2], took_ns: 0, within: None }
     }
 
     /// One of a thread that is runnable, and on no CPU.
@@ -271,12 +279,12 @@ mod tests {
     }
 
     /// In milliseconds; a stamp is no whole number of nanoseconds.
-    fn ms(of: ByGroup) -> Vec<(u32, u64)> {
+    fn ms(of: ByGroup) -> Listed {
         of.into_iter().flatten().map(|(group, ns)| (group, (ns + MS / 2) / MS)).collect()
     }
 
     /// The waits and the sleep that the end of windows shows.
-    fn shown(windows: &mut Windows, now: Sample) -> (Vec<(u32, u64)>, Option<Vec<(u32, u64)>>) {
+    fn shown(windows: &mut Windows, now: Sample) -> (Listed, Option<Listed>) {
         let shown = windows.end(&now).expect("one can end");
         (ms(shown.waited), shown.slept.map(|slept| ms(slept.by_group)))
     }
@@ -299,6 +307,13 @@ mod tests {
         };
         assert_eq!(least(15), (vec![(7, 4)], Some(vec![(7, 3)])));
         assert_eq!(least(11), (vec![(7, 0)], Some(vec![(7, 0)])));
+    }
+
+    #[test]
+    fn the_time_of_a_sample_is_not_claimed() {
+        let mut windows = Windows::begin(&Sample { took_ns: 3 * MS, ..asleep(0, 0, 0).in_poll(7, 0, 0) });
+        let now = Sample { took_ns: MS, ..asleep(20, 1, 10).in_poll(7, 20, 20) };
+        assert_eq!(shown(&mut windows, now), (vec![(7, 6)], Some(vec![(7, 5)])));
     }
 
     #[test]

@@ -84,11 +84,21 @@ fn stalls_of(round: impl FnMut() + Send) -> StallsRow {
     client.row(group).unwrap().stalls.map(|row| *row).unwrap_or_default()
 }
 
+/// By how many points a figure may be too low. Figures are lower bounds: the time that samples take
+/// is in none, and an emulated processor takes milliseconds for one.
+fn most_below() -> f64 {
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if processor.contains("QEMU TCG") { 20.0 } else { 5.0 }
+}
+
 /// Asserts that a time is within 5 points of another one, as shares of all.
 fn assert_near(what: &str, ns: u64, right: Duration, all: Duration, more: &dyn std::fmt::Debug) {
     let share = |time: Duration| time.as_secs_f64() / all.as_secs_f64() * 100.0;
     let (seen, right) = (share(Duration::from_nanos(ns)), share(right));
-    assert!((seen - right).abs() <= 5.0, "{what}: {seen:.1} %, right: {right:.1} %: {more:?}");
+    assert!(
+        (right - most_below()..=right + 5.0).contains(&seen),
+        "{what}: {seen:.1} %, right: {right:.1} %: {more:?}"
+    );
 }
 
 fn within(row: &StallsRow, name: &str) -> u64 {
@@ -145,7 +155,7 @@ fn sleep_is_shown_by_call() {
         near("lock", within(&row, "futex"), locked.asleep);
         // Where the disk is quick, looks find the thread between two calls.
         let synced_ns = within(&row, "fsync");
-        assert!(synced_ns > 0, "{row:?}");
+        assert!(synced_ns > 0 || synced.asleep < synced.wall / 2, "{row:?} {synced:?}");
         near("fsync", synced_ns + within(&row, "other"), synced.asleep);
         near("page faults", within(&row, "page fault"), faulted.asleep);
     });
@@ -199,13 +209,23 @@ fn a_busy_neighbour_is_a_wait() {
     });
 }
 
+/// A third of the CPU time that this thread gets now in 100 ms, and 10 ms at least. A busy machine
+/// might not leave it more, and an emulated processor does little in less.
+fn limit() -> Duration {
+    const TRIED: Duration = Duration::from_millis(300);
+    let (begun, ran) = (Instant::now(), thread_cpu());
+    while begun.elapsed() < TRIED {
+        std::hint::spin_loop();
+    }
+    (thread_cpu().saturating_sub(ran) / 9).clamp(Duration::from_millis(10), Duration::from_millis(33))
+}
+
 /// A service in a limited group. `admit` moves a process into it.
 fn is_limited(admit: impl Fn(&LimitedGroup, u32)) {
     if !is_counted() {
         return;
     }
-    // A busy machine might not leave it half of a CPU.
-    let Some(limited) = LimitedGroup::make(Duration::from_millis(10)) else { return };
+    let Some(limited) = LimitedGroup::make(limit()) else { return };
     admit(&limited, std::process::id());
     let (mut begun, mut ended) = (None, None);
     let before = limited.throttled();
