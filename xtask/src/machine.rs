@@ -4,6 +4,7 @@
 //! `cargo test` has each test program run by `cargo xtask vm`, which starts a machine of its own
 //! for it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -78,7 +79,8 @@ impl Machine {
     }
 
     /// Runs a program with arguments in a machine, shows what it writes, and returns its exit code.
-    /// `beside`: further programs, which are at the same path there.
+    /// The program is at the same path there, and so are `beside`, further programs, and the files
+    /// of the repository; it runs in the folder in which cargo runs a test.
     pub(crate) fn run(&self, words: &[String], beside: &[PathBuf]) -> Result<u8> {
         let [file, arguments @ ..] = words else { return Err("a program is missing".to_owned()) };
         let folder = self.fetch()?;
@@ -124,10 +126,18 @@ impl Machine {
         (file, arguments): (&Path, &[String]),
         beside: &[PathBuf],
     ) -> Result<Vec<u8>> {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let file = std::path::absolute(file).map_err(|why| why.to_string())?;
+        let root = std::env::current_dir().map_err(|why| why.to_string())?;
         let mut files = Files::default();
-        for folder in ["bin", "proc", "sys", "dev", "tmp", "etc", "root", "t", "lib"] {
+        for folder in ["bin", "proc", "sys", "dev", "tmp", "etc", "root", "lib"] {
             files.folder(folder);
+        }
+        let tracked = output(&mut program("git ls-files"))?;
+        for name in tracked.lines() {
+            // One that was removed since the last commit is still in the list.
+            if let Ok(bytes) = bytes(Path::new(name)) {
+                files.file_at(&root.join(name), &bytes);
+            }
         }
         files.file("bin/busybox", &bytes(&folder.join("busybox"))?);
         files.link("bin/sh", "busybox");
@@ -142,25 +152,37 @@ impl Machine {
             run(program(&format!("{} -g -o", self.strip)).arg(&to).arg(file))?;
             bytes(&to)
         };
-        files.file(&format!("t/{name}"), &stripped(file)?);
-        for file in beside {
+        for file in std::iter::once(&file).chain(beside) {
             files.file_at(file, &stripped(file)?);
         }
+        // `CARGO_TARGET_TMPDIR` of tests.
+        if let Some(target) = file.ancestors().nth(3) {
+            files.folder_at(&target.join("tmp"));
+        }
         let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
-        let own = format!("./{name}");
+        let own = file.to_string_lossy().into_owned();
         let words = std::iter::once(&own).chain(arguments).map(|word| quoted(word));
         let command = words.collect::<Vec<_>>().join(" ");
         let settings = std::env::vars().filter(|(name, _)| name.starts_with("DORMOUSE_"));
         let settings = settings.map(|(name, value)| format!("export {name}={}", quoted(&value)));
         let settings = settings.collect::<Vec<_>>().join("\n");
-        files.file("init", INIT.replace("SETTINGS", &settings).replace("COMMAND", &command).as_bytes());
+        let folder = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| root.clone(), PathBuf::from);
+        let parts = [
+            ("SETTINGS", &*settings),
+            ("REPOSITORY", &root.to_string_lossy()),
+            ("FOLDER", &folder.to_string_lossy()),
+            ("COMMAND", &command),
+        ];
+        let init = parts.iter().fold(INIT.to_owned(), |init, (name, part)| init.replace(name, part));
+        files.file("init", init.as_bytes());
         Ok(files.end())
     }
 }
 
 const INIT: &str = "#!/bin/sh
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/root TMPDIR=/tmp LC_ALL=C RUST_BACKTRACE=1
+export PATH=/bin HOME=/root TMPDIR=/tmp LC_ALL=C RUST_BACKTRACE=1 INSTA_WORKSPACE_ROOT=REPOSITORY
+ulimit -n 65536
 SETTINGS
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev 2>/dev/null
 mkdir -p /dev/pts /dev/shm
@@ -168,7 +190,7 @@ mount -t devpts pts /dev/pts; mount -t tmpfs tmp /tmp; mount -t tmpfs shm /dev/s
 mount -t cgroup2 cgroup /sys/fs/cgroup
 ifconfig lo 127.0.0.1 up
 stty -onlcr < /dev/console 2>/dev/null
-cd /t
+cd FOLDER
 COMMAND < /dev/null 2>&1
 code=$?
 echo; echo @@ended@@ $code
@@ -189,6 +211,8 @@ fn bytes(file: &Path) -> Result<Vec<u8>> {
 struct Files {
     bytes: Vec<u8>,
     count: u32,
+    /// The folders of [`Files::folder_at`].
+    folders: BTreeSet<PathBuf>,
 }
 
 impl Files {
@@ -206,12 +230,18 @@ impl Files {
 
     /// A file at a whole path, with the folders above it.
     fn file_at(&mut self, path: &Path, bytes: &[u8]) {
-        let name = |path: &Path| path.to_string_lossy().trim_start_matches('/').to_owned();
-        let above: Vec<_> = path.ancestors().skip(1).map(name).filter(|name| !name.is_empty()).collect();
-        for folder in above.iter().rev() {
-            self.folder(folder);
+        path.parent().into_iter().for_each(|folder| self.folder_at(folder));
+        self.file(&path.to_string_lossy()[1..], bytes);
+    }
+
+    /// A folder at a whole path, with the folders above it.
+    fn folder_at(&mut self, path: &Path) {
+        let above: Vec<_> = path.ancestors().map(Path::to_owned).collect();
+        for folder in above.into_iter().rev().skip(1) {
+            if self.folders.insert(folder.clone()) {
+                self.folder(&folder.to_string_lossy()[1..]);
+            }
         }
-        self.file(&name(path), bytes);
     }
 
     fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) {

@@ -71,7 +71,7 @@ pub(crate) fn run(is_long: bool, wanted: &[String]) -> Result {
         let (began, used) = (Instant::now(), cpu_seconds()?);
         done = step(&mut suite).map_err(|why| format!("the step `{name}` failed: {why}"));
         if let Some(beside) = beside.take() {
-            done = done.and(beside.end());
+            done = done.and(beside.end(&mut suite));
         }
         let (seconds, used) = (began.elapsed().as_secs(), cpu_seconds()? - used);
         println!("-- {name}: {seconds} s, {used} s of CPU time");
@@ -112,10 +112,12 @@ impl Beside {
         target().join("beside.log")
     }
 
-    /// Waits for the end, and prints what was printed.
-    fn end(mut self) -> Result {
+    /// Waits for the end, prints what was printed, and counts the skips in it.
+    fn end(mut self, suite: &mut Suite) -> Result {
         let status = self.run.wait().map_err(|why| why.to_string())?;
-        println!("\n== beside the tests:\n{}", read(&Self::log())?);
+        let printed = read(&Self::log())?;
+        println!("\n== beside the tests:\n{printed}");
+        suite.skips_of(&printed);
         if status.success() { Ok(()) } else { Err(format!("{}: {status}", BESIDE.join(" "))) }
     }
 }

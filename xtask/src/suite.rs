@@ -50,6 +50,19 @@ impl Suite {
         *self.skipped.entry(why.to_owned()).or_default() += 1;
     }
 
+    /// Counts the skips that another run has printed; its report has each of them once more.
+    pub(crate) fn skips_of(&mut self, printed: &str) {
+        for line in printed.lines().filter(|line| !line.starts_with("== ")) {
+            self.skip_of(line);
+        }
+    }
+
+    fn skip_of(&mut self, line: &str) {
+        if let Some(at) = line.find(SKIPPED) {
+            *self.skipped.entry(line[at + SKIPPED.len()..].to_owned()).or_default() += 1;
+        }
+    }
+
     /// `cargo test` with `arguments`, and behind them those that choose targets or tests.
     pub(crate) fn run(&mut self, arguments: &str, choice: &str, settings: &[(&str, &str)]) -> Result {
         let arguments = format!("test {arguments} --locked --no-fail-fast {choice}");
@@ -101,9 +114,7 @@ impl Suite {
 
     /// Reads one line of a run.
     fn line(&mut self, line: &str) {
-        if let Some(at) = line.find(SKIPPED) {
-            *self.skipped.entry(line[at + SKIPPED.len()..].to_owned()).or_default() += 1;
-        }
+        self.skip_of(line);
         let trimmed = line.trim_start();
         if let Some(running) = trimmed
             .strip_prefix("Running ")

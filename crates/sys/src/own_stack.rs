@@ -7,11 +7,12 @@
 //!
 //! # Bounds
 //!
-//! The C library puts a thread's control block, to which the thread pointer points, at the upper
-//! end of its stack. The block also contains the bounds of the stack, in fields that have no public
-//! name. They are found by example: a thread asks the library for its stack, and searches its own
-//! block for the answer; every thread's block has the fields at the same offset. On a stack that
-//! the host has made itself, or where no such field is found, memory is copied by the kernel.
+//! The C library puts a thread's control block, of which the thread pointer is the beginning or the
+//! end, at the upper end of its stack. The block also contains the bounds of the stack, in fields
+//! that have no public name. They are found by example: a thread asks the library for its stack,
+//! and searches its own block for the answer; every thread's block has the fields at the same
+//! offset. On a stack that the host has made itself, or where no such field is found, memory is
+//! copied by the kernel.
 //!
 //! The first thread's stack has the kernel's random bytes above all frames. It grows downwards, so
 //! memory between the stack pointer and those bytes is the stack if it can be read. Each page is
@@ -35,14 +36,12 @@ use std::cell::Cell;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 
+use crate::arch;
 use crate::process::identity;
 use crate::readable::is_readable;
 use crate::rseq::thread_pointer;
-
-/// No control block is longer.
-const LONGEST: usize = 8192;
 
 const WORD: usize = size_of::<usize>();
 
@@ -50,7 +49,7 @@ const WORD: usize = size_of::<usize>();
 const DEEPEST: usize = 1 << 20;
 
 /// The distance from the thread pointer to the words; 0 while it is not known.
-static PLACE: AtomicUsize = AtomicUsize::new(0);
+static PLACE: AtomicIsize = AtomicIsize::new(0);
 
 thread_local! {
     /// The part of the own stack that is known.
@@ -82,7 +81,7 @@ pub fn learn() {
 }
 
 /// The offset of the fields from the thread pointer, if it is known.
-pub fn place() -> Option<usize> {
+pub fn place() -> Option<isize> {
     Some(PLACE.load(Ordering::Relaxed)).filter(|&place| place != 0)
 }
 
@@ -90,15 +89,19 @@ fn learn_here() {
     PLACE.store(find().unwrap_or(0), Ordering::Relaxed);
 }
 
-fn find() -> Option<usize> {
-    let known = own_words()?;
-    let mut bytes = [0; LONGEST];
+fn find() -> Option<isize> {
+    let known = bounds_of(own_words()?)?;
+    let block = arch::control_block()?;
+    let mut bytes = vec![0; block.len()];
     // Memory may end behind the block.
-    let length = File::open("/proc/self/mem").ok()?.read_at(&mut bytes, thread_pointer()).ok()?;
+    let length = File::open("/proc/self/mem").ok()?.read_at(&mut bytes, block.start as u64).ok()?;
     let words: Vec<usize> = words(&bytes[..length]).collect();
-    let mut places = words.windows(known.len()).enumerate().filter(|(_, there)| *there == known);
+    // By the bounds alone: the library may make a longer guard than it reports (64 KiB on arm64).
+    let is_it = |there: &[usize]| there.first_chunk().and_then(|words| bounds_of(*words)) == Some(known);
+    let mut places = words.windows(size_of::<Words>() / WORD).enumerate().filter(|(_, there)| is_it(there));
     let (place, _) = places.next()?;
-    places.next().is_none().then_some(place * WORD)
+    let place = (block.start + place * WORD).wrapping_sub(thread_pointer() as usize);
+    places.next().is_none().then_some(place.cast_signed())
 }
 
 /// Interprets bytes as words.
@@ -123,9 +126,14 @@ pub fn own_words() -> Option<Words> {
     }
 }
 
+/// The first address of the stack without the guard, and its end.
+fn bounds_of([start, length, guard]: Words) -> Option<(usize, usize)> {
+    Some((start.checked_add(guard)?, start.checked_add(length)?))
+}
+
 /// The range of the stack, without the guard, from the fields of the control block at `block`.
-pub fn stack_of([start, length, guard]: Words, block: usize) -> Option<Range<usize>> {
-    let (low, end) = (start.checked_add(guard)?, start.checked_add(length)?);
+pub fn stack_of(words: Words, block: usize) -> Option<Range<usize>> {
+    let (low, end) = bounds_of(words)?;
     (low..end).contains(&block).then_some(low..block)
 }
 
@@ -156,7 +164,7 @@ pub fn from(stack: usize) -> Range<usize> {
 /// The calling thread's own stack, by its control block.
 fn own() -> Option<Range<usize>> {
     let block = thread_pointer() as usize;
-    let at = block.checked_add(place()?)?;
+    let at = block.checked_add_signed(place()?)?;
     // A thread that the C library has not made may have a shorter block.
     if !is_readable(at..at + size_of::<Words>()) {
         return None;

@@ -17,7 +17,7 @@
 //! which stay.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::task::Waker;
 
 use dormouse_sys::sync::Sequence;
@@ -119,13 +119,15 @@ impl CpuTime {
     /// The time, if it is of that run.
     #[inline]
     pub(crate) fn of(&self, run: u64) -> Option<u64> {
-        (self.run.load(Ordering::Relaxed) == run).then(|| self.ns.load(Ordering::Relaxed))
+        // Acquire: pairs with the store in `set`; the time is no older than its run.
+        (self.run.load(Ordering::Acquire) == run).then(|| self.ns.load(Ordering::Relaxed))
     }
 
     #[inline]
     pub(crate) fn set(&self, run: u64, ns: u64) {
         self.ns.store(ns, Ordering::Relaxed);
-        self.run.store(run, Ordering::Relaxed);
+        // Release: pairs with the load in `of`.
+        self.run.store(run, Ordering::Release);
     }
 }
 
@@ -143,6 +145,9 @@ impl Slot {
         // Release: who finds it odd finds what the task has written before; who finds it even may
         // find another task's.
         self.life.store(self.life.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        // Pairs with the fence in `living::stamps`: who finds a word that is written from here on,
+        // for no task or for the next, finds this life over.
+        fence(Ordering::Release);
     }
 
     /// The slot of the task.

@@ -29,7 +29,8 @@ fn a_library_that_shifts_clocks_is_not_asked() {
     let (source, library) = (folder.join("shift.c"), folder.join("shift.so"));
     std::fs::write(&source, SOURCE).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
-    assert!(compiled.unwrap().success());
+    let Ok(compiled) = compiled else { return dormouse_testkit::skip("no compiler of C") };
+    assert!(compiled.success());
     let own = std::env::current_exe().unwrap();
     let ran = Command::new(own)
         .args(["--exact", "shifted::a_library_that_shifts_clocks_is_not_asked"])

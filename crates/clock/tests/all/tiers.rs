@@ -13,7 +13,7 @@ use std::time::Duration;
 use dormouse_clock::{Error, Tier, capability, force, thread_cpu_ns, thread_cpu_time, tier};
 use dormouse_sys::arch::{RSEQ_SIGNATURE, thread_pointer};
 use dormouse_testkit::{Child, Filter, in_child, skip, stress_rounds};
-use each_tier::{EACH_TIER, has_wanted_tier};
+use each_tier::{EACH_TIER, has_wanted_tier, is_below_page};
 use kernel::kernel_ns;
 
 const WITHOUT_RSEQ: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
@@ -133,7 +133,8 @@ fn the_page_follows_rseq_and_the_gap_events() {
         if denied {
             Filter::refuse(&[libc::SYS_perf_event_open]).install();
         }
-        assert_eq!(tier(), if denied { Tier::Gap } else { Tier::Page }, "{:?}", capability());
+        let is_right_tier = if denied { is_below_page(tier()) } else { tier() == Tier::Page };
+        assert!(is_right_tier, "{:?}", capability());
         is_right();
         let refused = force(Some(Tier::Rseq)).unwrap_err();
         assert!(
@@ -156,8 +157,8 @@ fn a_killing_filter_is_not_met_unasked() {
             assert_eq!(tier(), Tier::Page, "{:?}", capability());
         }
         Filter::kill(&[libc::SYS_perf_event_open]).install();
-        let best = if has_rseq { Tier::Rseq } else { Tier::Gap };
-        assert_eq!(thread::spawn(tier).join().unwrap(), best, "{:?}", capability());
+        let its = thread::spawn(tier).join().unwrap();
+        assert!(if has_rseq { its == Tier::Rseq } else { is_below_page(its) }, "{:?}", capability());
         is_right();
         if !has_rseq && !later {
             assert!(capability()[0].detail.contains("a seccomp filter"), "{:?}", capability());
@@ -211,7 +212,8 @@ fn pages_take_a_quarter_of_the_budget() {
                 started.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             let count = |tier| tiers.iter().filter(|&&own| own == tier).count();
-            assert_eq!(count(Tier::Page) + count(Tier::Gap), 400, "{:?}", capability());
+            let is_page_or_next = |&own: &Tier| own == Tier::Page || is_below_page(own);
+            assert!(tiers.iter().all(is_page_or_next), "{:?}", capability());
             count(Tier::Page)
         };
         let pages = round();
@@ -232,7 +234,7 @@ fn without_a_descriptor_the_next_tier_is_taken() {
         // SAFETY: `none` is a valid place.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
         let there = thread::spawn(|| (tier(), is_right())).join().unwrap().0;
-        assert_eq!((there, tier()), (Tier::Gap, Tier::Page));
+        assert!(is_below_page(there) && tier() == Tier::Page, "{there:?}");
         assert!(capability()[0].detail.contains("took the next"), "{:?}", capability());
     });
 }

@@ -36,7 +36,7 @@ impl Learning {
     }
 }
 
-#[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(any(dormouse_fallback, miri))))]
+#[cfg(all(test, target_os = "linux", not(any(dormouse_fallback, miri))))]
 #[allow(unsafe_code, reason = "a thread that ends in the midst")]
 mod tests {
     use std::io;

@@ -14,6 +14,7 @@ static_key! {
 
 const SECOND: Duration = Duration::from_secs(1);
 
+#[inline(never)]
 fn awake() -> (bool, bool) {
     (unlikely!(KEY), unlikely!(OTHER))
 }

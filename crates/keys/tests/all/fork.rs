@@ -1,8 +1,8 @@
 //! Forks, spawns, signal handlers and ends of threads and processes, in the middle of batches.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![cfg(all(target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
-use crate::arch::placed;
+use crate::arch::{ASLEEP, BREAKPOINT, HAS_INT3, OPENS, PROTOCOLS, answer_call, call_number, placed};
 use crate::process;
 use crate::sites;
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use dormouse_keys::{
     Batch, Error, Lease, Protocol, StaticKey, all, capability, list, prepare, static_key, unlikely,
 };
-use dormouse_testkit::{Answer, Filter, fork, in_child, join};
+use dormouse_testkit::{Answer, Filter, fork, in_child, join, skip};
 use process::refuse_exec_gain;
 
 static_key! {
@@ -69,7 +69,7 @@ fn switch(on: bool, protocol: Protocol) -> Result<(), Error> {
 fn flip(stop: &AtomicBool) -> usize {
     let mut batches = 0;
     while !stop.load(Ordering::Relaxed) {
-        for protocol in [Protocol::Flip, Protocol::INT3] {
+        for &protocol in PROTOCOLS {
             for on in [true, false] {
                 match switch(on, protocol) {
                     Ok(()) => batches += 1,
@@ -101,7 +101,7 @@ fn a_child_finds_whole_text_and_free_locks() {
             for _ in 0..40 {
                 let status = fork(|| {
                     assert_sites_agree_with_keys();
-                    for protocol in [Protocol::Flip, Protocol::INT3] {
+                    for &protocol in PROTOCOLS {
                         for on in [true, false] {
                             switch(on, protocol).unwrap();
                             assert_sites_agree_with_keys();
@@ -154,18 +154,24 @@ fn a_key_unwritable_in_a_child_stays_on() {
     in_child(|| {
         let lease = KEY.acquire().unwrap();
         let at = sites::site_in(site);
+        let mut awake = [0; ASLEEP.len()];
+        // SAFETY: code of this binary.
+        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, awake.as_mut_ptr(), awake.len()) };
         // A file of our own, because the one that is kept is for batches.
         let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
-        std::os::unix::fs::FileExt::write_at(&memory, &[0xcc], at as u64).unwrap();
+        let write = |memory: &std::fs::File, bytes: &[u8]| {
+            std::os::unix::fs::FileExt::write_all_at(memory, bytes, at as u64).unwrap();
+        };
+        write(&memory, &BREAKPOINT[..awake.len()]);
         let status = fork(|| {
             assert_eq!((KEY.is_enabled(), KEY.baseline(), KEY.leases()), (true, false, 0));
             let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
-            std::os::unix::fs::FileExt::write_at(&memory, &[0xe9], at as u64).unwrap();
+            write(&memory, &awake);
             KEY.disable().unwrap();
             assert!(!site());
         });
         assert!(status.success(), "{status}");
-        std::os::unix::fs::FileExt::write_at(&memory, &[0xe9], at as u64).unwrap();
+        write(&memory, &awake);
         drop(lease);
     });
 }
@@ -194,7 +200,8 @@ fn a_child_leaves_its_parents_memory_alone() {
             };
             let status = if behind_its_back {
                 // SAFETY: one thread matters, and it leaves by `_exit`.
-                let child = unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t;
+                let child =
+                    unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
                 if child == 0 {
                     let ended = std::panic::catch_unwind(body);
                     // SAFETY: as above.
@@ -256,11 +263,11 @@ fn share_memory(stack: &mut [u8]) -> libc::pid_t {
 fn a_vfork_child_runs_through_batches() {
     in_child(|| {
         // A copy of the handler, as it is when the child is made.
-        switch(true, Protocol::INT3).unwrap();
+        switch(true, *PROTOCOLS.last().unwrap()).unwrap();
         let mut stack = vec![0; 1 << 16];
         let child = share_memory(&mut stack);
         for _ in 0..20 {
-            for protocol in [Protocol::Flip, Protocol::INT3] {
+            for &protocol in PROTOCOLS {
                 for on in [true, false] {
                     switch(on, protocol).unwrap();
                     let seen = RUNS.load(Ordering::Relaxed);
@@ -278,6 +285,9 @@ fn a_vfork_child_runs_through_batches() {
 #[test]
 fn a_deaf_vfork_child_dies_alone_of_int3() {
     in_child(|| {
+        if !HAS_INT3 {
+            return skip("no int3 on this processor");
+        }
         let mut stack = vec![0; 1 << 16];
         // SAFETY: a local set, this thread's mask; the child inherits it.
         let child = unsafe {
@@ -331,10 +341,9 @@ extern "C" fn at_the_call(_: libc::c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: what the kernel passes to a handler with SA_SIGINFO. The call is said to have worked,
     // with 0, or, for an `open`, to have not.
     unsafe {
-        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        let number = registers[libc::REG_RAX as usize];
-        let answer = if number == libc::SYS_membarrier { 0 } else { -i64::from(libc::ENOENT) };
-        registers[libc::REG_RAX as usize] = answer;
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+        let is_barrier = call_number(registers) == libc::SYS_membarrier;
+        answer_call(registers, if is_barrier { 0 } else { -i64::from(libc::ENOENT) });
         assert_eq!((*info).si_signo, libc::SIGSYS);
     }
 }
@@ -350,10 +359,9 @@ fn a_handler_over_a_batch_is_refused() {
             action.sa_flags = libc::SA_SIGINFO;
             assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
         }
-        let interrupt = |call| Filter::answer(Answer::Trap, &[call]).install();
+        let interrupt = |calls| Filter::answer(Answer::Trap, calls).install();
         let in_a_listing = fork(|| {
-            interrupt(libc::SYS_open);
-            interrupt(libc::SYS_openat);
+            interrupt(OPENS);
             // SAFETY: a call that is interrupted, under the lock that a listing has.
             let listed = list(|_| unsafe { libc::open(c"/".as_ptr(), libc::O_RDONLY) });
             assert!(listed.len() >= 3);
@@ -361,7 +369,7 @@ fn a_handler_over_a_batch_is_refused() {
         });
         assert!(in_a_listing.success(), "{in_a_listing}");
         let in_a_batch = fork(|| {
-            interrupt(libc::SYS_membarrier);
+            interrupt(&[libc::SYS_membarrier]);
             KEY.enable().unwrap();
             assert!(site());
             // Registering, and the barrier.
@@ -385,7 +393,7 @@ fn a_key_is_switched_inside_its_branch() {
         false
     }
     in_child(|| {
-        for protocol in [Protocol::Flip, Protocol::INT3] {
+        for &protocol in PROTOCOLS {
             KEY.enable().unwrap();
             assert!(once(protocol));
             assert!(!once(protocol) && !KEY.is_enabled());
@@ -412,7 +420,8 @@ fn a_threads_destructor_gives_a_lease_back() {
 }
 
 extern "C" fn at_exit() {
-    let switched = switch(true, Protocol::Flip).and_then(|()| switch(false, Protocol::INT3));
+    let last = PROTOCOLS[PROTOCOLS.len() - 1];
+    let switched = switch(true, Protocol::Flip).and_then(|()| switch(false, last));
     // SAFETY: ends the process.
     unsafe { libc::_exit(if switched.is_ok() && !site() { 42 } else { 43 }) };
 }

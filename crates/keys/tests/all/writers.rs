@@ -1,7 +1,8 @@
 //! Other writers of a process's code, of its permissions and of its mappings.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(dormouse_fallback)))]
+#![cfg(all(target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
+use crate::arch::{ASLEEP, BREAKPOINT, PROTOCOLS, UPROBE, retargeted};
 use crate::process;
 use crate::sites;
 
@@ -42,7 +43,7 @@ fn shared_code_is_not_written() {
         in_a_page::KEY.enable().unwrap();
         in_a_page::KEY.disable().unwrap();
         share(in_a_page::SITE as usize & !4095);
-        for protocol in [Protocol::Flip, Protocol::INT3] {
+        for &protocol in PROTOCOLS {
             let error = Batch::new().enable(&in_a_page::KEY).protocol(protocol).apply().unwrap_err();
             let Error::SharedText { key, addr } = error else { panic!("{error}") };
             assert_eq!((key, addr), ("in_a_page", in_a_page::SITE as usize));
@@ -73,7 +74,7 @@ fn foreign_permissions_are_left_alone() {
             let at = function as usize;
             protect(function, RWX);
             assert_eq!(permissions(at), "rwxp");
-            for protocol in [Protocol::Flip, Protocol::INT3] {
+            for &protocol in PROTOCOLS {
                 for on in [true, false] {
                     switch(on, protocol).unwrap();
                     assert_all(on);
@@ -184,7 +185,7 @@ fn keys_switch_without_the_first_thread() {
         let refused = without_first_thread(|| {
             let page = in_a_page::SITE as usize & !4095;
             let file = share(page);
-            for protocol in [Protocol::Flip, Protocol::INT3] {
+            for &protocol in PROTOCOLS {
                 let error = Batch::new().enable(&in_a_page::KEY).protocol(protocol).apply().unwrap_err();
                 assert!(matches!(error, Error::SharedText { .. }), "{error}");
             }
@@ -229,18 +230,27 @@ fn uprobe(at: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether a batch with this key is refused, saying that the byte at its site is this one.
-fn assert_names(key: &'static StaticKey<false>, site: usize, byte: u8) {
-    for protocol in [Protocol::Flip, Protocol::INT3] {
+/// The first bytes of a breakpoint, as many as a batch exchanges.
+const BREAK: &[u8] = BREAKPOINT.first_chunk::<{ ASLEEP.len() }>().unwrap();
+
+/// The code at a site.
+fn code_at<const LENGTH: usize>(site: usize) -> [u8; LENGTH] {
+    // SAFETY: code of this binary.
+    unsafe { std::ptr::read_volatile(site as *const [u8; LENGTH]) }
+}
+
+/// Whether a batch with this key is refused, saying that its site begins with these bytes.
+fn assert_names(key: &'static StaticKey<false>, site: usize, bytes: &[u8]) {
+    for &protocol in PROTOCOLS {
         let batch = Batch::new().enable(&OTHER).protocol(protocol);
         let batch = if key.is_enabled() { batch.disable(key) } else { batch.enable(key) };
         let error = batch.apply().unwrap_err();
         let text = error.to_string();
         let Error::UnexpectedText { key: name, addr, expected, found } = error else { panic!("{error}") };
-        assert_eq!((name, addr, found[0]), (key.name(), site, byte));
-        assert_ne!(expected[0], byte);
+        assert_eq!((name, addr), (key.name(), site));
+        assert!(found.starts_with(bytes) && !expected.starts_with(bytes), "{expected:x?}, {found:x?}");
         assert!(text.contains(name) && text.contains(&format!("{site:#x}")), "{text}");
-        assert_eq!(text.contains("breakpoint"), byte == 0xcc, "{text}");
+        assert_eq!(text.contains("breakpoint"), [BREAK, UPROBE].contains(&bytes), "{text}");
         assert!(!OTHER.is_enabled() && !other());
     }
 }
@@ -259,21 +269,25 @@ fn a_listing_tells_sites_that_do_not_follow() {
     in_child(|| {
         let at = site_in(site);
         let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
-        let write = |byte: u8| memory.write_all_at(&[byte], at as u64).unwrap();
-        for (on, own, other_code) in [(false, 0xa9, 0xe9), (true, 0xe9, 0xa9)] {
+        let write = |bytes: &[u8]| memory.write_all_at(bytes, at as u64).unwrap();
+        let [asleep, awake] = [false, true].map(|on| {
+            switch(on, Protocol::Flip).unwrap();
+            code_at::<{ ASLEEP.len() }>(at)
+        });
+        for (on, own, other_code) in [(false, asleep, awake), (true, awake, asleep)] {
             switch(on, Protocol::Flip).unwrap();
             assert_eq!(mismatches(&KEY), (0, 0));
             // A tool puts the other code back.
-            write(other_code);
+            write(&other_code);
             assert_eq!((mismatches(&KEY), KEY.is_enabled(), site()), ((1, 0), on, !on));
             assert_eq!(mismatches(&OTHER), (0, 0));
             // As the command advises.
             switch(!on, Protocol::Flip).unwrap();
             switch(on, Protocol::Flip).unwrap();
             assert_eq!((mismatches(&KEY), site()), ((0, 0), on));
-            write(0xcc);
+            write(BREAK);
             assert_eq!(mismatches(&KEY), (0, 1));
-            write(own);
+            write(&own);
             assert_eq!((mismatches(&KEY), site()), ((0, 0), on));
         }
     });
@@ -287,7 +301,7 @@ fn a_uprobe_is_named_and_left_alone() {
             Ok(probe) => probe,
             Err(error) => return skip(format_args!("no uprobe here: {error}")),
         };
-        assert_names(&KEY, at, 0xcc);
+        assert_names(&KEY, at, UPROBE);
         assert!(!site(), "the kernel runs what it has replaced");
         drop(probe);
         KEY.enable().unwrap();
@@ -304,7 +318,7 @@ fn a_site_follows_again_after_a_uprobe() {
             Ok(probe) => probe,
             Err(error) => return skip(format_args!("no uprobe here: {error}")),
         };
-        assert_names(&KEY, at, 0xcc);
+        assert_names(&KEY, at, UPROBE);
         // The kernel knows the instruction from the file.
         assert_eq!((mismatches(&KEY), site()), ((0, 1), false));
         drop(probe);
@@ -322,18 +336,21 @@ fn a_site_follows_again_after_a_uprobe() {
 fn a_site_with_foreign_operands_refuses_the_batch() {
     in_child(|| {
         let at = site_in(site);
-        // SAFETY: reads the site.
-        let bytes = unsafe { std::ptr::read_volatile(at as *const [u8; 5]) };
+        let [asleep, awake] = [false, true].map(|on| {
+            switch(on, Protocol::Flip).unwrap();
+            code_at::<{ BREAKPOINT.len() }>(at)
+        });
         let memory = std::fs::OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
         let write = |bytes: &[u8]| memory.write_all_at(bytes, at as u64).unwrap();
         for enabled in [false, true] {
             let batch = if enabled { Batch::new().enable(&KEY) } else { Batch::new().disable(&KEY) };
             batch.apply().unwrap();
             // The other instruction is what a batch wants, with another target it is not.
-            let other = if enabled { bytes[0] } else { 0xe9 };
-            write(&[other, bytes[1] ^ 1]);
-            assert_names(&KEY, at, other);
-            write(&[if enabled { 0xe9 } else { bytes[0] }, bytes[1]]);
+            let (own, other) = if enabled { (awake, asleep) } else { (asleep, awake) };
+            let foreign = retargeted(own, other);
+            write(&foreign);
+            assert_names(&KEY, at, &foreign);
+            write(&own);
         }
         assert!(site());
     });
@@ -347,7 +364,7 @@ fn a_breakpoint_is_named_and_left_alone() {
         let thread = unsafe { libc::gettid() };
         // SAFETY: lets a child trace its parent, where else only the parent may trace the child.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, -1) };
-        let poke = |byte: u8| {
+        let poke = |bytes: &[u8]| {
             fork(|| {
                 // SAFETY: traces the parent, which waits, and lets it go again. Only the child's
                 // own memory is written by these calls, and the parent's word.
@@ -356,17 +373,18 @@ fn a_breakpoint_is_named_and_left_alone() {
                     assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, thread, none, none), 0);
                     assert_eq!(libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL), thread);
                     let word = libc::ptrace(libc::PTRACE_PEEKTEXT, thread, at, none);
-                    let word = word & !0xff | libc::c_long::from(byte);
+                    let mut word = word.to_ne_bytes();
+                    word[..bytes.len()].copy_from_slice(bytes);
+                    let word = libc::c_long::from_ne_bytes(word);
                     assert_eq!(libc::ptrace(libc::PTRACE_POKETEXT, thread, at, word), 0);
                     assert_eq!(libc::ptrace(libc::PTRACE_DETACH, thread, none, none), 0);
                 }
             })
         };
-        // SAFETY: reads the site.
-        let byte = unsafe { std::ptr::read_volatile(at as *const u8) };
-        assert!(poke(0xcc).success());
-        assert_names(&KEY, at, 0xcc);
-        assert!(poke(byte).success());
+        let own: [u8; ASLEEP.len()] = code_at(at);
+        assert!(poke(BREAK).success());
+        assert_names(&KEY, at, BREAK);
+        assert!(poke(&own).success());
         KEY.enable().unwrap();
         assert!(site());
     });

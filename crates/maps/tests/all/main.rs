@@ -1,6 +1,8 @@
 //! Address ranges, and the symbols of real programs. Each module runs in a process of its own.
 
 #[cfg(feature = "symbols")]
+mod arch;
+#[cfg(feature = "symbols")]
 mod code;
 #[cfg(feature = "symbols")]
 mod cut;

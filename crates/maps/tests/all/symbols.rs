@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::arch::behind_here;
 use crate::code;
 
 use std::fs::{self, File};
@@ -85,15 +86,11 @@ fn ended_process_keeps_its_names() {
     assert!(function.function.contains("read"), "{symbol:?}");
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn inlined_functions_stand_before_their_host() {
     #[inline(always)]
     fn cup() -> u64 {
-        let here: u64;
-        // SAFETY: reads the address of the next instruction.
-        unsafe { std::arch::asm!("lea {}, [rip]", out(reg) here, options(nomem, nostack, preserves_flags)) };
-        here
+        behind_here!()
     }
     #[inline(never)]
     fn table() -> u64 {

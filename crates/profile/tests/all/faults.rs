@@ -1,6 +1,6 @@
 //! The callers of page faults, of this very process. The step `plain` of long runs builds the walk
 //! without optimisation, for which handlers of such threads have no room.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(all(target_os = "linux", not(dormouse_fallback)))]
 #![allow(unsafe_code)]
 
 use std::hint::black_box;

@@ -1,5 +1,7 @@
 //! Samples of real threads, and the formats of profiles. Each module runs in a process of its own.
 
+#[cfg(target_os = "linux")]
+mod arch;
 mod cpu;
 mod faults;
 mod formats;

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::arch::deep;
 use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Sample};
 use dormouse_testkit::{eventually, in_child, process_cpu_ns, skip, spin_for, thread_cpu};
 
@@ -77,32 +78,8 @@ fn threads_have_their_time_and_stacks() {
     });
 }
 
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(
-    ".pushsection .text, \"ax\", @progbits",
-    ".globl deep",
-    "deep:",
-    "push rbp",
-    "mov rbp, rsp",
-    "test rdi, rdi",
-    "jz 2f",
-    "dec rdi",
-    "call deep",
-    "jmp 3f",
-    "2: dec rsi",
-    "jnz 2b",
-    "3: pop rbp",
-    "ret",
-    ".popsection",
-);
-
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn stacks_deeper_than_the_kernel_follows_say_so() {
-    unsafe extern "sysv64" {
-        /// Calls itself this many times, and then counts down.
-        fn deep(calls: usize, rounds: u64);
-    }
     in_child(|| {
         let said = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").unwrap();
         let most: usize = said.trim().parse().unwrap();

@@ -8,6 +8,7 @@
 
 use std::arch::asm;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr;
 
 use crate::stack::CallFrame;
@@ -50,6 +51,19 @@ pub fn thread_pointer() -> u64 {
     // SAFETY: copies a register.
     unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
     pointer
+}
+
+/// The part of the calling thread's control block from the place that the kernel has an address of
+/// to its end, where the pointer points. The stack below may have copies of its words.
+pub(crate) fn control_block() -> Option<Range<usize>> {
+    const LONGEST: usize = 8192;
+    const THIS_THREAD: libc::pid_t = 0;
+    let (mut head, mut length) = (0_usize, 0_usize);
+    // SAFETY: valid places.
+    let refused =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, THIS_THREAD, &raw mut head, &raw mut length) } != 0;
+    let end = thread_pointer() as usize;
+    (!refused && (end.saturating_sub(LONGEST)..end).contains(&head)).then_some(head..end)
 }
 
 /// The registers of the calling function.

@@ -41,6 +41,11 @@ pub fn thread_pointer() -> u64 {
     0
 }
 
+/// Likewise.
+pub(crate) fn control_block() -> Option<std::ops::Range<usize>> {
+    None
+}
+
 /// Zeros: a walk from there finds nothing.
 pub(crate) fn registers() -> CallFrame {
     CallFrame { instruction: 0, stack: 0, frame: 0, link: 0 }

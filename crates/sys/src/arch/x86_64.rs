@@ -8,6 +8,7 @@
 
 use std::arch::asm;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr;
 
 use crate::stack::CallFrame;
@@ -52,6 +53,13 @@ pub fn thread_pointer() -> u64 {
         asm!("mov {}, fs:0", out(reg) pointer, options(pure, readonly, nostack, preserves_flags));
     }
     pointer
+}
+
+/// The calling thread's control block: from its pointer on, and no longer than this.
+pub(crate) fn control_block() -> Option<Range<usize>> {
+    const LONGEST: usize = 8192;
+    let pointer = thread_pointer() as usize;
+    Some(pointer..pointer.checked_add(LONGEST)?)
 }
 
 /// The registers of the calling function.

@@ -1,6 +1,8 @@
 //! Unwinding, against the tables and the real stacks of this process. Each module runs in a process
 //! of its own.
 
+#[cfg(all(target_os = "linux", not(miri)))]
+mod arch;
 mod leaves;
 mod rows;
 mod steps;

@@ -1,7 +1,9 @@
 //! Walks in a signal handler, a thousand times a second on each thread, while objects are loaded
 //! and unloaded, threads come and go, the process forks, and generated code is unmapped.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+#![cfg(all(target_os = "linux", not(miri)))]
 #![allow(unsafe_code)]
+
+use crate::arch;
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -41,13 +43,8 @@ static WHOLE: AtomicU64 = AtomicU64::new(0);
 extern "C" fn walked(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the thread's own `errno`; the kernel passes a context of this type.
     let (errno, registers) =
-        unsafe { (*libc::__errno_location(), &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
-    let from = CallFrame {
-        instruction: registers[libc::REG_RIP as usize] as usize,
-        stack: registers[libc::REG_RSP as usize] as usize,
-        frame: registers[libc::REG_RBP as usize] as usize,
-        link: 0,
-    };
+        unsafe { (*libc::__errno_location(), &(*context.cast::<libc::ucontext_t>()).uc_mcontext) };
+    let from = arch::interrupted(registers);
     let (start, end, tid) = OWN.get();
     let own = if (start..end).contains(&from.stack) { from.stack - RED_ZONE..end } else { 0..0 };
     let (mut depth, mut last) = (0, 0);
@@ -184,13 +181,10 @@ fn threads() {
     }
 }
 
-/// Generated code runs for some periods, and goes: once with a frame pointer, once without.
+/// Generated code runs for some periods, and goes: once without a frame pointer, once with it.
 fn generates() {
-    // mov ecx, 4000000; 2: dec ecx; jnz 2b
-    let counts = [0xb9_u8, 0x00, 0x09, 0x3d, 0x00, 0xff, 0xc9, 0x75, 0xfc];
-    let framed = [&[0x55, 0x48, 0x89, 0xe5], &counts[..], &[0x5d, 0xc3]].concat();
-    let bare = [&counts[..], &[0xc3]].concat();
-    for code in [framed, bare] {
+    for [begin, end] in arch::FRAME {
+        let code = [begin, arch::COUNTS, end].concat();
         // SAFETY: a mapping of our own, whose code keeps to the calling convention.
         unsafe {
             let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -198,6 +192,7 @@ fn generates() {
             let page = libc::mmap(std::ptr::null_mut(), 4096, all, flags, -1, 0);
             assert_ne!(page, libc::MAP_FAILED);
             std::ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len());
+            arch::written(std::slice::from_raw_parts(page.cast(), code.len()));
             GENERATED[1].store(page.addr() as u64 + 4096, Relaxed);
             GENERATED[0].store(page.addr() as u64, Relaxed);
             let run: extern "C" fn() = std::mem::transmute(page);

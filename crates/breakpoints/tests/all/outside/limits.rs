@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use dormouse_breakpoints::{Error, Outside, OutsideBudget, OutsideReport, free_registers};
-use dormouse_sys::perf::{Attr, Breakpoint, OpenEvent, Subject};
+use dormouse_sys::perf::{Access, Attr, Breakpoint, OpenEvent, Subject, WatchLen};
 use dormouse_testkit::{eventually, skip};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -102,8 +102,9 @@ fn a_taken_register_refuses_the_whole_process() {
         let all = free_registers(process.pid()).unwrap();
         let last = process.threads().into_iter().max().unwrap();
         let take = || {
-            let nowhere = Attr::breakpoint(Breakpoint::execute(0)).disabled();
-            OpenEvent::open(&nowhere, Subject::Thread(last)).unwrap()
+            // Of memory: some processors have others for code.
+            let nowhere = Breakpoint::watch(0, WatchLen::One, Access::Write).unwrap();
+            OpenEvent::open(&Attr::breakpoint(nowhere).disabled(), Subject::Thread(last)).unwrap()
         };
         let mut held: Vec<_> = (1..all).map(|_| take()).collect();
         let refused = Outside::open(process.pid(), &[spec()], OutsideBudget::default()).unwrap_err();

@@ -1,19 +1,20 @@
 //! Watches from outside: a forked process, without any handler of SIGTRAP, is watched by the test.
 //!
 //! Each test runs in a child of its own, whose forks have one thread.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![cfg(target_os = "linux")]
 
+mod arch;
 mod ends;
 mod limits;
 mod process;
 mod programs;
 
-use std::arch::global_asm;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use arch::{dormouse_test_outer, dormouse_test_returned, dormouse_test_stopped};
 use dormouse_breakpoints::{Access, Outside, OutsideBudget, OutsideReport, WatchSpec, WatchState};
 use dormouse_sys::perf::{Attr, Breakpoint, OpenEvent, Subject};
 use dormouse_testkit::{HANG, eventually, in_child, short_or_long, skip};
@@ -22,28 +23,6 @@ use rustix::process::Signal;
 
 /// The forks have it at the same address, each its own.
 static WATCHED: AtomicU64 = AtomicU64::new(1);
-
-// A write with frames, whatever the compiler does with frame pointers: `outer` calls `inner`,
-// which writes its second argument to its first.
-global_asm!(
-    ".globl dormouse_test_outer, dormouse_test_returned, dormouse_test_written",
-    "dormouse_test_outer: push rbp",
-    "mov rbp, rsp",
-    "call dormouse_test_inner",
-    "dormouse_test_returned: pop rbp",
-    "ret",
-    "dormouse_test_inner: push rbp",
-    "mov rbp, rsp",
-    "mov [rdi], rsi",
-    "dormouse_test_written: pop rbp",
-    "ret",
-);
-
-unsafe extern "C" {
-    fn dormouse_test_outer(at: *const AtomicU64, value: u64);
-    fn dormouse_test_returned();
-    fn dormouse_test_written();
-}
 
 fn write_through_frames(value: u64) {
     // SAFETY: a store to an atomic, by the calling convention.
@@ -164,7 +143,7 @@ fn a_hit_has_instruction_callers_and_values() {
         eventually(|| shared.done.load(SeqCst) > 0);
         let OutsideReport { watch, .. } = report(&mut outside);
         let site = &watch.sites[0];
-        assert_eq!(site.ip, dormouse_test_written as *const () as usize);
+        assert_eq!(site.ip, dormouse_test_stopped as *const () as usize);
         assert_eq!(site.stack[0], dormouse_test_returned as *const () as usize);
         assert_eq!((site.hits, site.old, site.new, site.tid), (1, Some(1), Some(77), process.pid()));
         assert_eq!((watch.state, watch.coverage.threads_armed), (WatchState::Armed, 1));

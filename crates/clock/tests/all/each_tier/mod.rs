@@ -14,3 +14,17 @@ pub(crate) fn has_wanted_tier() -> bool {
     }
     has
 }
+
+/// Whether a thread without a page may have this tier: the gap, or none where asking the kernel
+/// takes as long as a switch elsewhere, as in an emulator.
+pub(crate) fn is_below_page(tier: dormouse_clock::Tier) -> bool {
+    let is_slow = || {
+        let report = dormouse_clock::capability();
+        report.iter().any(|line| line.detail.contains("gap: asking the kernel takes"))
+    };
+    match tier {
+        dormouse_clock::Tier::Gap => true,
+        dormouse_clock::Tier::Syscall => is_slow(),
+        _ => false,
+    }
+}

@@ -62,3 +62,27 @@ macro_rules! placed {
 }
 
 pub(crate) use placed;
+
+/// The instruction of a uprobe: `brk #5`.
+pub(crate) const UPROBE: &[u8] = &[0xa0, 0, 0x20, 0xd4];
+
+/// The calls that open a file.
+pub(crate) const OPENS: &[i64] = &[libc::SYS_openat];
+
+/// The number of an interrupted system call.
+pub(crate) fn call_number(registers: &libc::mcontext_t) -> i64 {
+    registers.regs[8] as i64
+}
+
+/// Answers it.
+pub(crate) fn answer_call(registers: &mut libc::mcontext_t, answer: i64) {
+    registers.regs[0] = answer as u64;
+}
+
+/// The jump of a site with another target than its own; `other` is the code of its other state.
+/// (`nop` has no target.)
+pub(crate) fn retargeted(own: [u8; 4], other: [u8; 4]) -> [u8; 4] {
+    let mut jump = if own == ASLEEP { other } else { own };
+    jump[0] ^= 1;
+    jump
+}

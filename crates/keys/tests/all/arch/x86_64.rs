@@ -53,3 +53,26 @@ macro_rules! placed {
 }
 
 pub(crate) use placed;
+
+/// The instruction of a uprobe: `int3`.
+pub(crate) const UPROBE: &[u8] = &[0xcc];
+
+/// The calls that open a file.
+pub(crate) const OPENS: &[i64] = &[libc::SYS_open, libc::SYS_openat];
+
+/// The number of an interrupted system call.
+pub(crate) fn call_number(registers: &libc::mcontext_t) -> i64 {
+    registers.gregs[libc::REG_RAX as usize]
+}
+
+/// Answers it.
+pub(crate) fn answer_call(registers: &mut libc::mcontext_t, answer: i64) {
+    registers.gregs[libc::REG_RAX as usize] = answer;
+}
+
+/// The instruction of a site's other state, with another target.
+pub(crate) fn retargeted(_own: [u8; 5], other: [u8; 5]) -> [u8; 5] {
+    let mut jump = other;
+    jump[1] ^= 1;
+    jump
+}

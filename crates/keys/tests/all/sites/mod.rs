@@ -1,5 +1,5 @@
 //! Some sites of a test's own binary, and where its sites lie.
-use crate::arch::placed;
+use crate::arch::{PROTOCOLS, placed};
 use dormouse_keys::{Batch, BatchReport, Error, Protocol, StaticKey, static_key, unlikely};
 
 static_key! {
@@ -53,7 +53,7 @@ pub(crate) fn assert_all(on: bool) {
 /// Switches all keys on and off by each protocol; some pages, and no more traps than anybody could
 /// have taken.
 pub(crate) fn assert_switchable() {
-    for protocol in [Protocol::Flip, Protocol::INT3] {
+    for &protocol in PROTOCOLS {
         let before = text();
         for on in [true, false] {
             let report = switch(on, protocol).unwrap();

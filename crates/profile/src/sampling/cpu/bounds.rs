@@ -62,7 +62,7 @@ impl Blocks {
 /// The distance from the address that the kernel has of the calling thread to the fields on its
 /// stack.
 fn distance() -> Option<isize> {
-    let words = (thread_pointer() as usize).checked_add(own_stack::place()?)?;
+    let words = (thread_pointer() as usize).checked_add_signed(own_stack::place()?)?;
     Some(words.wrapping_sub(control_block(identity::tid())?).cast_signed())
 }
 

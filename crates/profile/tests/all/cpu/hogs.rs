@@ -7,50 +7,7 @@ use std::time::Duration;
 use dormouse_profile::{Options, Profile};
 use dormouse_testkit::thread_cpu;
 
-// `hog_caller` calls `hog_leaf`, which counts down. `hog_on` does so with a stack pointer and a
-// frame pointer of the caller's choice.
-std::arch::global_asm!(
-    ".pushsection .text.hogs, \"ax\", @progbits",
-    "hog_caller:",
-    "push rbp",
-    "mov rbp, rsp",
-    "call hog_leaf",
-    "nop",
-    "pop rbp",
-    "ret",
-    "hog_caller_end:",
-    "hog_leaf:",
-    "push rbp",
-    "mov rbp, rsp",
-    "2: dec rdi",
-    "jnz 2b",
-    "pop rbp",
-    "ret",
-    "hog_leaf_end:",
-    "hog_on:",
-    "push rbp",
-    "push rbx",
-    "mov rbx, rsp",
-    "mov rsp, rsi",
-    "mov rbp, rdx",
-    "3: dec rdi",
-    "jnz 3b",
-    "mov rsp, rbx",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-    "hog_on_end:",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn hog_caller(rounds: u64);
-    fn hog_caller_end();
-    fn hog_leaf(rounds: u64);
-    fn hog_leaf_end();
-    fn hog_on(rounds: u64, stack: usize, frame: usize);
-    fn hog_on_end();
-}
+use crate::arch::{hog_caller, hog_caller_end, hog_leaf, hog_leaf_end, hog_on, hog_on_end};
 
 const ROUNDS: u64 = 100_000;
 

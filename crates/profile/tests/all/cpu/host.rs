@@ -11,6 +11,8 @@ use dormouse_sys::process::identity;
 use dormouse_sys::trap::{self, Verdict};
 use dormouse_testkit::{eventually, fork, in_child};
 
+use crate::arch;
+
 use super::hogs::{beside, caller, hog, leaf, options, weight_in, weight_of};
 use super::samples::nothing_is_left;
 
@@ -185,8 +187,7 @@ const IN_HANDLER: Duration = Duration::from_millis(20);
 extern "C" fn nest(_: i32) {
     hog(IN_HANDLER);
     if CALLS.fetch_add(1, Ordering::Relaxed) + 1 < DEEP {
-        // SAFETY: this handler goes on behind it.
-        unsafe { std::arch::asm!("int3") };
+        arch::trap();
     }
 }
 

@@ -7,58 +7,9 @@ use std::thread;
 use dormouse_profile::{Profile, Profiling};
 use dormouse_testkit::{StopOnDrop, eventually, in_child, skip};
 
+use crate::arch::{library_caller_end, library_outer, library_outer_end};
+
 use super::hogs::{Function, options};
-
-// `library_outer` calls `library_caller`, with another stack if there is one; that calls a function
-// with four arguments twenty thousand times. Both keep frame pointers.
-std::arch::global_asm!(
-    ".pushsection .text.libraries, \"ax\", @progbits",
-    ".globl library_outer, library_outer_end, library_caller_end",
-    ".hidden library_outer, library_outer_end, library_caller_end",
-    "library_outer:",
-    "push rbp",
-    "mov rbp, rsp",
-    "test rdx, rdx",
-    "jz 2f",
-    "mov rsp, rdx",
-    "2: call library_caller",
-    "nop",
-    "mov rsp, rbp",
-    "pop rbp",
-    "ret",
-    "library_outer_end:",
-    "library_caller:",
-    "push rbp",
-    "mov rbp, rsp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "mov r12, rdi",
-    "mov r13, rsi",
-    "mov ebx, 20000",
-    "3: mov rdi, [r13]",
-    "mov rsi, [r13 + 8]",
-    "mov rdx, [r13 + 16]",
-    "mov rcx, [r13 + 24]",
-    "call r12",
-    "dec ebx",
-    "jnz 3b",
-    "pop r14",
-    "pop r13",
-    "pop r12",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-    "library_caller_end:",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn library_outer(function: *const (), arguments: &[usize; 4], stack: usize);
-    fn library_outer_end();
-    fn library_caller_end();
-}
 
 /// The samples of one thread, of which few are of its first and last steps, even if one stands for
 /// much time.

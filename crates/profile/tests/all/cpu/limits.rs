@@ -8,6 +8,8 @@ use dormouse_profile::{Profile, Profiling, capability};
 use dormouse_sys::State;
 use dormouse_testkit::{Answer, Filter, eventually, in_child};
 
+use crate::arch::answer_call;
+
 use super::hogs::{beside, hog, hog_unasked, leaf, options, weight_in};
 use super::samples::nothing_is_left;
 
@@ -103,9 +105,10 @@ fn a_refused_clock_of_threads_is_told() {
 extern "C" fn answer_clock(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's context, of a call of `clock_gettime`, whose second argument is a place.
     unsafe {
-        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        let place = registers[libc::REG_RSI as usize] as *mut libc::timespec;
-        registers[libc::REG_RAX as usize] = libc::clock_gettime(libc::CLOCK_MONOTONIC, place).into();
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+        answer_call(registers, |place| {
+            libc::clock_gettime(libc::CLOCK_MONOTONIC, place as *mut libc::timespec).into()
+        });
     }
 }
 

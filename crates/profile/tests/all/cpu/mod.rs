@@ -1,5 +1,5 @@
 //! Profiles of CPU time, of this very process: each test in a child.
-#![cfg(all(target_os = "linux", target_arch = "x86_64", not(dormouse_fallback)))]
+#![cfg(all(target_os = "linux", not(dormouse_fallback)))]
 
 mod hogs;
 mod host;

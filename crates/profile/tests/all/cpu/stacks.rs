@@ -36,9 +36,7 @@ fn garbage_in_the_frame_pointer_is_harmless() {
             let here = std::hint::black_box(&frames).as_ptr() as usize;
             // The first and the last words of this thread's control block and beyond; itself;
             // unaligned; a page without rights; what no address can be.
-            let thread_pointer: usize;
-            // SAFETY: on x86-64 the thread control block's first word is its own address.
-            unsafe { std::arch::asm!("mov {}, fs:0", out(reg) thread_pointer, options(nostack, readonly)) };
+            let thread_pointer = dormouse_sys::arch::thread_pointer() as usize;
             for frame in [
                 0,
                 8,

@@ -9,73 +9,12 @@ use std::time::Duration;
 use dormouse_profile::{NameFinder, Options, Profile, Profiling};
 use dormouse_testkit::{eventually, in_child, skip, thread_cpu};
 
+use crate::arch::{STRANGERS, bare_11, strangers};
+
 use super::hogs::{beside, caller, hog, leaf, options, weight_in};
 
 /// Functions of the chain.
 const CHAIN: usize = 12;
-
-/// A function that keeps no frame pointer, but uses the register for something else, and calls the
-/// next one. The innermost uses time.
-macro_rules! chain {
-    ($(($name:literal, $next:literal, $bytes:literal)),*) => {
-        std::arch::global_asm!(
-            ".pushsection .text.bare, \"ax\", @progbits",
-            $(
-                concat!(".type ", $name, ", @function"),
-                concat!($name, ":"),
-                ".cfi_startproc",
-                "push rbp",
-                ".cfi_adjust_cfa_offset 8",
-                ".cfi_rel_offset rbp, 0",
-                "mov ebp, 5",
-                concat!("sub rsp, ", $bytes),
-                concat!(".cfi_adjust_cfa_offset ", $bytes),
-                concat!("call ", $next),
-                concat!("add rsp, ", $bytes),
-                concat!(".cfi_adjust_cfa_offset -", $bytes),
-                "pop rbp",
-                ".cfi_adjust_cfa_offset -8",
-                "ret",
-                ".cfi_endproc",
-                concat!(".size ", $name, ", . - ", $name),
-            )*
-            ".type bare_00, @function",
-            "bare_00:",
-            ".cfi_startproc",
-            "push rbp",
-            ".cfi_adjust_cfa_offset 8",
-            ".cfi_rel_offset rbp, 0",
-            "xor ebp, ebp",
-            "not rbp",
-            "2: dec rdi",
-            "jnz 2b",
-            "pop rbp",
-            ".cfi_adjust_cfa_offset -8",
-            "ret",
-            ".cfi_endproc",
-            ".size bare_00, . - bare_00",
-            ".popsection",
-        );
-    };
-}
-
-chain!(
-    ("bare_11", "bare_10", 16),
-    ("bare_10", "bare_09", 32),
-    ("bare_09", "bare_08", 48),
-    ("bare_08", "bare_07", 16),
-    ("bare_07", "bare_06", 64),
-    ("bare_06", "bare_05", 16),
-    ("bare_05", "bare_04", 128),
-    ("bare_04", "bare_03", 16),
-    ("bare_03", "bare_02", 4096),
-    ("bare_02", "bare_01", 16),
-    ("bare_01", "bare_00", 8)
-);
-
-unsafe extern "C" {
-    fn bare_11(rounds: u64);
-}
 
 thread_local! {
     static WORK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
@@ -271,35 +210,6 @@ fn own_timer() -> Option<(i32, u64)> {
     let said = timer.lines().find_map(|line| line.strip_prefix("signal: "))?;
     let (signal, value) = said.split_once('/')?;
     Some((signal.parse().ok()?, u64::from_str_radix(value, 16).ok()?))
-}
-
-/// The functions that [`copies_without_room_are_counted`] interrupts, and the bytes of each.
-const STRANGERS: usize = 4_000;
-const STRANGER: usize = 16;
-
-// `rt_tgsigqueueinfo`, many times: each is another function, and the signal interrupts it.
-std::arch::global_asm!(
-    ".pushsection .text.strangers, \"ax\", @progbits",
-    ".balign {bytes}",
-    ".globl strangers",
-    "strangers:",
-    ".rept {count}",
-    ".balign {bytes}",
-    ".cfi_startproc",
-    "mov r10, rcx",
-    "mov eax, {call}",
-    "syscall",
-    "ret",
-    ".cfi_endproc",
-    ".endr",
-    ".popsection",
-    bytes = const STRANGER,
-    count = const STRANGERS,
-    call = const libc::SYS_rt_tgsigqueueinfo,
-);
-
-unsafe extern "C" {
-    static strangers: [[u8; STRANGER]; STRANGERS];
 }
 
 /// Sends a signal from the stranger of that number.

@@ -1,0 +1,7 @@
+//! Everything that differs between processors, for tests of symbols.
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod processor;
+
+pub(crate) use processor::behind_here;

@@ -1,0 +1,12 @@
+//! x86-64.
+
+/// The address behind the instruction that reads it.
+macro_rules! behind_here {
+    () => {{
+        let here: u64;
+        // SAFETY: reads the address of the next instruction.
+        unsafe { std::arch::asm!("lea {}, [rip]", out(reg) here, options(nomem, nostack, preserves_flags)) };
+        here
+    }};
+}
+pub(crate) use behind_here;

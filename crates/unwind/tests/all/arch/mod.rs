@@ -1,0 +1,8 @@
+//! Everything that differs between processors, for tests of walks: the registers of interrupted
+//! code, and code that a test writes.
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod processor;
+
+pub(crate) use processor::{COUNTS, FRAME, interrupted, written};
