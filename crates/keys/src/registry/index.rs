@@ -103,25 +103,26 @@ impl Index {
     }
 
     /// Gives the sites of keys, each key's in order of address. The keys must be asked for in order
-    /// of address too: a search that starts at the last one finds the next of a large batch at
-    /// once.
+    /// of address too, each once: a search that starts behind the last one finds the next of a
+    /// large batch at once.
     fn sites_in_order<'a>(&'a self) -> impl FnMut(&Key) -> &'a [Site] {
-        let mut from = 0;
+        let mut rest = self.by_address.as_slice();
         move |key| {
             let address = key.address();
-            let rest = &self.by_address[from..];
             let is_before = |located: &Located| located.key < address;
-            // By steps of growing length to the key or beyond it, then back by halves.
-            let mut step = 1;
-            while rest.get(step - 1).is_some_and(is_before) {
-                step *= 2;
+            if rest.first().is_some_and(is_before) {
+                // By steps of growing length to the key or beyond it, then back by halves.
+                let mut step = 2;
+                while rest.get(step - 1).is_some_and(is_before) {
+                    step *= 2;
+                }
+                let near = &rest[step / 2..rest.len().min(step - 1)];
+                rest = &rest[step / 2 + near.partition_point(is_before)..];
             }
-            let near = &rest[step / 2..rest.len().min(step - 1)];
-            from += step / 2 + near.partition_point(is_before);
-            match self.by_address.get(from) {
-                Some(found) if found.key == address => {
-                    let next = self.by_address.get(from + 1);
-                    &self.sites[found.first..next.map_or(self.sites.len(), |next| next.first)]
+            match rest.split_first() {
+                Some((found, later)) if found.key == address => {
+                    rest = later;
+                    &self.sites[found.first..later.first().map_or(self.sites.len(), |next| next.first)]
                 }
                 _ => &[],
             }
