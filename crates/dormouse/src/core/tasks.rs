@@ -95,10 +95,11 @@ impl Origin {
 
     #[inline]
     pub(crate) fn of(number: u64) -> Self {
-        match number % 4 {
-            0 => Self::Part,
-            2 => Self::Connection,
-            _ => Self::Request,
+        // Most are requests.
+        match (number % 2, number % 4) {
+            (1, _) => Self::Request,
+            (_, 0) => Self::Part,
+            _ => Self::Connection,
         }
     }
 }

@@ -53,13 +53,19 @@ impl Stack {
 
     #[inline(never)]
     fn enter_plain(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
-        if self.state.is_idle()
-            && let Some(token) = self.resume(context, id, kind)
+        if self.state.is_asleep()
+            && let Some(token) = self.go_over(context, id, kind)
         {
             return token;
         }
-        if self.state.is_asleep()
-            && let Some(token) = self.go_over(context, id, kind)
+        self.enter_idle(context, id, kind)
+    }
+
+    /// Not inlined: case 5(b) need not save the registers that case 3 uses.
+    #[inline(never)]
+    fn enter_idle(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
+        if self.state.is_idle()
+            && let Some(token) = self.resume(context, id, kind)
         {
             return token;
         }
@@ -93,9 +99,15 @@ impl Stack {
 
     #[inline(never)]
     fn leave_closed(&self, token: Token) {
-        let has_left =
-            self.state.is_idle() && self.suspend(token) || self.state.is_asleep() && self.go_back(token);
-        if !has_left {
+        if !(self.state.is_asleep() && self.go_back(token)) {
+            self.leave_idle(token);
+        }
+    }
+
+    /// Not inlined, as [`Stack::enter_idle`].
+    #[inline(never)]
+    fn leave_idle(&self, token: Token) {
+        if !(self.state.is_idle() && self.suspend(token)) {
             self.leave_slowly(token);
         }
     }
@@ -208,8 +220,9 @@ impl Stack {
         // waits for its end.
         let number = here.span.begin();
         let generation = Generation::current();
-        let is_asleep = !generation.counts() && here.span.has_nothing(number);
-        if is_asleep && self.state.is(State::Open(generation)) {
+        if !generation.counts() && self.state.is(State::Open(generation)) {
+            // 2(a) has led here. A flush of this generation leaves a baseline without events.
+            debug_assert!(here.span.began_asleep(), "the state is open, and the span counts");
             return Some(number);
         }
         here.span.cancel(number);
