@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) libraries: (&'static str, &'static [&'static str]),
     /// QEMU with the machine that it emulates, and a serial line on its standard output.
     pub(crate) emulator: &'static str,
-    /// The kernel's name of that line.
+    /// The kernel's name of that line, and further words for the kernel.
     pub(crate) console: &'static str,
     /// The program that removes symbols which nobody needs.
     pub(crate) strip: &'static str,

@@ -1,5 +1,6 @@
 //! `cargo xtask COMMAND`: the project's checks and its packages. [`HELP`] lists the commands.
 
+mod amd64;
 mod archive;
 mod arm64;
 mod checks;
@@ -24,7 +25,7 @@ cargo xtask long [STEP…]      with every bench, longer stress, Miri, sanitizer
 cargo xtask schema            write docs/*.schema.json again, after a change of the protocol or --json
 cargo xtask bench [WORKLOAD…] build for release, and run these workloads of the bench, quickly
 cargo xtask package [FOLDER]  make the archive of command, C library and pages; in target/archive
-cargo xtask vm PROGRAM [WORD…] run a program of arm64 in a virtual machine, with these arguments
+cargo xtask vm PROGRAM [WORD…] run a program, with these arguments, in a virtual machine of its kind
 cargo xtask fleet             build the programs that tests of `serve` push to, into a cache
 
 Steps, in their order:";
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let moved = std::env::set_current_dir(root).map_err(|e| e.to_string());
     let done = moved.and_then(|()| match arguments.split_first() {
-        Some((name, rest)) if name == "vm" => arm64::run_there(rest),
+        Some((name, rest)) if name == "vm" => vm(rest),
         _ => command(&arguments).map(|()| 0),
     });
     match done {
@@ -45,6 +46,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a program in a virtual machine of the kind that it is for; the exit code.
+fn vm(words: &[String]) -> Result<u8> {
+    /// Where an ELF file has the number of the processor, and that of arm64.
+    const PROCESSOR: std::ops::Range<usize> = 18..20;
+    const ARM64: [u8; 2] = [183, 0];
+    let file = words.first().ok_or("a program is missing")?;
+    let bytes = std::fs::read(file).map_err(|why| format!("{file}: {why}"))?;
+    if bytes.get(PROCESSOR) == Some(&ARM64) { arm64::run_there(words) } else { amd64::run_there(words) }
 }
 
 fn command(arguments: &[String]) -> Result {

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use crate::process::{Result, output, program, read, target};
 use crate::suite::Suite;
-use crate::{arm64, checks, install, nightly, release, supply};
+use crate::{amd64, arm64, checks, install, nightly, release, supply};
 
 type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
 /// first.
-const STEPS: [(&str, bool, Step); 22] = [
+const STEPS: [(&str, bool, Step); 23] = [
     ("install", false, |_| install::all()),
     ("fleet", true, |_| crate::fleet::build()),
     ("format", false, |_| checks::format()),
@@ -30,6 +30,7 @@ const STEPS: [(&str, bool, Step); 22] = [
     ("plain", true, checks::plain),
     ("fuzz", false, checks::fuzz),
     ("tests", false, checks::tests),
+    ("amd64", true, amd64::step),
     ("models", true, checks::models),
     ("miri", true, nightly::miri),
     ("sanitizers", true, nightly::sanitizers),
