@@ -33,7 +33,7 @@ use crate::runner::{Failure, Plan};
 use crate::workloads::command;
 pub(crate) use build::{first_error, program_of, root};
 use load::{Ask, Clients, Load, MENU, MIX};
-use server::{SIDES, Server, cpu_time_of};
+use server::{SIDES, Server};
 
 /// Half the width that the interval of the difference is to fit in, in percent.
 const BOUND: f64 = 3.0;
@@ -177,7 +177,6 @@ fn rows(bench: &mut Bench, (without, directory): (PathBuf, TempDir), halves: &Ha
         let mut servers = [start(tea_house()?, true)??, start(Command::new(&without), false)??];
         let load =
             |clients: &mut Clients, asks| Ok::<_, Failure>(halves.on_second(|| clients.run(asks, slice))??);
-        let used = |server: &Server| cpu_time_of(server.pid());
         let mut values = [Vec::new(), Vec::new()];
         let mut refusals = [None; 2];
         for (_, asks) in LOADS {
@@ -187,7 +186,7 @@ fn rows(bench: &mut Bench, (without, directory): (PathBuf, TempDir), halves: &Ha
             for clients in &mut clients {
                 load(clients, asks)?;
             }
-            let before = [used(&servers[0])?, used(&servers[1])?];
+            let before = [servers[0].cpu_ns()?, servers[1].cpu_ns()?];
             let mut sums = [Load::default(); 2];
             for side in (0..TURNS).flat_map(|turn| TURN.map(|side| side ^ ((round + turn) % 2))) {
                 sums[side] += load(&mut clients[side], asks)?;
@@ -197,9 +196,9 @@ fn rows(bench: &mut Bench, (without, directory): (PathBuf, TempDir), halves: &Ha
                 if answered == 0 {
                     return Err(Failure::from("a service answered nothing"));
                 }
-                let used = used(&servers[side])?.saturating_sub(before[side]);
+                let used = servers[side].cpu_ns()?.saturating_sub(before[side]) as f64;
                 values[side].push(answered as f64 / elapsed.as_secs_f64());
-                values[side].push(used.as_secs_f64() * 1e6 / answered as f64);
+                values[side].push(used / 1e3 / answered as f64);
                 // Of the mix, which is the first load.
                 refusals[side].get_or_insert(100.0 * refused as f64 / (answered + refused) as f64);
             }

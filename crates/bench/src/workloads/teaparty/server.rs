@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use dormouse_protocol::profile::Profile;
@@ -23,7 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The part of dormouse that its client keeps awake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awake {
-    Nothing,
     Counts,
     Times,
 }
@@ -75,23 +74,24 @@ impl Server {
         all_off(agent, 3).context("the agent's client did not last over the load")
     }
 
-    /// Has the agent keep this awake as long as its client is connected.
-    pub(super) fn wake(&mut self, awake: Awake) -> anyhow::Result<()> {
-        let agent = self.agent.as_mut().context("no client of the agent")?;
-        if awake != Awake::Nothing {
-            let _: CountAnswer = ask(agent, 5, CountRequest { events: vec!["task-clock".to_owned()] })?;
-        }
+    /// Has the agent keep this awake until the answer, a further client of the agent, is dropped.
+    pub(super) fn wake(&self, awake: Awake, runtime_dir: &Path) -> anyhow::Result<UnixStream> {
+        let mut agent = greet(runtime_dir, self.pid())?;
+        let _: CountAnswer = ask(&mut agent, 5, CountRequest { events: vec!["task-clock".to_owned()] })?;
         if awake == Awake::Times {
-            let _: WaitsBegun = ask(agent, 6, WaitsRequest::default())?;
+            let _: WaitsBegun = ask(&mut agent, 6, WaitsRequest::default())?;
         }
-        Ok(())
+        Ok(agent)
     }
 
-    /// The cost of dormouse so far, as the service reports it.
-    pub(super) fn own(&mut self) -> anyhow::Result<OwnCost> {
+    /// Waits until every key is off again, after a client has gone.
+    pub(super) fn falls_asleep(&mut self) -> anyhow::Result<()> {
         let agent = self.agent.as_mut().context("no client of the agent")?;
-        let stat: Stat = ask(agent, 7, StatRequest::default())?;
-        stat.own.context("the service does not report its cost")
+        let begun = Instant::now();
+        while let Err(error) = all_off(agent, 8) {
+            ensure!(begun.elapsed() < PATIENCE, "{error:#}");
+        }
+        Ok(())
     }
 
     /// Has the agent take a profile, at this rate, until the answer is dropped; if asked for, with
@@ -125,6 +125,11 @@ impl Server {
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The CPU time that the process has used, in nanoseconds.
+    pub(super) fn cpu_ns(&self) -> anyhow::Result<u64> {
+        dormouse::clock::process_cpu_ns_of(self.pid()).context("the service has no CPU clock")
     }
 }
 
@@ -165,6 +170,12 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The cost of dormouse so far, as the service reports it to this client.
+pub(super) fn own(agent: &mut UnixStream) -> anyhow::Result<OwnCost> {
+    let stat: Stat = ask(agent, 7, StatRequest::default())?;
+    stat.own.context("the service does not report its cost")
 }
 
 /// The address in the first line of a service.
@@ -211,22 +222,6 @@ fn ask<T: DeserializeOwned>(stream: &mut UnixStream, id: u64, request: impl Into
     }
 }
 
-/// The CPU time that a process has used.
-pub(super) fn cpu_time_of(pid: u32) -> anyhow::Result<Duration> {
-    let path = format!("/proc/{pid}/stat");
-    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let ticks = ticks(&stat).with_context(|| format!("{path} has no CPU times"))?;
-    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
-}
-
-/// User and system time out of a `stat` line, whose second field may hold anything in parentheses.
-fn ticks(stat: &str) -> Option<u64> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    let mut times = after_name.split_whitespace().skip(11);
-    let (user, system): (u64, u64) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
-    Some(user + system)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,20 +233,6 @@ mod tests {
         for line in ["", "{}", "listening on http://127.0.0.1:1", "{\"listening\":\"x\"}"] {
             assert_eq!(listening(line), None, "{line}");
         }
-    }
-
-    #[test]
-    fn cpu_times_are_read_whatever_the_name() {
-        let stat = "7 (a) b) 9) S 1 2 3 4 5 6 7 8 9 10 300 45 0 0 20 0 1 0 5 6";
-        assert_eq!(ticks(stat), Some(345));
-        assert_eq!(ticks("7 (x) S 1"), None);
-        assert_eq!(ticks(""), None);
-    }
-
-    #[test]
-    fn the_time_of_this_process_does_not_shrink() {
-        let before = cpu_time_of(std::process::id()).unwrap();
-        assert!(cpu_time_of(std::process::id()).unwrap() >= before);
     }
 
     #[test]
