@@ -56,3 +56,21 @@ pub(crate) fn run_there(words: &[String]) -> Result<u8> {
     let command = command.filter(|command| command.exists());
     MACHINE.run(words, &command.into_iter().collect::<Vec<PathBuf>>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part of a name that no test has would choose nothing, and pass.
+    #[test]
+    fn each_choice_has_a_test() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let files = output(program("git ls-files crates/dormouse tests").current_dir(root)).unwrap();
+        let sources = files.lines().filter(|name| name.ends_with(".rs"));
+        let sources: Vec<_> = sources.map(|name| std::fs::read_to_string(root.join(name)).unwrap()).collect();
+        for choice in TESTS.split(' ') {
+            let is_there = |source: &String| source.contains(&format!("fn {choice}"));
+            assert!(sources.iter().any(is_there), "{choice}");
+        }
+    }
+}

@@ -85,6 +85,10 @@ pub(crate) fn building(mut command: Command) -> Command {
 
 /// Runs the command of an archive.
 pub(crate) fn try_command(command: &Path) -> Result {
+    if let Err(why) = MACHINE.fetch() {
+        println!("{} was not tried, because there is no machine: {why}", command.display());
+        return Ok(());
+    }
     let words = [command.to_string_lossy().into_owned(), "--version".to_owned()];
     match run_there(&words)? {
         0 => Ok(()),

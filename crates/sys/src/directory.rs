@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::environment;
 
@@ -19,10 +20,13 @@ pub const READABLE: u32 = 0o022;
 pub const OVERFLOW: u32 = 65534;
 
 /// Whether the kernel may show others by the number of this user: everybody who has none in the
-/// process's user namespace. It may where that cannot be read.
+/// process's user namespace. It may where that cannot be read. The namespace is looked up once, and
+/// `init` does that before the process may shut itself in.
 pub fn shares_its_number(uid: u32) -> bool {
-    let has_all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
-    uid == OVERFLOW && !fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all(&map))
+    static HAS_ALL: OnceLock<bool> = OnceLock::new();
+    let has_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let has_all = HAS_ALL.get_or_init(|| fs::read_to_string("/proc/self/uid_map").is_ok_and(has_all));
+    uid == OVERFLOW && !has_all
 }
 
 /// The effective user id of this process.

@@ -20,6 +20,9 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+/// The time at which the kernel has received a packet, by its own clock.
+const TIMES: libc::c_uint = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
+
 /// A record that the kernel has decrypted: its control message, and the type of the program's own
 /// bytes (`linux/tls.h`).
 const TLS_GET_RECORD_TYPE: libc::c_int = 2;
@@ -43,18 +46,21 @@ struct Control([u8; 128]);
 /// # Errors
 ///
 /// The kernel's error, for example for something that is no socket. `AlreadyExists` if the program
-/// itself wants times of this socket: they stay as they are.
+/// itself wants other times of this socket: it keeps them. (A socket has those that the one has
+/// which accepted it.)
 ///
 /// # Cost
 ///
 /// Two system calls to begin, one to end. As long as a socket of the machine wants stamps, the
 /// kernel reads the clock for each packet of the machine.
 pub fn want_times(socket: BorrowedFd<'_>, wants: bool) -> io::Result<()> {
-    if wants && has_times(socket)? {
+    if wants && ![0, TIMES].contains(&times(socket)?) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
-    let flags: libc::c_uint =
-        if wants { libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE } else { 0 };
+    set_times(socket, if wants { TIMES } else { 0 })
+}
+
+fn set_times(socket: BorrowedFd<'_>, flags: libc::c_uint) -> io::Result<()> {
     let size = size_of::<libc::c_uint>() as libc::socklen_t;
     // SAFETY: a word of that size.
     let answer = unsafe {
@@ -69,8 +75,7 @@ pub fn want_times(socket: BorrowedFd<'_>, wants: bool) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether somebody wants times of packets.
-fn has_times(socket: BorrowedFd<'_>) -> io::Result<bool> {
+fn times(socket: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
     let mut flags: libc::c_uint = 0;
     let mut size = size_of::<libc::c_uint>() as libc::socklen_t;
     // SAFETY: a word of that size.
@@ -83,7 +88,7 @@ fn has_times(socket: BorrowedFd<'_>) -> io::Result<bool> {
             &raw mut size,
         )
     };
-    if answer == 0 { Ok(flags != 0) } else { Err(io::Error::last_os_error()) }
+    if answer == 0 { Ok(flags) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Reads what a socket has received, as `recv` does.
@@ -169,14 +174,18 @@ mod tests {
     }
 
     #[test]
-    fn times_that_the_program_wants_stay() {
+    fn other_times_that_the_program_wants_stay() {
+        const SENT: libc::c_uint = libc::SOF_TIMESTAMPING_TX_SOFTWARE;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        want_times(socket.as_fd(), true).unwrap();
-        let again = want_times(socket.as_fd(), true).unwrap_err();
-        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
-        want_times(socket.as_fd(), false).unwrap();
-        want_times(socket.as_fd(), true).unwrap();
+        want_times(listener.as_fd(), true).unwrap();
+        let guest = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(times(accepted.as_fd()).unwrap(), TIMES, "the listener's");
+        want_times(accepted.as_fd(), true).unwrap();
+        set_times(guest.as_fd(), SENT).unwrap();
+        let refused = want_times(guest.as_fd(), true).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(times(guest.as_fd()).unwrap(), SENT);
     }
 
     /// The kernel decrypts a stream if its module is there.
@@ -203,7 +212,7 @@ mod tests {
             let has = set(socket, libc::IPPROTO_TCP, TCP_ULP, c"tls".as_ptr().cast(), 3)
                 && set(socket, libc::SOL_TLS, direction, (&raw const keys).cast(), size_of::<Keys>());
             if !has {
-                return println!("1 skipped: this kernel has no TLS");
+                return dormouse_testkit::skip("this kernel has no TLS");
             }
         }
         want_times(receiver.as_fd(), true).unwrap();

@@ -1,8 +1,9 @@
 //! Learns functions on a thread of its own, which ends when it has read them.
 //!
 //! The host's threads come first, so this one takes the lowest priority of usual threads (nice 19),
-//! and rests so long that it uses at most [`SHARE`] of a CPU. A priority that was lowered cannot be
-//! raised again without a privilege, so no thread with other work can lower its own for a while.
+//! and rests so long that it uses at most [`SHARE`] of a CPU. Under a filter of system calls, as in
+//! containers, it only rests. A priority that was lowered cannot be raised again without a
+//! privilege, so no thread with other work can lower its own for a while.
 //!
 //! # Locking
 //!
@@ -34,8 +35,10 @@ const SHARE: u32 = 20;
 /// functions.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// The longest time that a batch takes where other threads leave this one little of a processor.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time that a batch takes where other threads leave this one little of a processor:
+/// then it is given as far as it was read. A filter has killed a thread that gives nothing for
+/// twice as long.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The stack of the thread, and the memory that a batch takes beside it.
 const STACK: usize = 64 * 1024;
@@ -75,7 +78,7 @@ impl Batch {
             Ok(learned) => Some(learned),
             Err(NoAnswer::Gone) => Some(Vec::new()),
             // To ask the kernel for the thread is a call that a filter may kill for.
-            Err(NoAnswer::NotYet) => (self.begun.elapsed() > PATIENCE).then(Vec::new),
+            Err(NoAnswer::NotYet) => (self.begun.elapsed() > 2 * PATIENCE).then(Vec::new),
         }
     }
 }
@@ -101,6 +104,7 @@ impl<M: MemorySource + Send + 'static> Reading<M> {
 /// Reads functions, at most at the share of a CPU that this takes.
 fn read_all(mut functions: Vec<Unlearned>, memory: &impl MemorySource) -> Vec<Learned> {
     let (mut learned, mut buffers) = (Vec::<Learned>::new(), Buffers::default());
+    let begun = Instant::now();
     // Of two addresses in one function the second finds it read.
     functions.sort_unstable_by_key(|function| (function.object, function.address));
     for function in functions {
@@ -108,9 +112,12 @@ fn read_all(mut functions: Vec<Unlearned>, memory: &impl MemorySource) -> Vec<Le
         if learned.last().is_some_and(is_read) || learned.try_reserve(1).is_err() {
             continue;
         }
+        if begun.elapsed() > PATIENCE {
+            break;
+        }
         let spending = Spending::begin();
         learned.extend(function.read(memory, &mut buffers));
-        std::thread::sleep(spending.so_far() * (SHARE - 1));
+        std::thread::sleep((spending.so_far() * (SHARE - 1)).min(PATIENCE / 2));
     }
     learned
 }

@@ -177,7 +177,7 @@ pub fn follow(from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
     end
 }
 
-/// Has what walks have missed be read, by a thread of the lowest priority, and shows them all that
+/// Has what walks have missed be read, by a thread of its own, and shows them all that
 /// was learned. If objects have been loaded or unloaded since the last time, looks at the mappings
 /// again. Returns whether there is more to learn.
 pub fn step() -> bool {

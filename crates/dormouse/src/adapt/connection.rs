@@ -15,7 +15,7 @@
 //!
 //! # What it takes over
 //!
-//! A program that wants stamps of a socket itself keeps them, and its bytes came when the reading
+//! A program that wants other stamps of a socket keeps them, and its bytes came when the reading
 //! task was woken. Where the kernel decrypts TLS, a record that is no data is an error, as it is
 //! for any other read; but it is gone, so the program cannot read it with another call.
 //!

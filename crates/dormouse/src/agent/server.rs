@@ -128,7 +128,9 @@ impl Server {
             let is_readable = entry.revents & !libc::POLLOUT != 0;
             // A fault of ours ends the client that met it; the others go on.
             if catch_unwind(AssertUnwindSafe(|| self.serve(at, is_readable))).is_err() {
-                self.clients[at].fail();
+                // Its answer may be where the fault is.
+                let failing = catch_unwind(AssertUnwindSafe(|| self.clients[at].fail()));
+                self.clients[at].gone |= failing.is_err();
             }
         }
         let listener = polled[count].revents;
@@ -320,7 +322,7 @@ impl Server {
 fn denial(own: u32, peer: u32) -> String {
     let advice = match peer {
         OVERFLOW if own == OVERFLOW => {
-            "; all users outside of its user namespace have that number, too, so be root inside"
+            "; users outside of its user namespace may have that number, too, so be root inside"
         }
         // Everybody outside of its user namespace.
         OVERFLOW => {

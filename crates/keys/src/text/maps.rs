@@ -229,7 +229,7 @@ mod tests {
         let line = all.iter().find(|mapping| mapping.range.contains(&code)).unwrap();
         match query(file.as_fd(), code) {
             Ok(answer) => assert_eq!(answer, *line),
-            Err(_) => println!("1 skipped: this kernel has no PROCMAP_QUERY (Linux 6.11)"),
+            Err(_) => dormouse_testkit::skip("this kernel has no PROCMAP_QUERY (Linux 6.11)"),
         }
         // The request is no other file's.
         let other = std::fs::File::open("/proc/thread-self/status").unwrap();

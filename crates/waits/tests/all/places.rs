@@ -332,7 +332,7 @@ fn a_place_is_known_the_second_time() {
         };
         assert_eq!(polled(), (vec![UNLEARNED_PLACE], 1), "a wake shows where it waits");
         assert_eq!((place_coverage().unlearned, place(UNLEARNED_PLACE)), (1, None));
-        // All functions of a stack are learned at once.
+        // All functions of so short a stack are one batch.
         eventually(|| !learn());
         let (places, woken) = polled();
         assert!(has(&stack(places[0]), "loyal") && woken == 0, "{places:?}");

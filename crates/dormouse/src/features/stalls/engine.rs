@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,12 +77,16 @@ pub(crate) struct GroupStalls {
 /// The sums of all groups, which readers share with the sampler of stalls. Held for moments, and
 /// never over a fork: a child does not touch it.
 #[derive(Debug, Default)]
-pub(crate) struct StallSums(Mutex<HashMap<u32, GroupStalls>>);
+pub(crate) struct StallSums {
+    groups: Mutex<HashMap<u32, GroupStalls>>,
+    /// A reader has waited for a sample in vain, and there has been none since.
+    pub(crate) is_late: AtomicBool,
+}
 
 impl StallSums {
     /// Calls `f` with the sums.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut HashMap<u32, GroupStalls>) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -101,6 +105,8 @@ pub(crate) struct StallAccount {
     /// When polls stalled last, or a client came.
     stalled: Option<Instant>,
     next: Option<Instant>,
+    /// No sample before, not even for an answer.
+    rests_until: Option<Instant>,
 }
 
 /// A thread that is sampled.
@@ -182,12 +188,7 @@ impl Engine for StallAccount {
             return None;
         }
         if self.next.is_none_or(|next| next <= now) {
-            let began = own_cpu();
-            self.sample();
-            let took = own_cpu().saturating_sub(began);
-            let is_quiet = self.stalled.is_none_or(|at| now.saturating_duration_since(at) >= LASTING);
-            let least = LOOKS[usize::from(is_quiet)];
-            self.next = Some(Instant::now() + (took * RARELY).clamp(least, LONGEST));
+            self.sample_and_rest();
         }
         self.next
     }
@@ -215,12 +216,27 @@ impl StallAccount {
         Ok((number, Arc::clone(&self.sums)))
     }
 
-    /// Samples each thread that is in a poll, or was at the last sample; none if nobody holds the
-    /// account.
-    pub(crate) fn sample(&mut self) {
-        if self.holders.is_empty() {
-            return;
+    /// Samples for an answer, unless the last sample was so dear that it has to rest, or nobody
+    /// holds the account.
+    pub(crate) fn sample_for_answer(&mut self) {
+        if !self.holders.is_empty() && self.rests_until.is_none_or(|until| until <= Instant::now()) {
+            self.sample_and_rest();
         }
+    }
+
+    fn sample_and_rest(&mut self) {
+        let began = own_cpu();
+        self.sample();
+        let rest = (own_cpu().saturating_sub(began) * RARELY).min(LONGEST);
+        let now = Instant::now();
+        let is_quiet = self.stalled.is_none_or(|at| now.saturating_duration_since(at) >= LASTING);
+        self.rests_until = Some(now + rest);
+        self.next = Some(now + rest.max(LOOKS[usize::from(is_quiet)]));
+    }
+
+    /// Samples each thread that is in a poll, or was at the last sample.
+    fn sample(&mut self) {
+        self.sums.is_late.store(false, Ordering::Relaxed);
         self.threads.retain(|index, of| {
             thread::live().any(|block| block.index() == *index && block.start() == of.start)
         });

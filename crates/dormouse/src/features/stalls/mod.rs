@@ -10,6 +10,7 @@ mod window;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dormouse_protocol::StallsRow;
@@ -22,8 +23,9 @@ pub use self::sample::ThreadIn;
 pub(crate) use self::sample::{ThreadSample, ThreadTally};
 use crate::lookout::{LOOKOUT, Watched};
 
-/// How long an answer waits for the lookout, which may be at a disk.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long an answer waits for the lookout, which may be at a disk. If that was in vain, none
+/// waits again before the lookout's next sample.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The stalled time of groups by its causes, by the numbers of the groups.
 pub(crate) type StalledGroups = HashMap<u32, Box<StallsRow>>;
@@ -51,7 +53,11 @@ impl Stalls {
         }
         // A service that was throttled would else be shown without its last stall. If the lookout
         // has no time, the sums are those up to its last sample.
-        let _ = LOOKOUT.ask_for(PATIENCE, |engines| engines.get::<StallAccount>().sample());
+        if !self.sums.is_late.load(Ordering::Relaxed) {
+            let asked =
+                LOOKOUT.ask_for(PATIENCE, |engines| engines.get::<StallAccount>().sample_for_answer());
+            self.sums.is_late.store(asked.is_err(), Ordering::Relaxed);
+        }
         let row = |(group, of): (&u32, &GroupStalls)| (*group, Box::new(row(of)));
         self.sums.with(|sums| sums.iter().map(row).collect())
     }
