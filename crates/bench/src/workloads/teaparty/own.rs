@@ -10,7 +10,7 @@
 //! Both figures are of one process, which a client wakes and leaves again for each slice, asleep,
 //! awake, awake, asleep: two programs differ by more than what is looked for, because the compiler
 //! inlines differently. All requests go to the cheapest route, where the same cost is the largest
-//! share. What the service pays asleep is counted by instructions, in `bench teaparty`.
+//! share. The cost asleep is counted by instructions, in `bench teaparty`.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ impl House {
         Ok(Self { server, guests, directory })
     }
 
-    /// What happens in a slice, in which the service is kept awake if there is a state.
+    /// A slice, in which the service is kept awake if there is a state.
     fn slice(&mut self, awake: Option<Awake>, halves: &Halves) -> Result<Used, Failure> {
         let Self { server, guests, directory } = self;
         let mut client = awake.map(|awake| server.wake(awake, directory.path())).transpose()?;
@@ -109,7 +109,7 @@ impl House {
     }
 }
 
-/// What a service used in some slices.
+/// The use of a service in some slices.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Used {
     /// As it reports.
