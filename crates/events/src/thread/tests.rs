@@ -435,6 +435,7 @@ fn threads_in_a_change_are_waited_for_together() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "the kernel's list of mappings")]
 fn the_table_of_spans_lies_in_bss() {
     let middle = (&raw const span::SPANS).addr() + size_of_val(&span::SPANS) / 2;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
