@@ -153,7 +153,7 @@ impl Snapshot {
 }
 
 fn is_secure() -> bool {
-    // SAFETY: it reads a value that the kernel has left at the start of the process. (Miri has none.)
+    // SAFETY: it reads a value that the kernel has left at the start of the process; Miri has none.
     !cfg!(miri) && unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
