@@ -26,7 +26,9 @@ fn assert_refused_by(protocol: Protocol, reason: impl Fn(&Error) -> bool) {
 
 /// No protocol changes anything, for this reason.
 fn assert_refused(reason: impl Fn(&Error) -> bool) {
-    PROTOCOLS.iter().for_each(|&protocol| assert_refused_by(protocol, &reason));
+    for &protocol in PROTOCOLS {
+        assert_refused_by(protocol, &reason);
+    }
 }
 
 /// A line of the capability report: what is seen, and what to change.
