@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::environment;
 
@@ -23,10 +23,15 @@ pub const OVERFLOW: u32 = 65534;
 /// process's user namespace. It may where that cannot be read. The namespace is looked up once, and
 /// `init` does that before the process may shut itself in.
 pub fn shares_its_number(uid: u32) -> bool {
-    static HAS_ALL: OnceLock<bool> = OnceLock::new();
-    let has_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
-    let has_all = HAS_ALL.get_or_init(|| fs::read_to_string("/proc/self/uid_map").is_ok_and(has_all));
-    uid == OVERFLOW && !has_all
+    static IS_READ: AtomicBool = AtomicBool::new(false);
+    static HAS_ALL: AtomicBool = AtomicBool::new(false);
+    if !IS_READ.load(Ordering::Acquire) {
+        let has_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
+        let has_all = fs::read_to_string("/proc/self/uid_map").is_ok_and(has_all);
+        HAS_ALL.store(has_all, Ordering::Relaxed);
+        IS_READ.store(true, Ordering::Release);
+    }
+    uid == OVERFLOW && !HAS_ALL.load(Ordering::Relaxed)
 }
 
 /// The effective user id of this process.

@@ -95,11 +95,10 @@ impl Origin {
 
     #[inline]
     pub(crate) fn of(number: u64) -> Self {
-        // Most are requests.
-        match (number % 2, number % 4) {
-            (1, _) => Self::Request,
-            (_, 0) => Self::Part,
-            _ => Self::Connection,
+        match number % 4 {
+            0 => Self::Part,
+            2 => Self::Connection,
+            _ => Self::Request,
         }
     }
 }
