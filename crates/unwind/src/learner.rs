@@ -105,6 +105,8 @@ impl<M: MemorySource + Send + 'static> Reading<M> {
 fn read_all(mut functions: Vec<Unlearned>, memory: &impl MemorySource) -> Vec<Learned> {
     let (mut learned, mut buffers) = (Vec::<Learned>::new(), Buffers::default());
     let begun = Instant::now();
+    // It begins before each rest, whose calls take time, too.
+    let mut spending = Spending::begin();
     // Of two addresses in one function the second finds it read.
     functions.sort_unstable_by_key(|function| (function.object, function.address));
     for function in functions {
@@ -115,9 +117,13 @@ fn read_all(mut functions: Vec<Unlearned>, memory: &impl MemorySource) -> Vec<Le
         if begun.elapsed() > PATIENCE {
             break;
         }
-        let spending = Spending::begin();
+        if spending.cpu_ns.is_none() {
+            spending = Spending::begin();
+        }
         learned.extend(function.read(memory, &mut buffers));
-        std::thread::sleep((spending.so_far() * (SHARE - 1)).min(PATIENCE / 2));
+        let rest = spending.so_far() * (SHARE - 1);
+        spending = Spending::begin();
+        std::thread::sleep(rest.min(PATIENCE / 2));
     }
     learned
 }
