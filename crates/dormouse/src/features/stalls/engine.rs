@@ -298,45 +298,49 @@ impl StallAccount {
     fn add(&self, shown: &Shown) {
         self.sums.with(|sums| {
             for (group, ns) in shown.waited.into_iter().flatten().filter(|(_, ns)| *ns > 0) {
-                if let Some(of) = sum_of(sums, group) {
+                if let Some(of) = self.sum_of(sums, group) {
                     of.cpu_wait_ns += ns;
                 }
             }
             let Some(slept) = shown.slept else { return };
             for (group, ns) in slept.by_group.into_iter().flatten().filter(|(_, ns)| *ns > 0) {
-                if let Some(of) = sum_of(sums, group) {
-                    of.add_sleep(ns, &slept, self.counts_block_delay);
+                if let Some(of) = self.sum_of(sums, group) {
+                    of.add_sleep(ns, &slept);
                 }
             }
             let faults = slept.major_faults.filter(|(_, faults)| *faults > 0);
             if let Some((group, faults)) = faults
-                && let Some(of) = sum_of(sums, group)
+                && let Some(of) = self.sum_of(sums, group)
             {
                 of.major_faults += faults;
             }
         });
     }
-}
 
-/// The sums of a group; `None`: there is no memory for them.
-fn sum_of(sums: &mut HashMap<u32, GroupStalls>, group: u32) -> Option<&mut GroupStalls> {
-    sums.try_reserve(1).ok()?;
-    Some(sums.entry(group).or_default())
+    /// The sums of a group; `None`: there is no memory for them.
+    fn sum_of<'a>(&self, sums: &'a mut HashMap<u32, GroupStalls>, group: u32) -> Option<&'a mut GroupStalls> {
+        sums.try_reserve(1).ok()?;
+        Some(sums.entry(group).or_insert_with(|| GroupStalls {
+            throttled_ns: self.limit.is_seen().then_some(0),
+            block_io_ns: self.counts_block_delay.then_some(0),
+            ..GroupStalls::default()
+        }))
+    }
 }
 
 impl GroupStalls {
     /// Adds sleep of a window. If the calls at its ends differ, it is not known when the one ended,
     /// so each has half of it. Sleep that is seen at one of them is of that call; at none of them,
     /// of another one.
-    fn add_sleep(&mut self, ns: u64, slept: &Slept, counts_block_delay: bool) {
+    fn add_sleep(&mut self, ns: u64, slept: &Slept) {
         self.asleep_ns += ns;
         let [first, last] = slept.within;
         let seen = [first.or(last), last.or(first)].map(|within| within.unwrap_or(ThreadIn::Other));
         for (within, ns) in seen.into_iter().zip([ns / 2, ns - ns / 2]) {
             self.within.add(within, ns);
         }
-        if counts_block_delay {
-            *self.block_io_ns.get_or_insert(0) += (slept.block_ticks * BLOCK_TICK_NS).min(ns);
+        if let Some(block_io_ns) = &mut self.block_io_ns {
+            *block_io_ns += (slept.block_ticks * BLOCK_TICK_NS).min(ns);
         }
     }
 }

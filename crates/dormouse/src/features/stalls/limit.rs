@@ -12,15 +12,22 @@ const LIMIT_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct LimitReader {
     group: Option<ControlGroup>,
     throttled_ns: u64,
-    /// When there was none.
+    /// When no limit could be seen.
     none_at: Option<Instant>,
 }
 
 impl LimitReader {
     pub(super) fn begin() -> Self {
         let mut reader = Self { group: ControlGroup::of_own().ok(), ..Self::default() };
-        reader.throttled_ns = reader.read().unwrap_or(0);
+        let now = reader.read();
+        reader.none_at = now.is_none().then(Instant::now);
+        reader.throttled_ns = now.unwrap_or(0);
         reader
+    }
+
+    /// Whether it could be read at the last time for how long limits have throttled the process.
+    pub(super) fn is_seen(&self) -> bool {
+        self.none_at.is_none()
     }
 
     /// For how long, since the last time; `None` where no limit can be seen.
