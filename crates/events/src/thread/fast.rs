@@ -1,5 +1,5 @@
 //! The fast path: from poll to poll of one context, cases 3 to 7 of [`super::state`]; while nothing
-//! is counted, also from context to context.
+//! is counted, also from context to context, and into a task inside of another one.
 //!
 //! # Cases 5 and 6 while nothing is counted
 //!
@@ -24,7 +24,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use dormouse_sys::thread::Current;
 
 use super::charge::Switched;
-use super::stack::Stack;
+use super::stack::{Here, Stack};
 use super::state::State;
 use super::task::{Customization, Task};
 use super::token::{Kind, Token};
@@ -53,14 +53,19 @@ impl Stack {
 
     #[inline(never)]
     fn enter_plain(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
-        if self.state.is_idle()
-            && let Some(token) = self.resume(context, id, kind)
+        if self.state.is_asleep()
+            && let Some(token) = self.go_over(context, id, kind)
         {
             return token;
         }
-        if self.state.is_open()
-            && kind.is_stretch()
-            && let Some(token) = self.go_over(context, id, kind)
+        self.enter_idle(context, id, kind)
+    }
+
+    /// Not inlined: case 5(b) need not save the registers that case 3 uses.
+    #[inline(never)]
+    fn enter_idle(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
+        if self.state.is_idle()
+            && let Some(token) = self.resume(context, id, kind)
         {
             return token;
         }
@@ -94,6 +99,14 @@ impl Stack {
 
     #[inline(never)]
     fn leave_closed(&self, token: Token) {
+        if !(self.state.is_asleep() && self.go_back(token)) {
+            self.leave_idle(token);
+        }
+    }
+
+    /// Not inlined, as [`Stack::enter_idle`].
+    #[inline(never)]
+    fn leave_idle(&self, token: Token) {
         if !(self.state.is_idle() && self.suspend(token)) {
             self.leave_slowly(token);
         }
@@ -164,30 +177,73 @@ impl Stack {
         None
     }
 
-    /// Case 5(b).
+    /// Case 5(b), and 5(c) if a task is around.
     #[inline]
     fn go_over(&self, context: &'static Context, id: u64, kind: Kind) -> Option<Token> {
-        let top = self.top.get();
-        let here = self.here.get().filter(|here| top.depth() == 0 && !here.span.is_in_edit())?;
+        let here = self.here.get()?;
+        let below = self.depth();
+        let frame = self.frames.get(below).filter(|_| below > 0 || kind.is_stretch())?;
+        let number = self.begin_asleep(here)?;
+        let token = self.next_token(below, kind);
+        if below == 0 {
+            // Before the frame: while the stack is empty, a handler may still take case 5, and write
+            // this frame; see `state`.
+            self.top.set(token);
+            compiler_fence(Ordering::SeqCst);
+            self.kept_for.set(Some(context));
+        }
+        frame.context.set(Some(context));
+        frame.task.set(id);
+        self.end_asleep(here, number, token, context, id);
+        Some(token)
+    }
+
+    /// Case 6(c), for the topmost frame; false if `token` is not that, or the task around is over
+    /// or customized.
+    #[inline]
+    fn go_back(&self, token: Token) -> bool {
+        if self.top.get() != token {
+            return false;
+        }
+        let around = token.depth().checked_sub(2).and_then(|at| self.frames.get(at));
+        let Some(around) = around.filter(|around| around.own.get().is_null()) else { return false };
+        let Some((here, context)) = self.here.get().zip(around.context.get()) else { return false };
+        let Some(number) = self.begin_asleep(here) else { return false };
+        self.end_asleep(here, number, around.token.get(), context, around.task.get());
+        true
+    }
+
+    /// Begins an edit of a span that has nothing to charge, in state `Open` while nothing is
+    /// counted.
+    #[inline]
+    fn begin_asleep(&self, here: Here) -> Option<u64> {
+        if here.span.is_in_edit() {
+            return None;
+        }
         // First of all: in the edit a handler's guards do nothing, and a change of what is counted
         // waits for its end.
         let number = here.span.begin();
         let generation = Generation::current();
-        let is_asleep = !generation.counts() && here.span.has_nothing(number);
-        if !(is_asleep && self.state.is(State::Open(generation))) {
-            here.span.cancel(number);
-            return None;
+        if !generation.counts() && self.state.is(State::Open(generation)) {
+            // 2(a) has led here. A flush of this generation leaves a baseline without events.
+            debug_assert!(here.span.began_asleep(), "the state is open, and the span counts");
+            return Some(number);
         }
-        let token = top.next(kind);
+        here.span.cancel(number);
+        None
+    }
+
+    /// Ends that edit: the frame of `token` is the topmost one from now on, of task `id` of
+    /// `context`.
+    #[inline]
+    fn end_asleep(&self, here: Here, number: u64, token: Token, context: &'static Context, id: u64) {
+        // Others see a frame only when it is complete.
+        compiler_fence(Ordering::SeqCst);
         self.top.set(token);
-        self.frames[0].context.set(Some(context));
-        self.frames[0].task.set(id);
-        self.kept_for.set(Some(context));
         self.charged.set(Some(context));
         here.block.set_current(Current { task: id, group: context.id() });
         here.span.set_context(context.id());
         here.span.end(number);
-        Some(token)
     }
 
     /// Case 6, for what case 5 has entered; false if `token` is not that.

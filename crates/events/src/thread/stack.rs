@@ -207,22 +207,28 @@ impl Stack {
     /// Puts `frame`, at depth `below`, on the stack.
     #[inline]
     pub(super) fn push(&self, frame: &Frame, below: usize, context: &'static Context, kind: Kind) -> Token {
-        let top = self.top.get();
         self.prepare(frame, context);
-        let token = match below.checked_sub(1) {
-            None => top.next(kind),
-            Some(below) => {
-                self.frames[below].token.set(top);
-                let number = self.numbers.get() + 1;
-                self.numbers.set(number);
-                Token::new(number, below + 2, kind)
-            }
-        };
+        let token = self.next_token(below, kind);
         self.top.set(token);
         compiler_fence(Ordering::SeqCst);
         // Once more: a handler in between may have used the frame for its own tasks.
         frame.context.set(Some(context));
         token
+    }
+
+    /// The token of a frame that comes on top of `below` others.
+    #[inline]
+    pub(super) fn next_token(&self, below: usize, kind: Kind) -> Token {
+        let top = self.top.get();
+        match below.checked_sub(1) {
+            None => top.next(kind),
+            Some(last) => {
+                self.frames[last].token.set(top);
+                let number = self.numbers.get() + 1;
+                self.numbers.set(number);
+                Token::new(number, below + 1, kind)
+            }
+        }
     }
 
     /// Before `frame` becomes the topmost one: a handler that comes then must not take it for one

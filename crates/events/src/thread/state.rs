@@ -10,22 +10,26 @@
 //! | `Idle(g)` | idle; it lacks one reading of the clock and is otherwise what the next poll wants | runs, since that reading |
 //! | `Open(g)` | runs on: the thread is lazy, or nothing is counted | runs |
 //!
-//! `Idle` and `Open` hold for plain tasks of one context, `Stack::kept_for`.
+//! `Idle` and `Open` hold for plain tasks of one context, `Stack::kept_for`. While nothing is
+//! counted, the span of a thread that is in a task inside of another one is that of the inner one,
+//! and the state stays `Open`: when that task is left, the span is as before.
 //!
 //! | event | `Closed` | `Idle(g)` | `Open(g)` |
 //! |---|---|---|---|
 //! | a plain task of `kept_for` is entered on an empty stack, `g` is current | 1 | 3 → `Idle` | 5 → `Open` |
 //! | a plain task of another context is entered there, nothing is counted | 1 | 1 | 5(b) → `Open` |
+//! | a plain task is entered inside another one, nothing is counted | 1 | 1 | 5(c) → `Open` |
 //! | any other task is entered, or `g` is over | 1 | 1 | 1 |
 //! | the only task is left (its poll ends), `g` is current | 2 | 4 → `Idle` | 6 → `Open` |
 //! | the only task is left, `g` is over | 2 | 2 | 2 |
-//! | a task inside another one is left | 1, for the outer one | 1 | 1 |
+//! | a plain task inside another one is left, nothing is counted | 1, for the outer one | 1 | 6(c) → `Open` |
+//! | any other task inside another one is left | 1, for the outer one | 1 | 1 |
 //! | `switch` to a task | 7 | 7 | 7 |
 //! | `switch` to none, `park`, `set_lazy` | 2, not (b) | 2, not (b) | 2, not (b) |
 //! | the tasks are set aside (`aside`) | 2, not (b) | 2, not (b) | 2, not (b) |
 //! | the tasks are current again | 1 | 1 | 1 |
 //! | a handler enters or leaves, between edits of the span | as the thread itself: 1, 2 | 1 to 4 | 1, 2, 5, 6 |
-//! | a handler enters or leaves, in an edit of the span | 8 | 8 | 8 |
+//! | a handler enters or leaves, in an edit of the span | 8 | 8 | 8; on an empty stack 5, 6 |
 //! | what is counted changes | 9 | 9 | 9 |
 //! | the process is a new fork child | 10 → `Closed` | 10 → `Closed` | 10 → `Closed` |
 //! | the thread ends | 11 | 11 | 11 |
@@ -43,8 +47,9 @@
 //! 5. *Go on.* The thread stores the topmost frame and the current task, passes a light barrier,
 //!    and looks at the generation. No edit of the span. (b) The span has nothing to charge, so one
 //!    edit stores the other context, for which the state holds from then on. (Only for polls and
-//!    runs; a scope or a destructor takes 1.)
-//! 6. *Stop.* As 5, backwards. If `g` is over, 2 follows.
+//!    runs; a scope or a destructor takes 1.) (c) The same edit inside of another task, with which
+//!    the state still holds for the lowest frame's context.
+//! 6. *Stop.* As 5, backwards. If `g` is over, 2 follows. (c) As 5(c), for the outer task.
 //! 7. *Switch.* (a) The span suits the task: the thread stores the task. (b) Otherwise 1(b).
 //! 8. *Inert.* The handler's guard does nothing. The work of the handler is charged to whatever the
 //!    edit leads to.
@@ -56,10 +61,21 @@
 //!     stay, and the child charges them.
 //! 11. All tasks are left (2), the pending counts are charged, and the thread has no span any more.
 //!
-//! A handler may come between any two instructions of 3 to 6. So these (except 5(b), which is one
-//! edit of the span) store the topmost frame *first*, do nothing that the handler's own events
-//! could spoil, and load the state *last*. An event of the handler that began or ended a span has
-//! left another state there; then they undo everything and fall through to 1 or 2.
+//! A handler may come between any two instructions of 3 to 6. So 3 to 6, except for 5(b), 5(c) and
+//! 6(c), store the topmost frame *first*, do nothing that the handler's own events could spoil, and
+//! load the state *last*. An event of the handler that began or ended a span has left another state
+//! there; then they undo everything and fall through to 1 or 2.
+//!
+//! 5(b), 5(c) and 6(c) are one edit of the span each, in which all events of a handler but one are
+//! inert (8): case 5 does not ask for the edit, and the state stays `Open`. But case 5 needs an
+//! empty stack:
+//!
+//! - Inside of another task, in 5(c) and 6(c), the stack is never empty. So nothing can come between
+//!   their stores, and they store the topmost frame last, when it is complete.
+//! - 5(b) finds an empty stack and stores the topmost frame first. Until that store a handler may
+//!   take 5 and 6, which write the lowest frame and leave the stack empty again; nothing of 5(b) is
+//!   stored yet. From that store on the handler finds a frame, and is inert. (In the other order a
+//!   handler's task would stay in the frame: the thread would return to it from a task inside.)
 
 use std::cell::Cell;
 
@@ -82,6 +98,8 @@ pub(super) struct StateCell(Cell<u64>);
 const OPEN: u64 = 1;
 const IDLE: u64 = 2;
 const GENERATION_SHIFT: u32 = 2;
+/// The lowest bit of the generation: see [`Generation::counts`].
+const COUNTS: u64 = 1 << GENERATION_SHIFT;
 
 impl StateCell {
     pub(super) const fn new() -> Self {
@@ -111,6 +129,12 @@ impl StateCell {
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.0.get() & OPEN != 0
+    }
+
+    /// Whether the state is `Open`, and nothing is counted in its generation.
+    #[inline]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.0.get() & (OPEN | COUNTS) == OPEN
     }
 
     /// Whether the state is `Idle`, in whatever generation.

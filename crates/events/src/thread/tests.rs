@@ -9,6 +9,7 @@ use crate::pmu::{CountingPmu, Event};
 use crate::span;
 
 mod announced;
+mod asleep;
 
 static PMU: CountingPmu = CountingPmu::new();
 
@@ -53,30 +54,6 @@ fn the_innermost_task_is_charged() {
     assert_eq!((current_task(), current_context()), (0, 0));
     assert_eq!((value(a), value(b)), ((13, 5), (5, 2)));
     assert_eq!((a.entries(), b.entries()), (2, 1));
-}
-
-#[test]
-fn asleep_threads_stay_open_over_contexts() {
-    // No other test counts anything in a process of its own.
-    dormouse_testkit::in_child(|| {
-        let [a, b] = [Context::new(), Context::new()];
-        let is_open = || with(|stack| stack.state.is_open());
-        drop(enter(&mut Task::new(a, 1), Kind::Poll));
-        for (context, id) in [(b, 2), (a, 3), (b, 4)] {
-            let inside = enter(&mut Task::new(context, id), Kind::Poll);
-            assert!(is_open(), "a task of another context takes case 5(b)");
-            assert_eq!((current_task(), current_context()), (id, context.id()));
-            drop(inside);
-            assert!(is_open());
-        }
-        let inside = enter(&mut Task::new(a, 5), Kind::Poll);
-        pass(100);
-        let _countings = [a, b].map(|of| Counting::of(of, &[happenings()], Mode::GroupExact).unwrap());
-        pass(5);
-        drop(inside);
-        pass(1000);
-        assert_eq!((value(a), value(b)), ((5, 0), (0, 0)), "counting began inside of the task of `a`");
-    });
 }
 
 #[test]
