@@ -269,7 +269,8 @@ impl Stack {
     #[inline(never)]
     fn stop_late(&self) {
         self.withdraw();
-        let Some(here) = self.here.get() else { return };
+        // Case 8: a handler had taken case 5 on an empty stack, over an edit.
+        let Some(here) = self.here.get().filter(|here| !here.span.is_in_edit()) else { return };
         if !(self.lazy.get() && self.end_lazily(here)) {
             self.park();
         }

@@ -79,3 +79,25 @@ fn asleep_guards_may_end_in_any_order() {
         assert_eq!(value(b).0, 0);
     });
 }
+
+#[test]
+fn a_handler_leaves_the_edit_that_it_interrupts() {
+    in_child(|| {
+        let a = Context::new();
+        set_lazy(true);
+        drop(enter(&mut Task::new(a, 1), Kind::Poll));
+        let here = with(|stack| stack.here.get()).unwrap();
+        let number = here.span.begin();
+        // Case 5 does not ask for the edit.
+        let poll = enter(&mut Task::new(a, 2), Kind::Poll);
+        assert_eq!(current_task(), 2);
+        let _counting = Counting::of(a, &[happenings()], Mode::GroupExact).unwrap();
+        drop(poll);
+        assert!(here.span.is_in_edit(), "the generation is over, but this edit is not the handler's to end");
+        assert_eq!(current_task(), 0);
+        here.span.cancel(number);
+        let _poll = enter(&mut Task::new(a, 3), Kind::Poll);
+        pass(1);
+        assert_eq!(value(a).0, 1);
+    });
+}
