@@ -11,6 +11,11 @@ use crate::primitive::{AtomicU32, AtomicU64, AtomicUsize, fence};
 /// How often a reader looks at a cell that is being written.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 8 };
 
+/// In `Entry::flags`: a wait that ends by time.
+pub(crate) const TIMED: u32 = 1 << 8;
+/// In `Entry::flags`: a hold whose thread has ended. (See `hand`.)
+const LEFT: u32 = 1 << 9;
+
 /// The version that follows the last one.
 const FIRST: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
@@ -27,6 +32,19 @@ pub(crate) struct Entry {
     /// The run in which it began.
     pub(crate) run: u32,
     pub(crate) flags: u32,
+}
+
+impl Entry {
+    /// Whether it is a wait that ends by time.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.flags & TIMED != 0
+    }
+
+    /// Whether its thread has ended and has left it behind.
+    #[inline]
+    pub(crate) fn is_left(&self) -> bool {
+        self.flags & LEFT != 0
+    }
 }
 
 /// See the module.
@@ -133,6 +151,27 @@ impl Cell {
         self.version.store(version | 1, Ordering::Relaxed);
     }
 
+    /// The thread that has written the cell ends. From now on nobody writes it before the entry's
+    /// guard is dropped, which calls [`Cell::free_left`].
+    pub(crate) fn leave_behind(&self) {
+        let (run, flags) = unpacked(self.run_flags.load(Ordering::Relaxed));
+        self.run_flags.store(packed(run, flags | LEFT), Ordering::Relaxed);
+    }
+
+    /// Whether the thread of the last entry has ended.
+    #[inline]
+    pub(crate) fn is_left(&self) -> bool {
+        unpacked(self.run_flags.load(Ordering::Relaxed)).1 & LEFT != 0
+    }
+
+    /// Frees a cell that was left behind, and returns its entry.
+    pub(crate) fn free_left(&self) -> Entry {
+        let entry = self.words();
+        // Release: pairs with the load in `version`, after which the cell's next thread writes it.
+        self.version.store(self.version.load(Ordering::Relaxed) | 1, Ordering::Release);
+        entry
+    }
+
     /// Whether no entry is there.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
@@ -142,7 +181,8 @@ impl Cell {
     /// The version of the entry that is there; `None`: the cell is free.
     #[inline]
     pub(crate) fn version(&self) -> Option<NonZeroU32> {
-        NonZeroU32::new(self.version.load(Ordering::Relaxed))
+        // Acquire: pairs with the store in `free_left`.
+        NonZeroU32::new(self.version.load(Ordering::Acquire))
             .filter(|version| version.get().is_multiple_of(2))
     }
 

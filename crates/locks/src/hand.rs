@@ -13,17 +13,24 @@
 //! | free, prepared | it has the lock | held | the same |
 //! | free, prepared | it did not get the lock | free | none |
 //! | held | it leaves; then the lock is free | free | the same |
-//! | held | the thread ends: its guard was forgotten | free; the table has the hold | the same |
+//! | held | the thread ends before its guard | left | the same |
+//! | left | the guard is dropped, on any thread; then the lock is free | free | the same |
+//! | held, of an earlier run | the thread ends | free | the same |
 //!
 //! So each lock that a thread takes, holds, or has just left is among its marks. The first mark is
 //! that of a lock for which there is no cell here; the table of holders has it.
 //!
+//! A guard outlives its thread if it was forgotten, if another thread has got it by unsafe code, or
+//! if a destructor drops it that the C library calls after ours. Its hold stays where it is, so no
+//! reader ever misses it: one store passes it on from the thread to the guard.
+//!
 //! # Invariants
 //!
-//! 1. Only the thread with the block writes a hand, and its successor in the block.
+//! 1. Only the thread with the block writes a hand, and its successor in the block. A cell that is
+//!    left is written only by the thread that drops the guard.
 //! 2. A cell that is held contains the address of its mark.
 
-use std::sync::atomic::{AtomicUsize as Plain, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize as Plain, Ordering};
 
 use dormouse_sys::thread::MAX_THREADS;
 
@@ -88,12 +95,16 @@ impl<const N: usize> Hints<N> {
     /// The holder of a lock in this run, if the last hint leads to it.
     fn holder(&self, hands: &[Hand], address: usize, run: u32) -> Option<Entry> {
         let (entry, _) = cell_of(hands, self.of(address).load(Ordering::Relaxed))?.read()?;
-        ((entry.address, entry.run) == (address, run)).then_some(entry)
+        // One that is left may be of another lock, which was at this address before.
+        ((entry.address, entry.run) == (address, run) && !entry.is_left()).then_some(entry)
     }
 }
 
 /// The hands from here on were never used.
 static USED: Plain = Plain::new(0);
+
+/// Whether a thread has ever left a hold behind.
+static HAS_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// The mark of a lock in this run.
 #[inline]
@@ -122,7 +133,7 @@ impl Hand {
     /// none. As soon as it has the lock, it shows the cell.
     #[inline]
     pub(crate) fn begin(&self, mark: usize, entry: &Entry) -> usize {
-        let is_free = |cell: &Cell| cell.is_free() || cell.run() != entry.run;
+        let is_free = |cell: &Cell| cell.is_free() || cell.run() != entry.run && !cell.is_left();
         let free = self.cells.iter().position(is_free);
         if let Some(at) = free {
             self.cells[at].prepare(entry);
@@ -144,21 +155,36 @@ impl Hand {
     #[inline]
     pub(crate) fn held(&self, mark: usize) -> Option<&Cell> {
         let mut marked = self.marks[1..].iter().zip(&self.cells);
-        let its =
-            |(there, cell): &(&AtomicUsize, &Cell)| there.load(Ordering::Relaxed) == mark && !cell.is_free();
+        let its = |(there, cell): &(&AtomicUsize, &Cell)| {
+            there.load(Ordering::Relaxed) == mark && !cell.is_free() && !cell.is_left()
+        };
         marked.find(its).map(|(_, cell)| cell)
     }
 
-    /// The thread ends. Calls `each` for what it still holds, and frees those cells.
-    pub(crate) fn leave_behind(&self, mut each: impl FnMut(Entry)) {
+    /// The thread ends, in this run: whether it still holds locks.
+    fn leave_behind(&self, run: Option<u32>) -> bool {
+        let mut has_left = false;
         for cell in self.cells.iter().filter(|cell| !cell.is_free()) {
-            each(cell.words());
-            cell.free();
+            if Some(cell.run()) == run {
+                cell.leave_behind();
+                has_left = true;
+            } else {
+                cell.free();
+            }
+        }
+        has_left
+    }
+
+    /// The next thread with this block begins: what the last one has left stays.
+    pub(crate) fn begin_thread(&self) {
+        self.marks[0].store(0, Ordering::Relaxed);
+        for (mark, _) in self.marks[1..].iter().zip(&self.cells).filter(|(_, cell)| cell.is_free()) {
+            mark.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Frees all cells, for the next thread with this block, or in a forked child.
-    pub(crate) fn clear(&self) {
+    /// Frees all cells, in a forked child.
+    fn clear(&self) {
         for cell in self.cells.iter().filter(|cell| !cell.is_free()) {
             cell.free();
         }
@@ -225,6 +251,23 @@ pub(crate) fn find(address: usize, run: u32) -> impl Iterator<Item = (u64, Entry
     read(move |mark| mark == wanted).filter(move |(_, entry)| (entry.address, entry.run) == (address, run))
 }
 
+/// The thread with this hand ends, in this run.
+pub(crate) fn leave_behind(hand: &Hand, run: Option<u32>) {
+    if hand.leave_behind(run) {
+        HAS_LEFT.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A hold of that lock in this run which a thread has left behind, and which `is_own` tells from
+/// those of others: its cell.
+#[cfg(feature = "parking-lot")]
+pub(crate) fn left(address: usize, run: u32, is_own: impl Fn(&Entry) -> bool) -> Option<&'static Cell> {
+    // No hand has to be read otherwise.
+    let mut found = HAS_LEFT.load(Ordering::Relaxed).then(|| find(address, run)).into_iter().flatten();
+    let (number, _) = found.find(|(_, entry)| entry.is_left() && is_own(entry))?;
+    cell((number >> 32) as u32)
+}
+
 /// The holders of all locks.
 pub(crate) fn all() -> impl Iterator<Item = (u64, Entry)> {
     read(|mark| mark != 0)
@@ -251,6 +294,7 @@ pub(crate) fn have_others_touched(own: u32, mark: usize) -> bool {
 pub(crate) fn forget() {
     used().iter().for_each(Hand::clear);
     USED.store(0, Ordering::Relaxed);
+    HAS_LEFT.store(false, Ordering::Relaxed);
 }
 
 #[cfg(all(test, loom))]
@@ -302,7 +346,26 @@ mod tests {
         hand.cells[nth - 1].free();
         let touched = |of: &Hand| of.marks.iter().any(|there| there.load(Ordering::Relaxed) == mark(64, 1));
         assert!(touched(&hand) && !touched(&other));
-        hand.clear();
+        hand.begin_thread();
         assert!(!touched(&hand) && held(&hand).is_empty());
+    }
+
+    #[test]
+    fn the_next_thread_leaves_left_holds_alone() {
+        let hand = Hand::new();
+        assert_eq!((take(&hand, 64, 1), take(&hand, 128, 1)), (1, 2));
+        hand.cells[0].free();
+        assert!(hand.leave_behind(Some(1)));
+        hand.begin_thread();
+        assert_eq!((held(&hand), hand.held(mark(128, 1)).is_some()), (vec![128], false));
+        // The same lock, which is free again: readers may hold it side by side.
+        assert_eq!((take(&hand, 128, 1), take(&hand, 192, 1), held(&hand)), (1, 3, vec![128, 128, 192]));
+        hand.held(mark(128, 1)).unwrap().free();
+        assert_eq!(held(&hand), [128, 192], "the one that is left stays");
+        // Another run: its own hold makes room, and the one that is left does not.
+        assert_eq!((take(&hand, 256, 2), take(&hand, 320, 2)), (1, 3));
+        assert_eq!((hand.cells[1].free_left().address, take(&hand, 384, 2)), (128, 2));
+        assert!(!hand.leave_behind(Some(3)) && held(&hand).is_empty(), "nobody believes older ones");
+        assert_eq!((take(&hand, 64, 3), hand.leave_behind(None)), (1, false));
     }
 }

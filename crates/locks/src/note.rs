@@ -17,8 +17,10 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_clock::stamp;
+#[cfg(feature = "parking-lot")]
+use dormouse_sys::process::identity;
 
-use crate::cell::{Cell, Entry, Token};
+use crate::cell::{Cell, Entry, TIMED, Token};
 use crate::hand::{self, mark};
 #[cfg(feature = "parking-lot")]
 use crate::kind::LockKind;
@@ -33,8 +35,6 @@ use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
 const SAMPLED: u64 = 16;
 /// How often a thread that waits looks for the holder.
 const LOOKS: usize = 32;
-/// In `Entry::flags`: a wait that ends by time.
-const TIMED: u32 = 1 << 8;
 /// In `Token::place`, of a holder: it is in the table, else in a hand.
 const IN_TABLE: u32 = 1 << 31;
 
@@ -72,18 +72,18 @@ pub(crate) fn forget() {
     LOST_ROWS.store(0, Ordering::Relaxed);
 }
 
-/// The present holders of a lock, with their numbers; those in hands last, because one in the table
-/// may have been left behind. `is_of_one`: it never has several.
+/// The present holders of a lock, with their numbers; those in hands last. `is_of_one`: it never
+/// has several.
 pub(crate) fn present(address: usize, is_of_one: bool, run: u32) -> impl Iterator<Item = (u64, Entry)> {
     let in_table = HOLDERS.find(address, is_of_one).filter(move |(_, entry)| entry.run == run);
     in_table.chain(hand::find(address, run))
 }
 
-impl Entry {
-    /// Whether it is a wait that ends by time.
-    pub(crate) fn is_timed(&self) -> bool {
-        self.flags & TIMED != 0
-    }
+/// The holder of a lock that has one at a time, if several are noted: the later one, if it has
+/// changed hands meanwhile. One that was left behind in the table or in a hand may be of another
+/// lock, which was at this address before.
+pub(crate) fn latest(held: impl Iterator<Item = (u64, Entry)>) -> Option<Entry> {
+    held.map(|(_, entry)| entry).max_by_key(|entry| !entry.is_left())
 }
 
 /// A thread that is about to take a lock: two words, which are passed in registers.
@@ -242,12 +242,12 @@ impl Taker {
     /// The holder that is noted: of several the one that has held the lock for longest.
     fn holder(self, lock: Lock) -> Option<Blame> {
         let is_of_one = lock.of.kind.is_of_one();
-        let held = present(lock.address, is_of_one, self.run()).map(|(_, entry)| entry);
+        let held = present(lock.address, is_of_one, self.run());
         let found = if is_of_one {
-            // If it has changed hands meanwhile, the later one.
-            hand::hinted(lock.address, self.run()).or_else(|| held.last())
+            hand::hinted(lock.address, self.run()).or_else(|| latest(held))
         } else {
-            held.min_by_key(|entry| if entry.since == 0 { u64::MAX } else { entry.since })
+            let since = |entry: &Entry| if entry.since == 0 { u64::MAX } else { entry.since };
+            held.map(|(_, entry)| entry).min_by_key(since)
         };
         found.and_then(blame)
     }
@@ -343,9 +343,10 @@ impl Drop for Held {
 #[inline(never)]
 fn leave(token: Token) {
     match hand::cell(token.place()) {
-        // Otherwise it is no more: a forked child has none of its parent's.
-        Some(cell) if cell.has(token) => leave_hand(cell),
-        Some(_) => {}
+        // It is no more: a forked child has none of its parent's.
+        Some(cell) if !cell.has(token) => {}
+        Some(cell) if cell.is_left() => leave_left(cell),
+        Some(cell) => leave_hand(cell),
         None => leave_table(token.moved(IN_TABLE)),
     }
 }
@@ -369,16 +370,28 @@ fn end_hold(cell: &Cell) {
     cell.free();
 }
 
+/// Leaves a lock that was taken by a thread which has ended.
 #[cold]
 #[inline(never)]
-fn leave_table(token: Token) {
-    let Some(entry) = HOLDERS.own(token) else { return };
+fn leave_left(cell: &Cell) {
+    held_elsewhere(&cell.free_left());
+}
+
+/// Counts a hold that is timed, in a row of this thread: it may have begun on another one.
+fn held_elsewhere(entry: &Entry) {
     if entry.since != 0 {
         let ticks = stamp().saturating_sub(entry.since);
         if let Some(row) = row(entry.row).and_then(own_row) {
             row.held(ticks);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn leave_table(token: Token) {
+    let Some(entry) = HOLDERS.own(token) else { return };
+    held_elsewhere(&entry);
     if let Some(here) = Here::current() {
         here.hand.touch(0, mark(entry.address, entry.run));
     }
@@ -395,14 +408,25 @@ pub(crate) fn forget_held(held: Held) {
 #[cfg(feature = "parking-lot")]
 #[inline(never)]
 pub(crate) fn leave_address(address: usize, kind: LockKind) {
-    let (Some(here), Some(run)) = (Here::current(), run()) else { return };
-    if let Some(cell) = here.hand.held(mark(address, run)) {
-        return leave_hand(cell);
+    let Some(run) = run() else { return };
+    match Here::known().and_then(|here| here.hand.held(mark(address, run))) {
+        Some(cell) => leave_hand(cell),
+        None => leave_address_elsewhere(address, kind, run),
     }
-    let own = here.shelf.tid();
+}
+
+/// The hold is in no hand of this thread: it is in the table, or the thread that took the lock has
+/// ended, perhaps this one.
+#[cfg(feature = "parking-lot")]
+#[cold]
+#[inline(never)]
+fn leave_address_elsewhere(address: usize, kind: LockKind, run: u32) {
+    let own = Here::known().map_or_else(identity::tid, |here| here.shelf.tid());
     let is_own = |entry: &Entry| entry.address == address && (kind.is_alone() || entry.tid == own);
     if let Some(token) = HOLDERS.token_of(address, kind.is_alone(), is_own) {
         leave_table(token);
+    } else if let Some(cell) = hand::left(address, run, is_own) {
+        leave_left(cell);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cell::Entry;
 use crate::hand;
 use crate::kind::LockKind;
 use crate::long;
-use crate::note::present;
+use crate::note::{latest, present};
 use crate::row::{Blame, LockDurations, LockHolder, Row};
 use crate::rows::{row, rows};
 use crate::run::run;
@@ -164,8 +164,10 @@ pub fn lock_holders_at(address: usize) -> Vec<LockUser> {
 
 fn users(all: impl Iterator<Item = (u64, Entry)>) -> Vec<LockUser> {
     let now = stamp();
-    let mut users: Vec<_> = all.filter_map(|entry| user(entry, now)).collect();
-    // If a lock has changed hands meanwhile, the later holder.
+    let mut all: Vec<(u64, Entry)> = all.collect();
+    // Of several holders of a mutex the one that `latest` finds.
+    all.sort_by_key(|(_, entry)| !entry.is_left());
+    let mut users: Vec<_> = all.into_iter().filter_map(|entry| user(entry, now)).collect();
     let mut seen = HashSet::new();
     users.reverse();
     users.retain(|user| !user.place.kind.is_of_one() || seen.insert(user.address));
@@ -229,8 +231,8 @@ pub fn take_long_waits(longer_than_ns: u64, mut each: impl FnMut(LongWait)) {
     for (_, wait) in WAITERS.all() {
         let ns = ticks_to_ns(now.saturating_sub(wait.since));
         if ns > longer_than_ns {
-            let held = run.and_then(|run| present(wait.address, false, run).last());
-            if let Some(wait) = LongWait::new(wait, ns, false, held.map(|(_, held)| held.row)) {
+            let held = run.and_then(|run| latest(present(wait.address, false, run)));
+            if let Some(wait) = LongWait::new(wait, ns, false, held.map(|held| held.row)) {
                 each(wait);
             }
         }

@@ -33,11 +33,10 @@ use dormouse_sys::process::identity;
 use dormouse_sys::thread::{self, Current, MAX_THREADS, ThreadBlock};
 use dormouse_sys::zeroed::{self, Zeroed};
 
-use crate::hand::{Hand, hand};
+use crate::hand::{Hand, hand, leave_behind};
 use crate::kind::{LockKind, LockType};
 use crate::row::Row;
 use crate::run::run;
-use crate::table::{HOLDERS, LOST_HOLDERS};
 
 /// The rows of a process: some 24 MB.
 pub(crate) const MOST: usize = 8192;
@@ -131,21 +130,17 @@ fn arrive() -> Option<Here> {
     shelf.index.store(block.index(), Ordering::Relaxed);
     shelf.tid.store(identity::tid() as usize, Ordering::Relaxed);
     let hand = hand(block.index());
-    hand.clear();
+    hand.begin_thread();
     let here = Here { shelf, hand, block };
     remember(Some(here));
     Some(here)
 }
 
-/// The thread ends, and its last destructor has run: what it holds was left behind.
+/// The thread ends. Guards that are still there are dropped later, on other threads or by
+/// destructors of pthread keys, or never.
 fn depart() {
-    if let (Some(here), Some(run)) = (Here::known(), run()) {
-        here.hand.leave_behind(|entry| {
-            let kind = row(entry.row).filter(|_| entry.run == run).map(Row::kind);
-            if kind.is_some_and(|kind| HOLDERS.put_left(&entry, kind.is_alone()).is_none()) {
-                LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
-            }
-        });
+    if let Some(here) = Here::known() {
+        leave_behind(here.hand, run());
     }
     remember(None);
 }

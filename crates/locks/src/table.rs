@@ -17,7 +17,7 @@
 //! | the lock's, even | the same lock is taken by one that is alone | the same; a new version |
 //!
 //! The last is an entry that was left behind: its guard was forgotten, or was dropped while locks
-//! were not noted. A thread that ends leaves behind what it still holds.
+//! were not noted.
 //!
 //! # Invariants
 //!
@@ -131,15 +131,6 @@ impl<const BUCKETS: usize> Table<BUCKETS> {
     pub(crate) fn put_beside(&self, entry: &Entry, start: usize) -> Option<Token> {
         let (home, reach) = (mixed(entry.address), Self::reach(false));
         (0..reach).find_map(|nth| self.put_into((home + (start + nth) % reach) % BUCKETS, entry))
-    }
-
-    /// Notes a hold that nobody will end.
-    pub(crate) fn put_left(&self, entry: &Entry, is_alone: bool) -> Option<Token> {
-        if is_alone {
-            // An entry that is there may be that of another lock, which has the same memory now.
-            return self.put_into(mixed(entry.address) % BUCKETS, entry);
-        }
-        self.put_beside(entry, entry.tid as usize)
     }
 
     #[inline]

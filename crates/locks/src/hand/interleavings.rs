@@ -45,6 +45,48 @@ fn a_reader_finds_a_whole_hold_or_none() {
 }
 
 #[test]
+fn a_hold_that_is_left_is_never_missed() {
+    loom::model(|| {
+        let hand = Arc::new(Hand::new());
+        take(&hand, 8, 1);
+        let reader = {
+            let hand = hand.clone();
+            spawn(move || {
+                let seen = seen(&hand, 8).expect("its guard is not dropped yet");
+                assert_eq!(Entry { flags: 1, ..seen }, entry(8, 1));
+            })
+        };
+        assert!(hand.leave_behind(Some(RUN)));
+        // The next thread with the block.
+        hand.begin_thread();
+        assert_eq!(hand.begin(mark(16, RUN), &entry(16, 2)), 0, "there is no room");
+        reader.join().unwrap();
+        assert_eq!(hand.cells[0].free_left().address, 8);
+        assert_eq!(seen(&hand, 8), None);
+    });
+}
+
+#[test]
+fn a_late_guard_frees_its_own_hold_alone() {
+    loom::model(|| {
+        let hand = Arc::new(Hand::new());
+        take(&hand, 8, 1);
+        hand.leave_behind(Some(RUN));
+        let late = {
+            let hand = hand.clone();
+            spawn(move || assert_eq!(hand.cells[0].free_left().task, 1))
+        };
+        // In another run, too, the next thread takes the cell only after the guard is dropped.
+        let next = Entry { run: RUN + 1, ..entry(16, 2) };
+        hand.begin_thread();
+        let is_taken = hand.begin(mark(16, next.run), &next) == 1;
+        let shown = is_taken.then(|| hand.cells[0].show(next.since));
+        late.join().unwrap();
+        assert_eq!(hand.cells[0].read(), shown.map(|version| (next, version.get())));
+    });
+}
+
+#[test]
 fn holders_follow_one_another_under_the_lock() {
     loom::model(|| {
         let (hands, lock) = (Arc::new([Hand::new(), Hand::new()]), Arc::new(Mutex::new(())));

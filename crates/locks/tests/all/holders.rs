@@ -232,7 +232,8 @@ fn forgotten_guards_beyond_the_room_name_nobody() {
         let forget_all = || locks.iter().for_each(|lock| forget(lock.lock()));
         thread::scope(|scope| scope.spawn(forget_all).join().unwrap());
         let all = dormouse_locks::lock_holders().len();
-        assert!((4_000..=8_192).contains(&all), "{all}");
+        // The table, and the hand that the thread has left.
+        assert!((4_000..=8_192 + 7).contains(&all), "{all}");
         let missing = capability().expect("some have no room").detail.to_string();
         assert!(missing.contains(&format!("{}", 20_000 - all)), "{missing}");
         let unseen = locks.iter().find(|lock| holders(*lock).is_empty()).expect("one has no room");

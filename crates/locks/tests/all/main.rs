@@ -2,6 +2,7 @@
 
 mod awaited;
 mod deadlocks;
+mod departed;
 mod faces;
 mod fork;
 mod holders;
