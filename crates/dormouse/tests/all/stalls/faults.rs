@@ -4,7 +4,6 @@ use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
 
 /// A page.
 const PAGE: usize = 4096;
@@ -65,17 +64,6 @@ impl Faulting {
     pub(super) fn fill(&self, page: usize) {
         let mut words = [(self.start + page * PAGE) as u64, PAGE as u64, 0, 0];
         self.ioctl(UFFDIO_ZEROPAGE, &mut words).expect("a page of zeros");
-    }
-
-    /// Touches a page that is filled in after `time`.
-    pub(super) fn touch_for(&self, page: usize, time: Duration) {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(time);
-                self.fill(page);
-            });
-            self.touch(page);
-        });
     }
 }
 

@@ -5,3 +5,4 @@
 mod faults;
 mod looks;
 mod shares;
+mod slow_calls;
