@@ -20,7 +20,7 @@ use dormouse_waits::{charged, polled_on};
 
 use super::limit::LimitReader;
 use super::sample::{ThreadIn, ThreadTally};
-use super::window::{Reading, Sample, Shown, Slept, Windows};
+use super::window::{Reading, Sample, Shown, Windows};
 use crate::lookout::{Engine, own_cpu};
 
 /// The time between two samples while polls stall, and while they do not.
@@ -50,11 +50,8 @@ const MAX_THREADS: usize = 256;
 /// compared with one another.
 const NOTABLE_NS: u64 = 1_000_000;
 
-/// The most of each for which the other is awaited: two periods and more.
+/// The most of each for which the other is awaited, and for how long: two periods and more.
 const MOST_UNMATCHED_NS: u64 = 250_000_000;
-
-/// Nanoseconds of a tick in which the kernel shows delays by block devices (`USER_HZ`).
-const BLOCK_TICK_NS: u64 = 10_000_000;
 
 /// The stalled time of a group by its causes, as far as it is known: lower bounds, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,6 +99,8 @@ pub(crate) struct StallAccount {
     threads: HashMap<usize, Sampled>,
     limit: LimitReader,
     counts_block_delay: bool,
+    /// When the last sample began.
+    sampled: Option<Instant>,
     /// When polls stalled last, or a client came.
     stalled: Option<Instant>,
     next: Option<Instant>,
@@ -115,32 +114,68 @@ struct Sampled {
     start: u64,
     windows: Windows,
     unmatched: Unmatched,
+    /// Whether the present sample has met it.
+    is_live: bool,
 }
 
 /// Waits of a thread for a CPU, and what the kernel counts as throttled meanwhile. The kernel adds
 /// the one when the thread runs again and the other when it lifts the limit, which may be in
-/// different windows.
+/// different windows. An older one is no reason for the other, and is forgotten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Unmatched {
-    /// The group that has waited last.
-    group: u32,
-    waited_ns: u64,
+    /// By group: a window has two at most.
+    waited: [(u32, u64); 2],
     throttled_ns: u64,
+    /// How old each is; `None`: it is of the present sample.
+    waited_age_ns: Option<u64>,
+    throttled_age_ns: Option<u64>,
 }
 
 impl Unmatched {
     fn wait(&mut self, group: u32, ns: u64) {
-        self.group = group;
-        self.waited_ns = self.waited_ns.saturating_add(ns);
+        let known = self.waited.iter().position(|(of, _)| *of == group);
+        let at = known.unwrap_or_else(|| {
+            let shorter = usize::from(self.waited[1].1 < self.waited[0].1);
+            self.waited[shorter] = (group, 0);
+            shorter
+        });
+        self.waited[at].1 = self.waited[at].1.saturating_add(ns);
+        self.waited_age_ns = None;
     }
 
-    /// The process was throttled: the part of the waits for which that may be the reason.
-    fn match_throttled(&mut self, ns: u64) -> u64 {
-        let throttled_ns = self.throttled_ns.saturating_add(ns);
-        let matched = self.waited_ns.min(throttled_ns);
-        self.waited_ns = (self.waited_ns - matched).min(MOST_UNMATCHED_NS);
-        self.throttled_ns = (throttled_ns - matched).min(MOST_UNMATCHED_NS);
+    fn is_notable(&self) -> bool {
+        self.waited.iter().any(|(_, ns)| *ns >= NOTABLE_NS)
+    }
+
+    /// The process was throttled: the part of each group's waits for which that may be the reason.
+    fn match_throttled(&mut self, ns: u64) -> [(u32, u64); 2] {
+        if ns > 0 {
+            self.throttled_age_ns = None;
+        }
+        let mut throttled_ns = self.throttled_ns.saturating_add(ns);
+        let matched = self.waited.map(|(group, waited_ns)| {
+            let matched_ns = waited_ns.min(throttled_ns);
+            throttled_ns -= matched_ns;
+            (group, matched_ns)
+        });
+        for ((_, waited_ns), (_, matched_ns)) in self.waited.iter_mut().zip(matched) {
+            *waited_ns = (*waited_ns - matched_ns).min(MOST_UNMATCHED_NS);
+        }
+        self.throttled_ns = throttled_ns.min(MOST_UNMATCHED_NS);
         matched
+    }
+
+    /// A sample ends that began this long after the one before.
+    fn pass(&mut self, ns: u64) {
+        let older = |age: Option<u64>| age.map_or(0, |age| age.saturating_add(ns));
+        let ages = [self.waited_age_ns, self.throttled_age_ns].map(older);
+        if ages[0] > MOST_UNMATCHED_NS {
+            self.waited = Default::default();
+        }
+        if ages[1] > MOST_UNMATCHED_NS {
+            self.throttled_ns = 0;
+        }
+        [self.waited_age_ns, self.throttled_age_ns] = ages.map(Some);
     }
 }
 
@@ -148,8 +183,7 @@ impl Sampled {
     /// Ends those of the windows that can end; `None`: neither can.
     fn end(&mut self, now: &Sample) -> Option<Shown> {
         let shown = self.windows.end(now)?;
-        let longest = shown.waited.into_iter().flatten().max_by_key(|(_, ns)| *ns);
-        if let Some((group, ns)) = longest.filter(|(_, ns)| *ns > 0) {
+        for (group, ns) in shown.waited.into_iter().flatten().filter(|(_, ns)| *ns > 0) {
             self.unmatched.wait(group, ns);
         }
         Some(shown)
@@ -237,21 +271,30 @@ impl StallAccount {
     /// Samples each thread that is in a poll, or was at the last sample.
     fn sample(&mut self) {
         self.sums.is_late.store(false, Ordering::Relaxed);
-        self.threads.retain(|index, of| {
-            thread::live().any(|block| block.index() == *index && block.start() == of.start)
-        });
+        let now = Instant::now();
+        let passed = self.sampled.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
+        self.threads.values_mut().for_each(|of| of.is_live = false);
         for block in thread::live() {
             self.sample_thread(block);
         }
-        if self.threads.values().all(|of| of.unmatched.waited_ns < NOTABLE_NS) {
-            return;
+        self.threads.retain(|_, of| of.is_live);
+        if self.threads.values().any(|of| of.unmatched.is_notable())
+            && let Some(throttled_ns) = self.limit.since()
+        {
+            self.add_throttled(throttled_ns);
         }
-        let Some(throttled_ns) = self.limit.since() else { return };
+        let passed_ns = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        self.threads.values_mut().for_each(|of| of.unmatched.pass(passed_ns));
+    }
+
+    /// The process was throttled for this long since the last time.
+    fn add_throttled(&mut self, throttled_ns: u64) {
         self.sums.with(|sums| {
             for Sampled { unmatched, .. } in self.threads.values_mut() {
-                let matched_ns = unmatched.match_throttled(throttled_ns);
-                if let Some(of) = sums.get_mut(&unmatched.group) {
-                    *of.throttled_ns.get_or_insert(0) += matched_ns;
+                for (group, ns) in unmatched.match_throttled(throttled_ns) {
+                    if let Some(of) = sums.get_mut(&group) {
+                        *of.throttled_ns.get_or_insert(0) += ns;
+                    }
                 }
             }
         });
@@ -260,6 +303,10 @@ impl StallAccount {
     /// Samples a thread, and ends those of its windows that can end.
     fn sample_thread(&mut self, block: &ThreadBlock) {
         let (index, start) = (block.index(), block.start());
+        if self.threads.get(&index).is_some_and(|of| of.start != start) {
+            // That one has ended.
+            self.threads.remove(&index);
+        }
         let is_charged = charged(index, start).is_some();
         let is_room = self.threads.len() < MAX_THREADS && self.threads.try_reserve(1).is_ok();
         let shown = match self.threads.entry(index) {
@@ -269,13 +316,13 @@ impl StallAccount {
                     && let Some(sample) = observe(block, [None; 2])
                 {
                     let windows = Windows::begin(&sample);
-                    place.insert(Sampled { start, windows, unmatched: Unmatched::default() });
+                    place.insert(Sampled { start, windows, unmatched: Unmatched::default(), is_live: true });
                 }
                 return;
             }
             Entry::Occupied(mut known) => {
                 let groups = known.get().windows.groups();
-                if !is_charged && groups == [None; 2] {
+                if !is_charged && groups == [None; 2] && !known.get().unmatched.is_notable() {
                     known.remove();
                     return;
                 }
@@ -283,6 +330,7 @@ impl StallAccount {
                     known.remove();
                     return;
                 };
+                known.get_mut().is_live = true;
                 known.get_mut().end(&sample)
             }
         };
@@ -303,9 +351,11 @@ impl StallAccount {
                 }
             }
             let Some(slept) = shown.slept else { return };
-            for (group, ns) in slept.by_group.into_iter().flatten().filter(|(_, ns)| *ns > 0) {
-                if let Some(of) = self.sum_of(sums, group) {
-                    of.add_sleep(ns, &slept);
+            for (by_group, block_ns) in slept.by_group.into_iter().zip(slept.block_ns) {
+                if let Some((group, ns)) = by_group.filter(|(_, ns)| *ns > 0)
+                    && let Some(of) = self.sum_of(sums, group)
+                {
+                    of.add_sleep(ns, block_ns, slept.within);
                 }
             }
             let faults = slept.major_faults.filter(|(_, faults)| *faults > 0);
@@ -332,15 +382,14 @@ impl GroupStalls {
     /// Adds sleep of a window. If the calls at its ends differ, it is not known when the one ended,
     /// so each has half of it. Sleep that is seen at one of them is of that call; at none of them,
     /// of another one.
-    fn add_sleep(&mut self, ns: u64, slept: &Slept) {
+    fn add_sleep(&mut self, ns: u64, block_ns: u64, [first, last]: [Option<ThreadIn>; 2]) {
         self.asleep_ns += ns;
-        let [first, last] = slept.within;
         let seen = [first.or(last), last.or(first)].map(|within| within.unwrap_or(ThreadIn::Other));
         for (within, ns) in seen.into_iter().zip([ns / 2, ns - ns / 2]) {
             self.within.add(within, ns);
         }
         if let Some(block_io_ns) = &mut self.block_io_ns {
-            *block_io_ns += (slept.block_ticks * BLOCK_TICK_NS).min(ns);
+            *block_io_ns += block_ns;
         }
     }
 }
@@ -351,21 +400,58 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    /// The time that is matched for group 7.
+    fn matched(unmatched: &mut Unmatched, throttled_ms: u64) -> u64 {
+        let matched = unmatched.match_throttled(throttled_ms * MS);
+        unmatched.pass(20 * MS);
+        matched.into_iter().find(|(group, _)| *group == 7).map_or(0, |(_, ns)| ns / MS)
+    }
+
     #[test]
     fn waits_match_what_was_throttled_meanwhile() {
         let mut unmatched = Unmatched::default();
         unmatched.wait(7, 80 * MS);
-        assert_eq!(unmatched.match_throttled(0), 0);
+        assert_eq!(matched(&mut unmatched, 0), 0);
         // The kernel counts it a window later, and more on other processors.
-        assert_eq!(unmatched.match_throttled(120 * MS), 80 * MS);
+        assert_eq!(matched(&mut unmatched, 120), 80);
         unmatched.wait(7, 90 * MS);
-        assert_eq!(unmatched.match_throttled(0), 40 * MS);
+        assert_eq!(matched(&mut unmatched, 0), 40);
         // Long ago is no reason for a wait of now.
-        assert_eq!(unmatched.match_throttled(9_000 * MS), 50 * MS);
+        assert_eq!(matched(&mut unmatched, 9_000), 50);
         unmatched.wait(7, 9_000 * MS);
-        assert_eq!(unmatched.match_throttled(0), MOST_UNMATCHED_NS);
+        assert_eq!(matched(&mut unmatched, 0), MOST_UNMATCHED_NS / MS);
         // Samples may be far apart.
         unmatched.wait(7, 2_000 * MS);
-        assert_eq!(unmatched.match_throttled(1_800 * MS), 1_800 * MS);
+        assert_eq!(matched(&mut unmatched, 1_800), 1_800);
+    }
+
+    #[test]
+    fn what_is_old_is_not_matched() {
+        let mut unmatched = Unmatched::default();
+        unmatched.wait(7, 20 * MS);
+        assert_eq!(unmatched.match_throttled(400 * MS)[0], (7, 20 * MS));
+        unmatched.pass(20 * MS);
+        // The next sample comes late: the rest may be the reason of a wait that it shows.
+        unmatched.wait(7, 30 * MS);
+        assert_eq!(unmatched.match_throttled(0)[0], (7, 30 * MS));
+        unmatched.pass(9_000 * MS);
+        // A neighbour.
+        unmatched.wait(7, 50 * MS);
+        assert_eq!(matched(&mut unmatched, 0), 0);
+        unmatched.pass(9_000 * MS);
+        assert!(!unmatched.is_notable());
+        assert_eq!(matched(&mut unmatched, 50), 0);
+    }
+
+    #[test]
+    fn no_group_was_throttled_longer_than_it_waited() {
+        let mut unmatched = Unmatched::default();
+        unmatched.wait(7, 80 * MS);
+        unmatched.wait(8, 3 * MS);
+        assert_eq!(unmatched.match_throttled(90 * MS), [(7, 80 * MS), (8, 3 * MS)]);
+        for (group, ms) in [(7, 40), (8, 60), (9, 5)] {
+            unmatched.wait(group, ms * MS);
+        }
+        assert_eq!(unmatched.match_throttled(93 * MS), [(9, 5 * MS), (8, 60 * MS)]);
     }
 }

@@ -127,11 +127,12 @@ pub(crate) struct ThreadTally(Vec<(ThreadIn, u64)>);
 impl ThreadTally {
     /// Adds to a sum. Beyond the first eight activities it is that of the others.
     pub(crate) fn add(&mut self, within: ThreadIn, n: u64) {
-        let known = self.0.iter().position(|(of, _)| *of == within);
-        match known.or_else(|| (self.0.len() > MOST).then_some(MOST)) {
+        let place = |within| self.0.iter().position(|(of, _)| *of == within);
+        let is_full = self.0.iter().filter(|(of, _)| *of != ThreadIn::Other).count() >= MOST;
+        let within = if is_full && place(within).is_none() { ThreadIn::Other } else { within };
+        match place(within) {
             Some(at) => self.0[at].1 += n,
             None if self.0.try_reserve(1).is_err() => {}
-            None if self.0.len() == MOST => self.0.push((ThreadIn::Other, n)),
             None => self.0.push((within, n)),
         }
     }
@@ -158,6 +159,17 @@ mod tests {
         let all = samples.sorted();
         assert_eq!((all.len(), all[0]), (MOST + 1, (ThreadIn::Other, 60)));
         assert_eq!(all[1], (ThreadIn::Call(3), 6));
+    }
+
+    #[test]
+    fn others_have_one_sum() {
+        let mut samples = ThreadTally::default();
+        samples.add(ThreadIn::Other, 1);
+        for number in 0..20 {
+            samples.add(ThreadIn::Call(number), 1);
+        }
+        let all = samples.sorted();
+        assert_eq!((all.len(), all[0]), (MOST + 1, (ThreadIn::Other, 13)));
     }
 
     #[test]

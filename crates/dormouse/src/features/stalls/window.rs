@@ -43,6 +43,9 @@ use super::sample::{ThreadIn, ThreadSample};
 /// A poll that lasted for this much longer than its thread ran is a stall.
 const STALL_NS: u64 = 2_000_000;
 
+/// Nanoseconds of a tick in which the kernel shows delays by block devices (`USER_HZ`).
+const BLOCK_TICK_NS: u64 = 10_000_000;
+
 /// The kernel's account of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
@@ -97,7 +100,8 @@ pub(super) struct Slept {
     pub(super) by_group: ByGroup,
     /// The calls at the beginning and at the end.
     pub(super) within: [Option<ThreadIn>; 2],
-    pub(super) block_ticks: u64,
+    /// The part of each group's that was for block devices, in nanoseconds.
+    pub(super) block_ns: [u64; 2],
     /// Major page faults of a group whose polls filled the window.
     pub(super) major_faults: Option<(u32, u64)>,
 }
@@ -228,10 +232,12 @@ impl Windows {
         // Two clocks are read one after the other.
         let is_whole = |(_, polled_ns): &(u32, u64)| window_ns - polled_ns <= window_ns / 64;
         let faults = now.reading.major_faults.saturating_sub(before.major_faults);
+        let block_ticks = now.reading.block_ticks.saturating_sub(before.block_ticks);
+        let block_ns = block_ticks.saturating_mul(BLOCK_TICK_NS).min(rest_ns);
         Slept {
             by_group: polled.map(|of| of.map(|(group, ns)| (group, least(rest_ns, window_ns, ns)))),
             within: [self.sleep.within, now.within],
-            block_ticks: now.reading.block_ticks.saturating_sub(before.block_ticks),
+            block_ns: polled.map(|of| of.map_or(0, |(_, ns)| least(block_ns, window_ns, ns))),
             major_faults: polled[0].filter(is_whole).map(|(group, _)| (group, faults)),
         }
     }
@@ -307,6 +313,20 @@ mod tests {
         };
         assert_eq!(least(15), (vec![(7, 4)], Some(vec![(7, 3)])));
         assert_eq!(least(11), (vec![(7, 0)], Some(vec![(7, 0)])));
+    }
+
+    #[test]
+    fn disk_time_outside_of_polls_is_not_claimed() {
+        let least = |polled| {
+            let mut windows = Windows::begin(&asleep(0, 0, 0).in_poll(7, 0, 0));
+            let mut now = asleep(40, 4, 0).polled(polled, polled);
+            now.reading.block_ticks = 2;
+            let slept = windows.end(&now).unwrap().slept.unwrap();
+            (ms(slept.by_group), slept.block_ns.map(|ns| (ns + MS / 2) / MS))
+        };
+        assert_eq!(least(40), (vec![(7, 36)], [20, 0]));
+        assert_eq!(least(25), (vec![(7, 21)], [5, 0]));
+        assert_eq!(least(15), (vec![(7, 11)], [0, 0]));
     }
 
     #[test]
