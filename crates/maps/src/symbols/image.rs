@@ -179,10 +179,10 @@ impl Readable {
             && let Some(functions) = self.functions.get_or_init(|| Functions::of(&self.copied).ok())
             && let Some(symbol) = functions.at(addr, &self.copied, names)
         {
-            if is_in_parts(outer) {
+            if is_in_parts(outer) || is_mark(&outer.function) {
                 outer.offset = symbol.offset;
             }
-            if outer.function.is_empty() || is_path_of(&symbol, outer) {
+            if is_mark(&outer.function) || outer.function.is_empty() || is_path_of(&symbol, outer) {
                 outer.function = Arc::clone(&symbol.function);
             }
         }
@@ -191,7 +191,7 @@ impl Readable {
         }
         // A name may be in a file that was not found (`dwz`): then what is inlined is a part of the
         // function around it.
-        frames.retain(|frame| !frame.function.is_empty());
+        frames.retain(|frame| !frame.function.is_empty() && !is_mark(&frame.function));
         Ok(frames)
     }
 
@@ -267,6 +267,13 @@ pub(super) fn is_text_of(file: &File, offset: u64, pid: u32, mapping: &Mapping<R
     }
     let same = there.iter().zip(&here).filter(|(there, here)| there == here).count();
     same > length - length / 8 && there.iter().any(|&byte| byte != 0)
+}
+
+/// Whether a symbol names no function: on arm64 and RISC-V, `$x` and `$d` say that what follows is
+/// code, or data in the midst of code. The reader takes them for functions.
+fn is_mark(symbol: &str) -> bool {
+    let kind = symbol.strip_prefix('$').and_then(|kind| kind.split('.').next());
+    kind.is_some_and(|kind| kind == "x" || kind == "d" || kind.starts_with("xrv"))
 }
 
 /// Whether `symbol` is the name, with its path, of the function that debug information calls

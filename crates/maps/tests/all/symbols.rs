@@ -249,6 +249,30 @@ fn function_path_comes_from_its_symbol() {
     assert!(function.source.is_some(), "{symbol:?}");
 }
 
+// The assemblers of some processors mark so what is code and what is data. It never runs.
+std::arch::global_asm!(
+    ".pushsection .text.dormouse_marked, \"ax\", %progbits",
+    ".globl dormouse_marked",
+    ".type dormouse_marked, %function",
+    "dormouse_marked:",
+    ".skip 16, 0",
+    "\"$x.1\":",
+    ".skip 16, 0",
+    ".size dormouse_marked, . - dormouse_marked",
+    ".popsection",
+);
+
+#[test]
+fn marks_in_code_are_no_functions() {
+    unsafe extern "C" {
+        fn dormouse_marked();
+    }
+    let (space, mut symbolizer) = (AddressSpace::own().unwrap(), Symbolizer::new());
+    let symbol = own(&mut symbolizer, &space, dormouse_marked as *const () as u64 + 20);
+    let function = symbol.function().unwrap_or_else(|| panic!("{symbol:?} has a name"));
+    assert_eq!((&*function.function, function.offset), ("dormouse_marked", Some(20)));
+}
+
 #[test]
 fn broken_files_only_lose_symbols() {
     let (directory, whole, offset) = (tempfile::tempdir().unwrap(), own_program(), offset_of_tea_house());
