@@ -2,9 +2,9 @@
 //! tables.
 //!
 //! With frame pointers a function begins by `push rbp` and `mov rbp, rsp`, or does so after a check
-//! whether it has anything to do; gcc puts other instructions between the two. Functions that call
-//! no other need none, and functions from the C library's objects (`_start` and the like) have
-//! none.
+//! whether it has anything to do; gcc puts other instructions between the two. On arm64 these are
+//! `stp x29, x30, [sp, …]` and `add x29, sp, …`. Functions that call no other need none, and
+//! functions from the C library's objects (`_start` and the like) have none.
 //!
 //! The language of `main` decides which functions are the program's own. In a Rust program they are
 //! those of Rust except std's, which is compiled with frame pointers and so shows nothing about the
@@ -19,6 +19,12 @@ use object::{Architecture, Object as _, ObjectSection as _, ObjectSymbol as _, S
 /// `push rbp`, and `mov rbp, rsp` as LLVM and GCC write it.
 const PUSH: u8 = 0x55;
 const MOVE: [u8; 3] = [0x48, 0x89, 0xe5];
+/// Of arm64, as bits that an instruction has and those that count: the store of both registers with
+/// or without a change of `sp`, the frame pointer from `sp`, and calls.
+const STORE: (u32, u32) = (0xa900_7bfd, 0xff40_7fff);
+const ADD: (u32, u32) = (0x9100_03fd, 0xffc0_03ff);
+const BL: (u32, u32) = (0x9400_0000, 0xfc00_0000);
+const BLR: (u32, u32) = (0xd63f_0000, 0xffff_fc1f);
 /// How far into a function they are looked for.
 const WINDOW: usize = 64;
 /// Shorter functions mostly call no other.
@@ -66,11 +72,13 @@ impl Prologues {
     pub(crate) fn read(file: File) -> Option<Self> {
         let cache = ReadCache::new(file);
         let program = object::File::parse(&cache).ok()?;
-        if program.architecture() != Architecture::X86_64 {
-            return None;
-        }
+        let has_words = match program.architecture() {
+            Architecture::X86_64 => false,
+            Architecture::Aarch64 => true,
+            _ => return None,
+        };
         let text = program.section_by_name(".text")?;
-        let code = Code { from: text.address(), bytes: text.data().ok()? };
+        let code = Code { from: text.address(), bytes: text.data().ok()?, has_words };
         let (mut rust, mut others, mut has_rust_main) = (Self::default(), Self::default(), false);
         for symbol in program.symbols() {
             let Ok(name) = symbol.name() else { continue };
@@ -90,7 +98,7 @@ impl Prologues {
             let Some(function) = code.function(symbol.address(), symbol.size()) else { continue };
             if code.has_call(function) {
                 kind.all += 1;
-                kind.keep += usize::from(has_frame(function));
+                kind.keep += usize::from(code.has_frame(function));
             }
         }
         let order = if has_rust_main { [rust, others] } else { [others, rust] };
@@ -107,6 +115,8 @@ impl Prologues {
 struct Code<'a> {
     from: u64,
     bytes: &'a [u8],
+    /// Each instruction is a word, as on arm64.
+    has_words: bool,
 }
 
 impl<'a> Code<'a> {
@@ -119,9 +129,16 @@ impl<'a> Code<'a> {
     /// or just in front of it, where the linker's stubs are, or of one by a register or a pointer.
     fn has_call(&self, function: &[u8]) -> bool {
         let begin = function.as_ptr() as usize - self.bytes.as_ptr() as usize;
+        let is_there = |to: i64| (-STUBS..self.bytes.len() as i64).contains(&to);
+        if self.has_words {
+            return words(function).enumerate().any(|(at, word)| {
+                // 26 bits with a sign, in words.
+                let distance = i64::from((word << 6).cast_signed() >> 4);
+                is(word, BLR) || is(word, BL) && is_there((begin + 4 * at) as i64 + distance)
+            });
+        }
         let is_near = |at: usize, distance: [u8; 4]| {
-            let to = (begin + at + 5) as i64 + i64::from(i32::from_le_bytes(distance));
-            (-STUBS..self.bytes.len() as i64).contains(&to)
+            is_there((begin + at + 5) as i64 + i64::from(i32::from_le_bytes(distance)))
         };
         function.windows(5).enumerate().any(|(at, bytes)| match *bytes {
             [0xe8, a, b, c, d] => is_near(at, [a, b, c, d]),
@@ -130,6 +147,24 @@ impl<'a> Code<'a> {
             _ => false,
         })
     }
+
+    fn has_frame(&self, function: &[u8]) -> bool {
+        if self.has_words { has_frame_in_words(function) } else { has_frame(function) }
+    }
+}
+
+/// The instructions of a function where each is a word.
+fn words(function: &[u8]) -> impl Iterator<Item = u32> {
+    function.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word))
+}
+
+fn is(word: u32, (bits, mask): (u32, u32)) -> bool {
+    word & mask == bits
+}
+
+fn has_frame_in_words(function: &[u8]) -> bool {
+    let mut begin = words(&function[..function.len().min(WINDOW)]);
+    begin.any(|word| is(word, STORE)) && begin.any(|word| is(word, ADD))
 }
 
 fn has_frame(function: &[u8]) -> bool {
@@ -249,6 +284,17 @@ mod tests {
         let c = |flag| built("gcc", "tea.c", OF_C, &["-O2", flag]).expect("it has symbols");
         let with = c("-fno-omit-frame-pointer");
         assert!(with.all == 2 && with.keep == 2, "main and pour: {with:?}");
+        assert_eq!(c("-fomit-frame-pointer"), Prologues { keep: 0, all: 2 });
+    }
+
+    #[test]
+    fn functions_for_arm64_are_told() {
+        const GCC: &str = "aarch64-linux-gnu-gcc";
+        if !dormouse_testkit::c::have(&[GCC]) {
+            return;
+        }
+        let c = |flag| built(GCC, "tea.c", OF_C, &["-O2", flag]).expect("it has symbols");
+        assert_eq!(c("-fno-omit-frame-pointer"), Prologues { keep: 2, all: 2 });
         assert_eq!(c("-fomit-frame-pointer"), Prologues { keep: 0, all: 2 });
     }
 
