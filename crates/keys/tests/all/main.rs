@@ -11,6 +11,7 @@ mod layout;
 mod objects;
 mod patching;
 mod process;
+mod processors;
 mod resist;
 mod sites;
 mod timer;
