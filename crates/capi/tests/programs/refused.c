@@ -29,28 +29,40 @@ static void poke(uint64_t address, unsigned char byte)
 	CHECK(mprotect(page, 8192, PROT_READ | PROT_EXEC) == 0);
 }
 
+/* The first `test eax, imm32` of the function is its site; on arm64 the first `nop`. */
+static bool is_site(uint64_t at)
+{
+#ifdef __aarch64__
+	return at % 4 == 0 && *(const uint32_t *)(uintptr_t)at == 0xd503201f;
+#else
+	return *(const unsigned char *)(uintptr_t)at == 0xa9;
+#endif
+}
+
 static void patched_by_another(void)
 {
 	struct dormouse_error error = DORMOUSE_ERROR_INIT;
 	struct dormouse_lease *lease;
 	struct dormouse_key *keys[] = { &key.key };
-	/* The first `test eax, imm32` of the function is its site. */
 	uint64_t at = (uint64_t)(uintptr_t)site;
-	while (*(unsigned char *)at != 0xa9)
+	unsigned char was;
+	while (!is_site(at))
 		at++;
 
+	was = *(unsigned char *)at;
 	poke(at, 0xcc);
 	CHECK(dormouse_enable(&key.key, NULL, &error) == DORMOUSE_UNEXPECTED_TEXT);
 	CHECK(error.code == DORMOUSE_UNEXPECTED_TEXT && error.address == at && error.os_error == 0);
 	CHECK(strstr(error.message, "refused.key"));
-	poke(at, 0xa9);
+	poke(at, was);
 	CHECK(!dormouse_is_enabled(&key.key) && !site());
 
 	/* A lease that cannot be given back is still held. */
 	CHECK(dormouse_acquire(keys, 1, &lease, NULL, NULL) == DORMOUSE_OK && site());
+	was = *(unsigned char *)at;
 	poke(at, 0xcc);
 	CHECK(dormouse_release(lease, NULL, &error) == DORMOUSE_UNEXPECTED_TEXT);
-	poke(at, 0xe9);
+	poke(at, was);
 	CHECK(dormouse_is_enabled(&key.key) && site());
 	CHECK(dormouse_release(lease, NULL, NULL) == DORMOUSE_OK && !site());
 }
