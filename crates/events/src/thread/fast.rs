@@ -186,8 +186,8 @@ impl Stack {
         let number = self.begin_asleep(here)?;
         let token = self.next_token(below, kind);
         if below == 0 {
-            // Before the frame: while the stack is empty, a handler may still take case 5, and write
-            // this frame; see `state`.
+            // Before the frame: while the stack is empty, a handler may take case 5, and write this
+            // frame; see `state`.
             self.top.set(token);
             compiler_fence(Ordering::SeqCst);
             self.kept_for.set(Some(context));

@@ -70,8 +70,8 @@
 //! inert (8): case 5 does not ask for the edit, and the state stays `Open`. But case 5 needs an
 //! empty stack:
 //!
-//! - Inside of another task, in 5(c) and 6(c), the stack is never empty. So nothing can come between
-//!   their stores, and they store the topmost frame last, when it is complete.
+//! - Inside of another task, in 5(c) and 6(c), the stack is never empty. So no event can come
+//!   between their stores, and they store the topmost frame last, when it is complete.
 //! - 5(b) finds an empty stack and stores the topmost frame first. Until that store a handler may
 //!   take 5 and 6, which write the lowest frame and leave the stack empty again; nothing of 5(b) is
 //!   stored yet. From that store on the handler finds a frame, and is inert. (In the other order a
