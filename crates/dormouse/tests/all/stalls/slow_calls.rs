@@ -2,7 +2,7 @@
 //!
 //! # References
 //!
-//! seccomp_unotify(2)
+//! `seccomp_unotify(2)`
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
