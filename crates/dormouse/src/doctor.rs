@@ -104,6 +104,7 @@ impl Answered for DoctorRequest {
             .chain(asleep_check())
             .chain(dormouse_clock::capability())
             .chain([watch::client::capability(), dormouse_profile::capability(), clock_cost(), rings])
+            .chain(dormouse_profile::unwind_tables::capability())
             .chain([threads_check(), runnable_check(), stalls::block_io_check(), stat::cpu_limits_check()])
             .chain([stat::pressure_check()])
             .chain(dormouse_waits::capability())

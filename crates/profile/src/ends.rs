@@ -15,7 +15,7 @@ const MOST_OBJECTS: usize = 3;
 /// Why a stack does not end at the first function of its thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackEnd {
-    /// Its outer functions are behind the end of what was copied.
+    /// It goes on behind what was copied, or has more functions than are followed.
     Cut,
     /// The code there has no unwind table.
     NoTable,
@@ -30,7 +30,8 @@ impl StackEnd {
     pub fn fix(self) -> &'static str {
         match self {
             Self::Cut => {
-                "profile it for longer: a service learns its functions, and then follows them without copies"
+                "let it have dormouse: a service learns its functions, and then follows them without copies; or \
+                 let its recursion be less deep"
             }
             Self::NoTable => "have the code that is generated at run time keep frame pointers",
             Self::NoRule => {
@@ -44,7 +45,7 @@ impl StackEnd {
 impl fmt::Display for StackEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Cut => "the stack is longer than its copy",
+            Self::Cut => "the stack is longer than its copy, or deeper than is followed",
             Self::NoTable => "code without an unwind table, such as generated code",
             Self::NoRule => "code whose caller its table does not give, such as hand-written assembly",
             Self::Unread => "its unwind tables cannot be read",

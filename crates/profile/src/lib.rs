@@ -64,6 +64,7 @@ pub use dormouse_protocol::profile::{
     Column, MappedRange, Moment, NO_GROUP, Node, Profile, ProfileCoverage, ProfileGroup, ProfileKind, Sample,
     Thread, Values, WallState,
 };
+pub use dormouse_unwind::own as unwind_tables;
 #[cfg(feature = "files")]
 pub use ends::{StackEnd, StackEnds};
 pub use error::Error;

@@ -361,9 +361,10 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
     Ok((attr, false))
 }
 
-/// Puts the callers in a copied stack in place of those in the user's part of a chain, if there are
-/// as many. If so: whether the stack goes on behind the copy, and whether the tables came to its
-/// end.
+/// Puts the callers in a copied stack in place of those in the user's part of a chain, if they lead
+/// to the first function of the thread, or there are as many. (A frame pointer that is used for
+/// other things may lead in a circle.) If so: whether the stack goes on behind them, and whether
+/// they lead to that function.
 fn unwind(
     tables: &mut ProcessTables,
     stack: &UserStack,
@@ -373,13 +374,15 @@ fn unwind(
     let [instruction, pointer, frame, link] = stack.registers.map(|register| register as usize);
     let end = tables.follow(CallFrame { instruction, stack: pointer, frame, link }, &stack.bytes, functions);
     let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
-    let is_better = kernel + functions.len() >= callchain.len() && !stack.bytes.is_empty();
+    let are_as_many = kernel + functions.len() >= callchain.len() && !stack.bytes.is_empty();
+    let is_better = end == CopyEnd::Outermost || are_as_many;
+    let goes_on = end == CopyEnd::Enough || end == CopyEnd::Copy && stack.bytes.len() >= COPY.into();
     is_better.then(|| {
         callchain.truncate(kernel);
         // As the kernel reports callers.
         let rest = functions.iter().enumerate().map(|(place, &at)| at + u64::from(place > 0));
         callchain.extend(rest);
-        (end == CopyEnd::Copy && stack.bytes.len() >= COPY.into(), end == CopyEnd::Outermost)
+        (goes_on, end == CopyEnd::Outermost)
     })
 }
 

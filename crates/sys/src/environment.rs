@@ -75,6 +75,8 @@ variables! {
     record_disk = "DORMOUSE_RECORD_DISK",
     /// The probes that the flight recorder records from the start on.
     record = "DORMOUSE_RECORD",
+    /// The room that unwind tables may take.
+    unwind_memory = "DORMOUSE_UNWIND_MEMORY",
     /// The directory for the directory of the socket.
     runtime_dir = "DORMOUSE_RUNTIME_DIR",
     /// Used if that is not set.
@@ -113,6 +115,20 @@ pub fn config_error() -> Option<String> {
     let value = variables().dormouse.as_ref().filter(|value| *value != "off" && *value != "on")?;
     let value = value.display();
     Some(format!("DORMOUSE is \"{value}\", and counts as `on`: set it to `off` or `on`, or unset it"))
+}
+
+/// Parses a number of bytes such as `64MiB`.
+pub fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let factor = match text[digits..].trim() {
+        "" | "B" => 1,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1_u64 << 30,
+        _ => return None,
+    };
+    text[..digits].parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// In place, because a copy of dormouse that leaves with its object would leak a box.

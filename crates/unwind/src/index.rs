@@ -1,6 +1,8 @@
 //! The index of an object's entries (`.eh_frame_hdr`): the address of each function, sorted, and
 //! where its entry is.
 
+use std::hash::{DefaultHasher, Hasher as _};
+
 use crate::bytes::MappedBytes;
 use crate::memory::{self, MemorySource};
 
@@ -15,12 +17,14 @@ const FUNCTION: usize = 8;
 const BLOCK: u64 = 64;
 
 /// An index that can be searched.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Index {
     /// Its address, and that of the list.
     address: u64,
     list: u64,
     count: u64,
+    /// Of the list's first functions and its last ones: that of another file differs.
+    mark: u64,
 }
 
 /// A function in an index.
@@ -51,8 +55,16 @@ impl Index {
             return None;
         }
         head.skip_pointer(place)?;
-        let count = head.word()?.into();
-        (count > 0).then_some(Self { address, list: head.address(), count })
+        let count = u64::from(head.word()?);
+        let mut index = Self { address, list: head.address(), count, mark: 0 };
+        let (mut hasher, mut functions) = (DefaultHasher::new(), [0; BLOCK as usize * FUNCTION]);
+        for first in [0, count.saturating_sub(BLOCK)] {
+            // A count that is not true leads behind the list.
+            let read = memory.read(index.place(first), &mut functions);
+            hasher.write(&functions[..read]);
+        }
+        index.mark = hasher.finish();
+        (count > 0).then_some(index)
     }
 
     /// The number of functions.

@@ -14,7 +14,6 @@
 use std::time::{Duration, Instant};
 
 use dormouse_sys::clock;
-use dormouse_sys::memory;
 use dormouse_sys::perf::is_filtered;
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::signals;
@@ -42,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The stack of the thread, and the memory that a batch takes beside it.
 const STACK: usize = 64 * 1024;
-const ROOM: usize = STACK + 128 * 1024;
+pub(crate) const ROOM: usize = STACK + 128 * 1024;
 
 /// Functions that a thread reads, or has read.
 #[derive(Debug)]
@@ -84,11 +83,9 @@ impl Batch {
 }
 
 impl<M: MemorySource + Send + 'static> Reading<M> {
-    /// Starts the thread. Where that is refused, the batch has nothing.
+    /// Starts the thread, if there is [`ROOM`]. Where it is refused, the batch has nothing.
     pub(crate) fn start(self) {
-        if memory::is_there(ROOM) {
-            let _refused = signals::spawn("dormouse-unwind", STACK, move || self.run());
-        }
+        let _refused = signals::spawn("dormouse-unwind", STACK, move || self.run());
     }
 
     fn run(self) {

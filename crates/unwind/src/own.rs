@@ -17,7 +17,7 @@
 use std::time::Instant;
 
 use dormouse_sys::process::fork::{Mutex, Phase};
-use dormouse_sys::{loader, memory};
+use dormouse_sys::{Capability, environment, loader, memory};
 
 use crate::function::Unlearned;
 use crate::learner::{self, Allowance, Batch, Spending};
@@ -26,7 +26,7 @@ use crate::pool;
 use crate::process::{LOOK, ProcessTables};
 use crate::published::{self, Publisher, has_missed, take_missed};
 use crate::rule::CallFrame;
-use crate::tables::CopyEnd;
+use crate::tables::{CopyEnd, MOST};
 
 /// The memory that a reading of the mappings may take: all that a kernel allows by default
 /// (65,530), as text and as a list.
@@ -98,9 +98,9 @@ impl Shared {
     /// Shows walks what has been learned.
     fn publish(&mut self) {
         let Self { tables: Some(tables), publisher, changes, .. } = self else { return };
-        if tables.tables().changes() != *changes {
-            *changes = tables.tables().changes();
-            publisher.publish(tables.tables());
+        let now = tables.tables().changes();
+        if now != *changes && publisher.publish(tables.tables()) {
+            *changes = now;
         }
     }
 }
@@ -119,18 +119,19 @@ impl Shared {
 pub fn begin() -> Result<(), String> {
     let mut own = OWN.lock().map_err(|_| "called in the middle of itself, or of a fork")?;
     pool::prepare();
+    if !memory::is_there(ROOM) {
+        return Err("there is no memory for the list of mappings".to_owned());
+    }
     match &mut own.tables {
         Some(tables) => _ = tables.look(),
         none => {
-            if !memory::is_there(ROOM) {
-                return Err("there is no memory for the list of mappings".to_owned());
-            }
-            let tables = ProcessTables::own()
+            let mut tables = ProcessTables::own()
                 .map_err(|error| format!("this process's memory cannot be read: {error}"))?;
             // Another process's, if another namespace's `/proc` is mounted.
             if !tables.is_code(begin as *const () as u64) {
                 return Err("/proc does not show this process's mappings".to_owned());
             }
+            tables.tables().set_most(most().0);
             *none = Some(tables);
         }
     }
@@ -186,7 +187,8 @@ pub fn step() -> bool {
     own.take_in();
     own.publish();
     let missed = own.missed();
-    if missed.is_empty() {
+    // Without memory what was missed is missed once more.
+    if missed.is_empty() || !memory::is_there(learner::ROOM) {
         return own.batch.is_some();
     }
     let (batch, reading) = Batch::new(missed, ProcessMemory::own_again());
@@ -223,13 +225,49 @@ fn look() {
     let Ok(mut own) = OWN.lock() else { return };
     if let Shared { tables: Some(tables), loaded, .. } = &mut *own
         && *loaded != now
+        && memory::is_there(ROOM)
         && tables.look()
     {
         *loaded = now;
     }
 }
 
-/// The bytes of all tables.
+/// The bytes of all tables: those that learn, those that walks search, and those that these have
+/// searched before.
 pub fn size() -> usize {
-    OWN.lock().ok().and_then(|mut own| Some(own.tables.as_mut()?.tables().size())).unwrap_or(0)
+    let size = |own: &mut Shared| Some(own.tables.as_mut()?.tables().size() + own.publisher.size());
+    OWN.lock().ok().and_then(|mut own| size(&mut own)).unwrap_or(0)
+}
+
+/// The check of `doctor`, once the tables are in use, or if their setting is wrong.
+pub fn capability() -> Option<Capability> {
+    const NAME: &str = "unwind.tables";
+    let (most, config_error) = most();
+    if let Some(why) = config_error {
+        return Some(Capability::limited(NAME, why));
+    }
+    let bytes = size();
+    let forgotten = OWN.lock().ok().and_then(|mut own| Some(own.tables.as_mut()?.tables().forgotten()))?;
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    let so_far = format!("unwind tables take {:.1} of at most {:.0} MiB", mib(bytes), mib(2 * most));
+    Some(match forgotten {
+        0 => Capability::ok(NAME, so_far),
+        times => {
+            let why = format!("{so_far}: the longest was forgotten {times} times, and is learned again");
+            Capability::limited(NAME, why).with_fix("set DORMOUSE_UNWIND_MEMORY to more")
+        }
+    })
+}
+
+/// The bytes of the tables that learn, and the fault of the setting. Walks search as much again.
+fn most() -> (usize, Option<String>) {
+    let Some(text) = &environment::variables().unwind_memory else { return (MOST / 2, None) };
+    let text = text.to_string_lossy();
+    match environment::bytes(&text).and_then(|bytes| usize::try_from(bytes).ok()) {
+        Some(bytes) => (bytes / 2, None),
+        None => {
+            let why = "is used: write a whole number and KiB, MiB or GiB";
+            (MOST / 2, Some(format!("DORMOUSE_UNWIND_MEMORY is {text:?}, and 64MiB {why}")))
+        }
+    }
 }

@@ -104,45 +104,64 @@ impl Publisher {
         Self { published: Vec::new(), retired: Vec::new() }
     }
 
-    /// Publishes what has been learned since the last time. If there is no memory for it, walks
-    /// go on with what they have.
-    pub(crate) fn publish(&mut self, tables: &UnwindTables<ProcessMemory>) {
+    /// The bytes of its tables, and of those that may still be read.
+    pub(crate) fn size(&self) -> usize {
+        let mut sum = self.retired.iter().map(|table| table.size()).sum();
+        let mut last = 0;
+        for of in &self.published {
+            // Ranges of one object have one table.
+            sum += if of.number == last { 0 } else { of.size() };
+            last = of.number;
+        }
+        sum
+    }
+
+    /// Publishes what has been learned since the last time. Returns false if there is no memory for
+    /// it: then walks go on with what they have.
+    pub(crate) fn publish(&mut self, tables: &UnwindTables<ProcessMemory>) -> bool {
         // A walk that never ended (one of a thread that a fork has left in the parent, or one that
         // `siglongjmp` has left) keeps all of them.
         if self.retired.iter().map(|table| table.size()).sum::<usize>() > MOST_RETIRED {
             if !CODE.is_settled() {
-                return;
+                return false;
             }
             self.retired.clear();
         }
         let Self { published, retired } = self;
         let (ranges, before) = (tables.objects().count(), published.len());
-        let (mut now, mut gone) = (Vec::new(), Vec::new());
+        let (mut now, mut gone) = (Vec::<Published>::new(), Vec::new());
         // The copies of tables come first: they may be refused, the rest may not.
         let has_room = memory::is_there(ranges * RANGE + tables.size())
-            && now.try_reserve(ranges).is_ok()
+            && now.try_reserve(ranges + before).is_ok()
             && gone.try_reserve(before).is_ok()
             && retired.try_reserve(before).is_ok();
         if !has_room {
-            return;
+            return false;
         }
+        let mut is_all = true;
         let mut old = std::mem::take(published).into_iter().peekable();
         for (range, object) in tables.objects() {
             gone.extend(std::iter::from_fn(|| old.next_if(|old| old.start < range.start)));
             let (number, version) = object.map_or((0, 0), |(object, _)| (object.number, object.version));
+            // An object may have code in several ranges.
+            let shared =
+                now.iter().rev().find(|of| number != 0 && (of.number, of.version) == (number, version));
+            let shared = shared.and_then(|of| of.table.clone());
             let same =
                 old.next_if(|old| (old.start, old.end, old.number) == (range.start, range.end, number));
             match (same, object) {
-                (Some(same), _) if same.version == version => now.push(Published { is_new: false, ..same }),
+                (Some(same), _) if same.version == version => now.push(same),
                 (same, None) => now.push(same.unwrap_or_else(|| Published::of(range, None))),
-                (same, Some((_, table))) => match table.copy() {
-                    Some(table) => {
+                (same, Some((_, table))) => match shared.or_else(|| table.copy().map(Arc::new)) {
+                    table @ Some(_) => {
                         retired.extend(same.and_then(|same| same.table));
-                        let table = Some(Arc::new(table));
                         now.push(Published { number, version, ..Published::of(range, table) });
                     }
                     // No memory: walks go on with the one before.
-                    None => now.extend(same),
+                    None => {
+                        is_all = false;
+                        now.extend(same);
+                    }
                 },
             }
         }
@@ -158,22 +177,33 @@ impl Publisher {
             }
             Ok::<_, dormouse_maps::EditError>(())
         });
+        if shown.is_err() {
+            // The map has the replaced ones, and leads to them for ever.
+            retired.drain(..).for_each(std::mem::forget);
+            published.extend(gone);
+            published.sort_unstable_by_key(|of| of.start);
+            return false;
+        }
+        published.iter_mut().for_each(|of| of.is_new = false);
         if !gone.is_empty() {
             retired.extend(gone.into_iter().filter_map(|gone| gone.table));
             // After the map. Release: pairs with the load in `generation`, so a walk of the new
             // generation finds no older rule.
             GENERATION.fetch_add(1, Ordering::Release);
         }
-        if shown.is_err() {
-            // The map has the replaced ones, and leads to them for ever.
-            self.retired.drain(..).for_each(std::mem::forget);
-        } else if CODE.is_settled() {
-            self.retired.clear();
+        if CODE.is_settled() {
+            retired.clear();
         }
+        is_all
     }
 }
 
 impl Published {
+    /// The bytes of its table.
+    fn size(&self) -> usize {
+        self.table.as_ref().map_or(0, |table| table.size())
+    }
+
     /// A table that no walk has seen.
     fn of(range: &Range<u64>, table: Option<Arc<RowTable>>) -> Self {
         Self { start: range.start, end: range.end, number: 0, version: 0, table, is_new: true }

@@ -14,7 +14,7 @@ use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
 use crate::table::{Learning, RowTable};
 
 /// The most memory of all tables, unless told otherwise.
-const MOST: usize = 64 << 20;
+pub(crate) const MOST: usize = 64 << 20;
 
 /// The most functions that are found in a copy of a stack.
 pub const MOST_FRAMES: usize = 1024;
@@ -39,6 +39,8 @@ pub enum CopyEnd {
     Outermost,
     /// To the end of the copy.
     Copy,
+    /// To the last one of [`MOST_FRAMES`].
+    Enough,
     /// To code whose caller no rule finds.
     Unknown,
     /// To a function that was not read before, and is not to be read now.
@@ -117,22 +119,31 @@ impl<M: MemorySource> UnwindTables<M> {
     ///
     /// # Cost
     ///
-    /// Some reads of memory for each object that has come.
+    /// Some ten reads of memory for each object.
     pub fn update(&mut self, maps: &[u8]) {
         let mut before = std::mem::take(&mut self.objects);
+        let mut bytes = 0;
         self.changes += 1;
         self.code.clear();
+        let files = files_with_code(maps);
+        let has_code = |file: Option<FileId>| file.is_none_or(|file| files.binary_search(&file).is_ok());
         for line in parse(maps).map_while(Result::ok) {
             let range = line.start..line.last.saturating_add(1);
             let is_head = line.offset == 0 && (line.kind.has_file() || line.kind == MappingKind::Vdso);
             // An object's file may also be mapped as data, whole. Where its segments would lie,
             // behind that mapping, other objects may begin.
             let is_inside = || self.object_of(line.file, range.start).is_some();
-            if is_head && line.perms.contains(Perms::READ) && !is_inside() {
+            if is_head && line.perms.contains(Perms::READ) && has_code(line.file) && !is_inside() {
                 let known = before.iter().position(|old| old.at == range.start && old.file == line.file);
-                match known.map(|at| before.swap_remove(at)) {
-                    Some(object) => self.objects.push(object),
-                    None => self.add(range.start, line.file, line.kind == MappingKind::Vdso),
+                let known = known.map(|at| before.swap_remove(at));
+                let is_of_kernel = line.kind == MappingKind::Vdso;
+                // Its rows are of no use where other tables take all the room.
+                let has_room = bytes <= self.most;
+                if let Some(object) = self.read(range.start, line.file, is_of_kernel, known, has_room)
+                    && self.objects.try_reserve(1).is_ok()
+                {
+                    bytes += object.size();
+                    self.objects.push(object);
                 }
             }
             if line.perms.contains(Perms::EXECUTE) && self.code.try_reserve(1).is_ok() {
@@ -160,16 +171,25 @@ impl<M: MemorySource> UnwindTables<M> {
         self.objects.iter().rposition(|object| object.file == file && object.head.range.contains(&address))
     }
 
-    fn add(&mut self, at: u64, file: Option<FileId>, is_of_kernel: bool) {
-        let Some(head) = Head::read(&self.memory, at) else { return };
-        if self.objects.try_reserve(1).is_err() {
-            return;
-        }
+    /// The object whose file begins at an address: the one that was known there before, or another
+    /// one. A file may have been written anew between two loads.
+    fn read(
+        &mut self,
+        at: u64,
+        file: Option<FileId>,
+        is_of_kernel: bool,
+        known: Option<Object>,
+        has_room: bool,
+    ) -> Option<Object> {
+        let head = Head::read(&self.memory, at)?;
         let index = head.index.and_then(|index| Index::read(&self.memory, index));
-        let has_rows = index.is_some() || is_of_kernel && arch::HAS_LINK;
+        if let Some(known) = known.filter(|known| known.head == head && known.index == index) {
+            return Some(known);
+        }
+        let has_rows = has_room && (index.is_some() || is_of_kernel && arch::HAS_LINK);
         let learning = if has_rows { Learning::new(head.range.clone()) } else { None };
         self.numbers += 1;
-        self.objects.push(Object { at, file, head, index, learning, number: self.numbers, version: 0 });
+        Some(Object { at, file, head, index, learning, number: self.numbers, version: 0 })
     }
 
     /// The mapping with code in which an address lies.
@@ -273,7 +293,7 @@ impl<M: MemorySource> UnwindTables<M> {
                 CallerStep::Unknown => return CopyEnd::Unknown,
             }
         }
-        CopyEnd::Unknown
+        CopyEnd::Enough
     }
 
     /// Reads all functions of the object in which an address lies. Returns its table.
@@ -312,6 +332,22 @@ impl<M: MemorySource> UnwindTables<M> {
     }
 }
 
+/// The files of which code is mapped, sorted. Only their heads are read: to read others costs the
+/// process memory, or waits for a file system that does not answer.
+fn files_with_code(maps: &[u8]) -> Vec<FileId> {
+    let mut files = Vec::new();
+    for line in parse(maps).map_while(Result::ok).filter(|line| line.perms.contains(Perms::EXECUTE)) {
+        if let Some(file) = line.file
+            && files.last() != Some(&file)
+            && files.try_reserve(1).is_ok()
+        {
+            files.push(file);
+        }
+    }
+    files.sort_unstable();
+    files
+}
+
 impl Object {
     fn size(&self) -> usize {
         self.learning.as_ref().map_or(0, |learning| learning.table().size())
@@ -324,8 +360,86 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
     use crate::bytes::MappedBytes;
+
+    /// Where the object of [`Written`] lies, and its code.
+    const AT: u64 = 0x1_0000;
+    const MAPS: &[u8] = b"10000-11000 r--p 00000000 fe:01 7 /a\n11000-12000 r-xp 00001000 fe:01 7 /a\n";
+    const CODE: u64 = AT + 0x1000;
+
+    /// Memory that may be written anew, and the number of times that it was read.
+    #[derive(Debug)]
+    struct Written(RefCell<Vec<u8>>, Cell<u32>);
+
+    impl MemorySource for &Written {
+        fn read(&self, address: u64, into: &mut [u8]) -> usize {
+            self.1.set(self.1.get() + 1);
+            MappedBytes { address: AT, bytes: &self.0.borrow() }.read(address, into)
+        }
+    }
+
+    /// An object of two pages with an index of two functions; the second begins at that distance.
+    fn object(second: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 0x1000];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &[0x7f, b'E', b'L', b'F', 2, if cfg!(target_endian = "big") { 2 } else { 1 }]);
+        put(32, &64_u64.to_ne_bytes());
+        put(54, &56_u16.to_ne_bytes());
+        put(56, &2_u16.to_ne_bytes());
+        let segments = [(1_u32, 0_u64, 0x2000_u64), (0x6474_e550, 0x200, 0x20)];
+        for (at, (kind, start, length)) in [64, 120].into_iter().zip(segments) {
+            put(at, &kind.to_ne_bytes());
+            put(at + 16, &start.to_ne_bytes());
+            put(at + 40, &length.to_ne_bytes());
+        }
+        put(0x200, &[1, 0x1b, 0x03, 0x3b]);
+        for (at, number) in [(0x208, 2), (0x20c, 0xe00), (0x214, second)] {
+            put(at, &u32::to_ne_bytes(number));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_file_that_was_written_anew_is_another_object() {
+        let memory = Written(RefCell::new(object(0xe40)), Cell::new(0));
+        let mut tables = UnwindTables::new(&memory);
+        let mut number = || {
+            tables.update(MAPS);
+            tables.unlearned(CODE).expect("nothing is learned yet").object
+        };
+        let first = number();
+        assert_eq!(number(), first);
+        memory.0.replace(object(0xe80));
+        assert_ne!(number(), first);
+    }
+
+    #[test]
+    fn files_without_code_are_not_read() {
+        let memory = Written(RefCell::new(object(0xe40)), Cell::new(0));
+        let mut tables = UnwindTables::new(&memory);
+        tables.update(b"10000-11000 r--p 00000000 fe:01 7 /data\n11000-12000 r-xp 00001000 fe:01 8 /a\n");
+        assert_eq!(memory.1.get(), 0);
+        tables.update(MAPS);
+        assert_ne!(memory.1.get(), 0);
+    }
+
+    #[test]
+    fn a_stack_of_too_many_functions_is_told() {
+        // Frame pointers lead from each function to the next one, whose return address is in code.
+        let (frames, stack) = (MOST_FRAMES + 1, 0x8000_usize);
+        let links = (1..=frames).flat_map(|number| [stack + 16 * number, CODE as usize + 8]);
+        let copy: Vec<u8> = links.flat_map(usize::to_ne_bytes).collect();
+        let mut tables = UnwindTables::new(MappedBytes { address: 0, bytes: &[] });
+        tables.update(MAPS);
+        let (from, mut found) =
+            (CallFrame { instruction: CODE as usize, stack, frame: stack, link: 0 }, Vec::new());
+        assert_eq!(tables.follow(from, &copy, &mut found), CopyEnd::Enough);
+        assert_eq!(found.len(), MOST_FRAMES);
+        assert_eq!(tables.follow(from, &copy[..160], &mut found), CopyEnd::Copy);
+    }
 
     #[test]
     fn pieces_of_an_object_are_one_range() {

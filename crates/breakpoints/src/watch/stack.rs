@@ -103,7 +103,7 @@ impl Walked {
         }
         let end = match end {
             CopyEnd::Outermost => WalkEnd::Outermost,
-            CopyEnd::Copy => WalkEnd::Enough,
+            CopyEnd::Copy | CopyEnd::Enough => WalkEnd::Enough,
             CopyEnd::Unknown | CopyEnd::Unlearned => WalkEnd::Unknown,
         };
         (Self { depth: depth as usize, end, is_missed: false }, callers)

@@ -54,7 +54,8 @@ pub(crate) fn own_cost(groups: &[GroupRow]) -> OwnCost {
     let entries = groups.iter().fold(0_u64, |sum, group| sum.saturating_add(group.entries));
     let (rings, written) = records::written();
     let recorded = recorder::stat().map_or(0, |stat| stat.held);
-    let memory = rings * records::RING_BYTES + dormouse_waits::mapped_bytes() + recorded;
+    let tables = dormouse_profile::unwind_tables::size();
+    let memory = rings * records::RING_BYTES + dormouse_waits::mapped_bytes() + recorded + tables;
     OwnCost {
         threads_ns: signals::own_cpu_ns(dormouse_clock::thread_cpu_ns_of),
         polls_ns: POLLS.ns(entries),

@@ -48,6 +48,7 @@ impl StackCopy {
         let end = match own::follow(self.registers, self.bytes(), room) {
             CopyEnd::Outermost => WalkEnd::Outermost,
             CopyEnd::Copy if self.is_cut => WalkEnd::Enough,
+            CopyEnd::Enough => WalkEnd::Enough,
             CopyEnd::Copy | CopyEnd::Unknown | CopyEnd::Unlearned => WalkEnd::Unknown,
         };
         frames.set(room, end);

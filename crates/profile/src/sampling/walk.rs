@@ -92,8 +92,8 @@ impl Frames {
     /// [`deeper_than`].
     pub(super) fn stack(&self) -> impl DoubleEndedIterator<Item = u64> + Clone + '_ {
         let (inner, outer) = frames::in_order(self.depth as usize, &self.addresses);
-        let is_deep = self.depth as usize > DEPTH;
-        let [amid, behind] = [is_deep, self.is_cut() && !is_deep]
+        // Those amid, and those behind where the walk itself gave up.
+        let [amid, behind] = [self.depth as usize > DEPTH, self.end == WalkEnd::Enough]
             .map(|is_it| is_it.then(|| deeper_than(self.known().count())));
         let address = |address: usize| address as u64;
         inner.iter().copied().map(address).chain(amid).chain(outer.map(address)).chain(behind)
@@ -103,5 +103,26 @@ impl Frames {
     pub(super) fn known(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         let (inner, outer) = frames::in_order(self.depth as usize, &self.addresses);
         inner.iter().copied().chain(outer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::is_deeper;
+
+    #[test]
+    fn a_walk_that_gave_up_is_marked_at_its_end() {
+        let found: Vec<u64> = (1..=DEPTH as u64 + 40).collect();
+        let mut frames = Frames::NONE;
+        let mut marks = |end| {
+            frames.set(&found, end);
+            let stack: Vec<u64> = frames.stack().collect();
+            let marks = stack.iter().enumerate().filter(|(_, address)| is_deeper(**address));
+            (stack.len(), marks.map(|(place, _)| place).collect::<Vec<_>>())
+        };
+        let (whole, amid) = marks(WalkEnd::Outermost);
+        assert_eq!((whole, amid.len()), (DEPTH + 1, 1));
+        assert_eq!(marks(WalkEnd::Enough), (DEPTH + 2, vec![amid[0], DEPTH + 1]));
     }
 }

@@ -4,6 +4,7 @@
 #[cfg(all(target_os = "linux", not(miri)))]
 mod arch;
 mod leaves;
+mod own;
 mod rows;
 mod steps;
 mod storm;

@@ -89,7 +89,7 @@ impl Places {
             let (from, mut functions) = (CallFrame { instruction, stack: pointer, frame, link }, Vec::new());
             let end = match tables.follow(from, &stack.bytes, &mut functions) {
                 CopyEnd::Outermost => WireHitStackEnd::Whole,
-                CopyEnd::Copy => WireHitStackEnd::Cut,
+                CopyEnd::Copy | CopyEnd::Enough => WireHitStackEnd::Cut,
                 CopyEnd::Unknown | CopyEnd::Unlearned => WireHitStackEnd::Lost,
             };
             // Callers, as return addresses.

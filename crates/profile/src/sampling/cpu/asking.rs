@@ -108,11 +108,8 @@ impl Asking {
         while let Some(answer) = self.queue.pop(|record| {
             let is_it = record.of_kind.tick.value == value;
             let found = record.of_kind.stack.functions(room);
-            let (frames, way) = if found.are_more_than(&record.frames) {
-                (&found, StackWay::Tables)
-            } else {
-                (&record.frames, StackWay::FramePointers)
-            };
+            let frames = if found.are_more_than(&record.frames) { &found } else { &record.frames };
+            let way = if frames.is_missed { StackWay::FramePointers } else { StackWay::Tables };
             let frames = frames.stack().collect();
             is_it.then_some(ThreadStack { frames, way })
         }) {

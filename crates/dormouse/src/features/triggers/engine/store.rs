@@ -68,27 +68,13 @@ impl StoreSettings {
         let directory = directory.map(|named| std::path::absolute(&named).unwrap_or(named));
         let directory = directory.unwrap_or_else(|| format!("/tmp/dormouse-{}", own_uid()).into());
         let disk = variables.record_disk.as_ref().map(|text| text.to_string_lossy().into_owned());
-        let budget = disk.as_deref().map_or(Some(BUDGET), size);
+        let budget = disk.as_deref().map_or(Some(BUDGET), environment::bytes);
         let config_error = budget.is_none().then(|| {
             let text = disk.unwrap_or_default();
             format!("DORMOUSE_RECORD_DISK is {text:?}, and 64MiB is used: write a whole number and KiB, MiB or GiB")
         });
         Self { directory, budget: budget.unwrap_or(BUDGET), config_error }
     }
-}
-
-/// Parses a number of bytes such as `64MiB`.
-fn size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let factor = match text[digits..].trim() {
-        "" | "B" => 1,
-        "KiB" | "K" => 1 << 10,
-        "MiB" | "M" => 1 << 20,
-        "GiB" | "G" => 1_u64 << 30,
-        _ => return None,
-    };
-    text[..digits].parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// The directory, open.
