@@ -137,6 +137,18 @@ fn in_source_form(raw: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(raw) {
         return format!("{rust:#}");
     }
-    let symbol = cpp_demangle::Symbol::new(raw).ok();
+    // Without this beginning it may be the name of a type: `d` is `double`.
+    let symbol = raw.starts_with("_Z").then(|| cpp_demangle::Symbol::new(raw).ok()).flatten();
     symbol.and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| raw.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_c_are_no_types() {
+        let names = ["d", "x", "_Z3teai", "_ZN3tea4brewEv", "_RNvCs1234_3tea4brew"].map(in_source_form);
+        assert_eq!(names, ["d", "x", "tea(int)", "tea::brew()", "tea::brew"]);
+    }
 }
