@@ -105,8 +105,12 @@ pub(crate) fn sanitizers(suite: &mut Suite) -> Result {
             nightly(&format!("cargo test --locked --lib --no-fail-fast {build} --target {TRIPLE}"));
         test.args(SANITIZED.iter().flat_map(|name| ["-p".to_owned(), format!("dormouse-{name}")]));
         test.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("CARGO_TARGET_DIR", &folder);
-        // Threads that live as long as the process have memory that is never freed.
-        test.env("ASAN_OPTIONS", "detect_leaks=0");
+        // Threads that live as long as the process have memory that is never freed; memory is
+        // asked for that is not there; and bounds of stacks are compared with the stack pointer.
+        let options = "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0";
+        test.env("ASAN_OPTIONS", options).env("TSAN_OPTIONS", "allocator_may_return_null=1");
+        // The sanitizers end a process that they cannot have memory for.
+        test.args(["--", "--skip", "without_memory"]);
         run(&mut test)?;
         discard(&[folder])?;
     }
