@@ -50,8 +50,15 @@ const seconds = (ms) =>
   ms >= 90e3 ? `${Math.round(ms / 60e3)} min` : `${Math.max(0, Math.ceil(ms / 1e3))} s`;
 
 // A place in the code for people: the innermost function that is not of the runtime, and its line.
+// The frames of a stack, and in place of those that are missing why they are.
+function wholeStack(frames, { cut, inner, lost }) {
+  const more = { function: '(cut: more functions than there is room for)' };
+  if (cut) frames = [...frames.slice(0, inner ?? frames.length), more, ...frames.slice(inner ?? frames.length)];
+  return lost ? [...frames, { function: '(its callers are not known)' }] : frames;
+}
+
 function placeOf(frames) {
-  const isOwn = ({ function: name }) => !/^<?(tokio|std|core|alloc|futures\w*|mio|hyper)\b/.test(name);
+  const isOwn = ({ function: name }) => !/^(\(|<?(tokio|std|core|alloc|futures\w*|mio|hyper)\b)/.test(name);
   const { function: name, file, line } = frames.find(isOwn) || frames[0];
   const short = shorter(name).find((short) => short.length < 48) || withoutArguments(name);
   return clean(short + (file ? `  ${file.split('/').pop()}:${line}` : ''));

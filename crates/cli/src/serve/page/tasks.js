@@ -185,7 +185,7 @@ class TasksView {
     page.fail(null);
     this.grid.answered = true;
     if (this.paused) return;
-    this.places = new Map((answer.places || []).map(({ place, frames }) => [place, frames]));
+    this.places = new Map((answer.places || []).map((at) => [at.place, wholeStack(at.frames, at)]));
     this.sets = new Set((answer.places || []).filter(({ set }) => set).map(({ place }) => place));
     this.tasks = answer.tasks;
     for (const row of this.tasks) row.place = this.place(row);

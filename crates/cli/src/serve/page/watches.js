@@ -8,6 +8,18 @@ const WATCH_FOR = [
 ];
 const HITS = 2000;
 
+// The function of a hit, its callers, and whether there are more.
+function stackOf(hit) {
+  const callers = hit.stack || [];
+  const lines = [hit, ...callers].map((place) => {
+    const frames = (place.frames || []).length ? place.frames : [{ function: place.object || place.addr }];
+    return frames.map(({ function: name, file, line }) => name + (file ? `  ${file}:${line}` : '')).join('\n');
+  });
+  const end = { cut: '(cut: more functions than there is room for)', lost: '(its callers are not known)' };
+  if (end[hit.stack_end]) lines.splice(1 + (hit.inner ?? callers.length), 0, end[hit.stack_end]);
+  return lines;
+}
+
 class WatchesView {
   constructor(panel, pid) {
     Object.assign(this, { pid, hits: [], sites: new Map(), number: 0, seen: 0 });
@@ -43,8 +55,7 @@ class WatchesView {
       sort: 'hits',
       key: (row) => row.addr,
       empty: 'No hit yet.',
-      tip: (row) =>
-        row.frames.map(({ function: name, file, line }) => name + (file ? `  ${file}:${line}` : '')),
+      tip: (row) => stackOf(row.last),
       columns: [
         {
           id: 'hits',
@@ -83,8 +94,7 @@ class WatchesView {
       label: 'Hits',
       key: (row) => row.number,
       empty: 'No hit yet.',
-      tip: (row) =>
-        row.frames.map(({ function: name, file, line }) => name + (file ? `  ${file}:${line}` : '')),
+      tip: stackOf,
       columns: [
         {
           id: 'ago',
