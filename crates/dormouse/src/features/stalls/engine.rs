@@ -46,12 +46,11 @@ const TRIES: usize = 3;
 /// Threads in polls that are sampled at once.
 const MAX_THREADS: usize = 256;
 
-/// Shorter waits for a CPU, and shorter times for which the process was throttled, are not
-/// compared with one another.
+/// A thread whose polls have ended is sampled as long as a wait of this length may still be matched.
 const NOTABLE_NS: u64 = 1_000_000;
 
-/// The most of each for which the other is awaited, and for how long: two periods and more.
-const MOST_UNMATCHED_NS: u64 = 250_000_000;
+/// Waits and throttled times are kept for this long, and for as long again.
+const KEPT_NS: u64 = 125_000_000;
 
 /// The stalled time of a group by its causes, as far as it is known: lower bounds, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -120,62 +119,63 @@ struct Sampled {
 
 /// Waits of a thread for a CPU, and what the kernel counts as throttled meanwhile. The kernel adds
 /// the one when the thread runs again and the other when it lifts the limit, which may be in
-/// different windows. An older one is no reason for the other, and is forgotten.
+/// different windows. So what has no counterpart is kept, as long as it may come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Unmatched {
+    recent: Part,
+    earlier: Part,
+    /// For how long the recent part has been so.
+    recent_ns: u64,
+}
+
+/// What was seen within [`KEPT_NS`], or in one sample.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Part {
     /// By group: a window has two at most.
     waited: [(u32, u64); 2],
     throttled_ns: u64,
-    /// How old each is; `None`: it is of the present sample.
-    waited_age_ns: Option<u64>,
-    throttled_age_ns: Option<u64>,
 }
 
 impl Unmatched {
     fn wait(&mut self, group: u32, ns: u64) {
-        let known = self.waited.iter().position(|(of, _)| *of == group);
+        let waited = &mut self.recent.waited;
+        let known = waited.iter().position(|(of, _)| *of == group);
         let at = known.unwrap_or_else(|| {
-            let shorter = usize::from(self.waited[1].1 < self.waited[0].1);
-            self.waited[shorter] = (group, 0);
+            let shorter = usize::from(waited[1].1 < waited[0].1);
+            waited[shorter] = (group, 0);
             shorter
         });
-        self.waited[at].1 = self.waited[at].1.saturating_add(ns);
-        self.waited_age_ns = None;
+        waited[at].1 = waited[at].1.saturating_add(ns);
     }
 
     fn is_notable(&self) -> bool {
-        self.waited.iter().any(|(_, ns)| *ns >= NOTABLE_NS)
+        [self.earlier, self.recent].iter().any(|part| part.waited.iter().any(|(_, ns)| *ns >= NOTABLE_NS))
     }
 
     /// The process was throttled: the part of each group's waits for which that may be the reason.
-    fn match_throttled(&mut self, ns: u64) -> [(u32, u64); 2] {
-        if ns > 0 {
-            self.throttled_age_ns = None;
+    fn match_throttled(&mut self, ns: u64) -> [(u32, u64); 4] {
+        let Self { recent, earlier, .. } = self;
+        recent.throttled_ns = recent.throttled_ns.saturating_add(ns);
+        let mut throttled_ns = recent.throttled_ns.saturating_add(earlier.throttled_ns);
+        let mut matched = [(0, 0); 4];
+        for ((group, waited_ns), matched) in
+            earlier.waited.iter_mut().chain(&mut recent.waited).zip(&mut matched)
+        {
+            let ns = throttled_ns.min(*waited_ns);
+            (throttled_ns, *waited_ns) = (throttled_ns - ns, *waited_ns - ns);
+            *matched = (*group, ns);
         }
-        let mut throttled_ns = self.throttled_ns.saturating_add(ns);
-        let matched = self.waited.map(|(group, waited_ns)| {
-            let matched_ns = waited_ns.min(throttled_ns);
-            throttled_ns -= matched_ns;
-            (group, matched_ns)
-        });
-        for ((_, waited_ns), (_, matched_ns)) in self.waited.iter_mut().zip(matched) {
-            *waited_ns = (*waited_ns - matched_ns).min(MOST_UNMATCHED_NS);
-        }
-        self.throttled_ns = throttled_ns.min(MOST_UNMATCHED_NS);
+        recent.throttled_ns = recent.throttled_ns.min(throttled_ns);
+        earlier.throttled_ns = earlier.throttled_ns.min(throttled_ns - recent.throttled_ns);
         matched
     }
 
     /// A sample ends that began this long after the one before.
     fn pass(&mut self, ns: u64) {
-        let older = |age: Option<u64>| age.map_or(0, |age| age.saturating_add(ns));
-        let ages = [self.waited_age_ns, self.throttled_age_ns].map(older);
-        if ages[0] > MOST_UNMATCHED_NS {
-            self.waited = Default::default();
+        self.recent_ns = self.recent_ns.saturating_add(ns);
+        if self.recent_ns >= KEPT_NS {
+            *self = Self { earlier: self.recent, ..Self::default() };
         }
-        if ages[1] > MOST_UNMATCHED_NS {
-            self.throttled_ns = 0;
-        }
-        [self.waited_age_ns, self.throttled_age_ns] = ages.map(Some);
     }
 }
 
@@ -278,8 +278,9 @@ impl StallAccount {
             self.sample_thread(block);
         }
         self.threads.retain(|_, of| of.is_live);
-        if self.threads.values().any(|of| of.unmatched.is_notable())
-            && let Some(throttled_ns) = self.limit.since()
+        // At each sample: else nobody knows when it was.
+        if !self.threads.is_empty()
+            && let Some(throttled_ns) = self.limit.since(now)
         {
             self.add_throttled(throttled_ns);
         }
@@ -404,7 +405,7 @@ mod tests {
     fn matched(unmatched: &mut Unmatched, throttled_ms: u64) -> u64 {
         let matched = unmatched.match_throttled(throttled_ms * MS);
         unmatched.pass(20 * MS);
-        matched.into_iter().find(|(group, _)| *group == 7).map_or(0, |(_, ns)| ns / MS)
+        matched.into_iter().filter(|(group, _)| *group == 7).map(|(_, ns)| ns / MS).sum()
     }
 
     #[test]
@@ -416,12 +417,10 @@ mod tests {
         assert_eq!(matched(&mut unmatched, 120), 80);
         unmatched.wait(7, 90 * MS);
         assert_eq!(matched(&mut unmatched, 0), 40);
-        // Long ago is no reason for a wait of now.
-        assert_eq!(matched(&mut unmatched, 9_000), 50);
-        unmatched.wait(7, 9_000 * MS);
-        assert_eq!(matched(&mut unmatched, 0), MOST_UNMATCHED_NS / MS);
+        assert_eq!(matched(&mut unmatched, 50), 50);
         // Samples may be far apart.
         unmatched.wait(7, 2_000 * MS);
+        unmatched.pass(3_000 * MS);
         assert_eq!(matched(&mut unmatched, 1_800), 1_800);
     }
 
@@ -429,16 +428,19 @@ mod tests {
     fn what_is_old_is_not_matched() {
         let mut unmatched = Unmatched::default();
         unmatched.wait(7, 20 * MS);
-        assert_eq!(unmatched.match_throttled(400 * MS)[0], (7, 20 * MS));
-        unmatched.pass(20 * MS);
+        assert_eq!(matched(&mut unmatched, 400), 20);
         // The next sample comes late: the rest may be the reason of a wait that it shows.
         unmatched.wait(7, 30 * MS);
-        assert_eq!(unmatched.match_throttled(0)[0], (7, 30 * MS));
-        unmatched.pass(9_000 * MS);
-        // A neighbour.
+        assert_eq!(matched(&mut unmatched, 0), 30);
+        // A neighbour, a quarter of a second later.
+        (0..13).for_each(|_| unmatched.pass(20 * MS));
         unmatched.wait(7, 50 * MS);
         assert_eq!(matched(&mut unmatched, 0), 0);
-        unmatched.pass(9_000 * MS);
+        // Short waits, of whichever group, make it no younger.
+        for _ in 0..13 {
+            unmatched.wait(8, 1_000);
+            unmatched.pass(20 * MS);
+        }
         assert!(!unmatched.is_notable());
         assert_eq!(matched(&mut unmatched, 50), 0);
     }
@@ -448,10 +450,10 @@ mod tests {
         let mut unmatched = Unmatched::default();
         unmatched.wait(7, 80 * MS);
         unmatched.wait(8, 3 * MS);
-        assert_eq!(unmatched.match_throttled(90 * MS), [(7, 80 * MS), (8, 3 * MS)]);
+        assert_eq!(unmatched.match_throttled(90 * MS)[2..], [(7, 80 * MS), (8, 3 * MS)]);
         for (group, ms) in [(7, 40), (8, 60), (9, 5)] {
             unmatched.wait(group, ms * MS);
         }
-        assert_eq!(unmatched.match_throttled(93 * MS), [(9, 5 * MS), (8, 60 * MS)]);
+        assert_eq!(unmatched.match_throttled(93 * MS)[2..], [(9, 5 * MS), (8, 60 * MS)]);
     }
 }

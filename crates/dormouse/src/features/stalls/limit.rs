@@ -31,18 +31,18 @@ impl LimitReader {
     }
 
     /// For how long, since the last time; `None` where no limit can be seen.
-    pub(super) fn since(&mut self) -> Option<u64> {
-        if self.none_at.is_some_and(|at| at.elapsed() < LIMIT_EVERY) {
+    pub(super) fn since(&mut self, now: Instant) -> Option<u64> {
+        if self.none_at.is_some_and(|at| now.saturating_duration_since(at) < LIMIT_EVERY) {
             return None;
         }
         if !self.group.as_ref().is_some_and(ControlGroup::is_current) {
             // The process has moved: what the group was throttled before is not the process's.
             *self = Self::begin();
         }
-        let now = self.read();
-        self.none_at = now.is_none().then(Instant::now);
-        let now = now?;
-        Some(now.saturating_sub(std::mem::replace(&mut self.throttled_ns, now)))
+        let so_far = self.read();
+        self.none_at = so_far.is_none().then_some(now);
+        let so_far = so_far?;
+        Some(so_far.saturating_sub(std::mem::replace(&mut self.throttled_ns, so_far)))
     }
 
     /// All limits around the process, if the kernel counts these together, else the sum of those

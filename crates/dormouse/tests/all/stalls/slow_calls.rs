@@ -16,7 +16,11 @@ use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT
 pub(super) fn slow_down(call: i64, time: Duration) -> io::Result<()> {
     let listener = listen(call)?;
     // It waits for calls as long as the process lives.
-    thread::spawn(move || while answer_after(&listener, time).is_ok() {});
+    thread::spawn(move || {
+        // A signal may have ended the call, or interrupt this thread.
+        let goes_on = |why: io::Error| matches!(why.raw_os_error(), Some(libc::EINTR | libc::ENOENT));
+        while answer_after(&listener, time).map_or_else(goes_on, |()| true) {}
+    });
     Ok(())
 }
 
