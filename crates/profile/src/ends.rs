@@ -30,8 +30,8 @@ impl StackEnd {
     pub fn fix(self) -> &'static str {
         match self {
             Self::Cut => {
-                "let it have dormouse: a service learns its functions, and then follows them without copies; or \
-                 let its recursion be less deep"
+                "build dormouse into the service: it learns its functions, and follows them without copies; or \
+                 reduce its recursion"
             }
             Self::NoTable => "have the code that is generated at run time keep frame pointers",
             Self::NoRule => {
@@ -45,7 +45,7 @@ impl StackEnd {
 impl fmt::Display for StackEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Cut => "the stack is longer than its copy, or deeper than is followed",
+            Self::Cut => "the stack is longer than its copy, or has more than 1,024 functions",
             Self::NoTable => "code without an unwind table, such as generated code",
             Self::NoRule => "code whose caller its table does not give, such as hand-written assembly",
             Self::Unread => "its unwind tables cannot be read",

@@ -23,7 +23,7 @@ pub(crate) struct Index {
     address: u64,
     list: u64,
     count: u64,
-    /// Of the list's first functions and its last ones: that of another file differs.
+    /// Of the list's first functions and its last ones: those of another file mostly differ.
     mark: u64,
 }
 
@@ -59,8 +59,9 @@ impl Index {
         let mut index = Self { address, list: head.address(), count, mark: 0 };
         let (mut hasher, mut functions) = (DefaultHasher::new(), [0; BLOCK as usize * FUNCTION]);
         for first in [0, count.saturating_sub(BLOCK)] {
+            let functions = &mut functions[..count.min(BLOCK) as usize * FUNCTION];
             // A count that is not true leads behind the list.
-            let read = memory.read(index.place(first), &mut functions);
+            let read = memory.read(index.place(first), functions);
             hasher.write(&functions[..read]);
         }
         index.mark = hasher.finish();

@@ -32,6 +32,9 @@ use crate::tables::{CopyEnd, MOST};
 /// (65,530), as text and as a list.
 const ROOM: usize = 24 << 20;
 
+/// The least limit of the memory of tables.
+const LEAST: usize = 1 << 20;
+
 static OWN: Mutex<Shared> = Mutex::new(
     Phase::Tables,
     Shared {
@@ -119,12 +122,13 @@ impl Shared {
 pub fn begin() -> Result<(), String> {
     let mut own = OWN.lock().map_err(|_| "called in the middle of itself, or of a fork")?;
     pool::prepare();
-    if !memory::is_there(ROOM) {
-        return Err("there is no memory for the list of mappings".to_owned());
-    }
+    let has_room = memory::is_there(ROOM);
     match &mut own.tables {
-        Some(tables) => _ = tables.look(),
+        Some(tables) => _ = has_room && tables.look(),
         none => {
+            if !has_room {
+                return Err("there is no memory for the list of mappings".to_owned());
+            }
             let mut tables = ProcessTables::own()
                 .map_err(|error| format!("this process's memory cannot be read: {error}"))?;
             // Another process's, if another namespace's `/proc` is mounted.
@@ -178,8 +182,7 @@ pub fn follow(from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
     end
 }
 
-/// Has what walks have missed be read, by a thread of its own, and shows them all that
-/// was learned. If objects have been loaded or unloaded since the last time, looks at the mappings
+/// Starts a thread that reads what walks have missed, and shows them all that was learned. If objects have been loaded or unloaded since the last time, looks at the mappings
 /// again. Returns whether there is more to learn.
 pub fn step() -> bool {
     look();
@@ -232,8 +235,8 @@ fn look() {
     }
 }
 
-/// The bytes of all tables: those that learn, those that walks search, and those that these have
-/// searched before.
+/// The bytes of all tables: those that learn, those that walks search, and replaced ones that walks
+/// may still read.
 pub fn size() -> usize {
     let size = |own: &mut Shared| Some(own.tables.as_mut()?.tables().size() + own.publisher.size());
     OWN.lock().ok().and_then(|mut own| size(&mut own)).unwrap_or(0)
@@ -264,9 +267,9 @@ fn most() -> (usize, Option<String>) {
     let Some(text) = &environment::variables().unwind_memory else { return (MOST / 2, None) };
     let text = text.to_string_lossy();
     match environment::bytes(&text).and_then(|bytes| usize::try_from(bytes).ok()) {
-        Some(bytes) => (bytes / 2, None),
-        None => {
-            let why = "is used: write a whole number and KiB, MiB or GiB";
+        Some(bytes) if bytes >= LEAST => (bytes / 2, None),
+        _ => {
+            let why = "is used: write a whole number and KiB, MiB or GiB, at least 1MiB";
             (MOST / 2, Some(format!("DORMOUSE_UNWIND_MEMORY is {text:?}, and 64MiB {why}")))
         }
     }

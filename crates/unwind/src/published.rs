@@ -143,26 +143,24 @@ impl Publisher {
         for (range, object) in tables.objects() {
             gone.extend(std::iter::from_fn(|| old.next_if(|old| old.start < range.start)));
             let (number, version) = object.map_or((0, 0), |(object, _)| (object.number, object.version));
-            // An object may have code in several ranges.
-            let shared =
-                now.iter().rev().find(|of| number != 0 && (of.number, of.version) == (number, version));
-            let shared = shared.and_then(|of| of.table.clone());
             let same =
                 old.next_if(|old| (old.start, old.end, old.number) == (range.start, range.end, number));
             match (same, object) {
                 (Some(same), _) if same.version == version => now.push(same),
                 (same, None) => now.push(same.unwrap_or_else(|| Published::of(range, None))),
-                (same, Some((_, table))) => match shared.or_else(|| table.copy().map(Arc::new)) {
-                    table @ Some(_) => {
-                        retired.extend(same.and_then(|same| same.table));
-                        now.push(Published { number, version, ..Published::of(range, table) });
+                (same, Some((_, table))) => {
+                    match shared(&now, number, version).or_else(|| table.copy().map(Arc::new)) {
+                        table @ Some(_) => {
+                            retire(retired, same.and_then(|same| same.table));
+                            now.push(Published { number, version, ..Published::of(range, table) });
+                        }
+                        // No memory: walks go on with the one before.
+                        None => {
+                            is_all = false;
+                            now.extend(same);
+                        }
                     }
-                    // No memory: walks go on with the one before.
-                    None => {
-                        is_all = false;
-                        now.extend(same);
-                    }
-                },
+                }
             }
         }
         gone.extend(old);
@@ -178,7 +176,7 @@ impl Publisher {
             Ok::<_, dormouse_maps::EditError>(())
         });
         if shown.is_err() {
-            // The map has the replaced ones, and leads to them for ever.
+            // The map goes on with the replaced ones.
             retired.drain(..).for_each(std::mem::forget);
             published.extend(gone);
             published.sort_unstable_by_key(|of| of.start);
@@ -186,7 +184,7 @@ impl Publisher {
         }
         published.iter_mut().for_each(|of| of.is_new = false);
         if !gone.is_empty() {
-            retired.extend(gone.into_iter().filter_map(|gone| gone.table));
+            gone.into_iter().for_each(|gone| retire(retired, gone.table));
             // After the map. Release: pairs with the load in `generation`, so a walk of the new
             // generation finds no older rule.
             GENERATION.fetch_add(1, Ordering::Release);
@@ -195,6 +193,20 @@ impl Publisher {
             retired.clear();
         }
         is_all
+    }
+}
+
+/// The published table of this version, if the object has code in other ranges.
+fn shared(now: &[Published], number: u64, version: u64) -> Option<Arc<RowTable>> {
+    let of = now.iter().rev().find(|of| (of.number, of.version) == (number, version))?;
+    of.table.clone()
+}
+
+/// Keeps a replaced table. Ranges of one object have one.
+fn retire(retired: &mut Vec<Arc<RowTable>>, table: Option<Arc<RowTable>>) {
+    let is_known = |table: &Arc<RowTable>| retired.last().is_some_and(|last| Arc::ptr_eq(last, table));
+    if let Some(table) = table.filter(|table| !is_known(table)) {
+        retired.push(table);
     }
 }
 

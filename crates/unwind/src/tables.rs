@@ -126,7 +126,9 @@ impl<M: MemorySource> UnwindTables<M> {
         self.changes += 1;
         self.code.clear();
         let files = files_with_code(maps);
-        let has_code = |file: Option<FileId>| file.is_none_or(|file| files.binary_search(&file).is_ok());
+        let has_code = |file: Option<FileId>| {
+            file.zip(files.as_ref()).is_none_or(|(file, files)| files.binary_search(&file).is_ok())
+        };
         for line in parse(maps).map_while(Result::ok) {
             let range = line.start..line.last.saturating_add(1);
             let is_head = line.offset == 0 && (line.kind.has_file() || line.kind == MappingKind::Vdso);
@@ -183,11 +185,16 @@ impl<M: MemorySource> UnwindTables<M> {
     ) -> Option<Object> {
         let head = Head::read(&self.memory, at)?;
         let index = head.index.and_then(|index| Index::read(&self.memory, index));
-        if let Some(known) = known.filter(|known| known.head == head && known.index == index) {
+        let has_rows = has_room && (index.is_some() || is_of_kernel && arch::HAS_LINK);
+        let learning = || if has_rows { Learning::new(head.range.clone()) } else { None };
+        if let Some(mut known) = known.filter(|known| known.head == head && known.index == index) {
+            if known.learning.is_none() {
+                known.learning = learning();
+                known.version += 1;
+            }
             return Some(known);
         }
-        let has_rows = has_room && (index.is_some() || is_of_kernel && arch::HAS_LINK);
-        let learning = if has_rows { Learning::new(head.range.clone()) } else { None };
+        let learning = learning();
         self.numbers += 1;
         Some(Object { at, file, head, index, learning, number: self.numbers, version: 0 })
     }
@@ -333,19 +340,17 @@ impl<M: MemorySource> UnwindTables<M> {
 }
 
 /// The files of which code is mapped, sorted. Only their heads are read: to read others costs the
-/// process memory, or waits for a file system that does not answer.
-fn files_with_code(maps: &[u8]) -> Vec<FileId> {
+/// process memory, or waits for a file system that does not answer. `None`: there is no memory.
+fn files_with_code(maps: &[u8]) -> Option<Vec<FileId>> {
     let mut files = Vec::new();
     for line in parse(maps).map_while(Result::ok).filter(|line| line.perms.contains(Perms::EXECUTE)) {
-        if let Some(file) = line.file
-            && files.last() != Some(&file)
-            && files.try_reserve(1).is_ok()
-        {
+        if let Some(file) = line.file.filter(|file| files.last() != Some(file)) {
+            files.try_reserve(1).ok()?;
             files.push(file);
         }
     }
     files.sort_unstable();
-    files
+    Some(files)
 }
 
 impl Object {
