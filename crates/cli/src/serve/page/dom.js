@@ -49,7 +49,6 @@ const clock = (unixMs) => new Date(unixMs).toLocaleTimeString('en-GB');
 const seconds = (ms) =>
   ms >= 90e3 ? `${Math.round(ms / 60e3)} min` : `${Math.max(0, Math.ceil(ms / 1e3))} s`;
 
-// A place in the code for people: the innermost function that is not of the runtime, and its line.
 // The frames of a stack, and in place of those that are missing why they are.
 function wholeStack(frames, { cut, inner, lost }) {
   const more = { function: '(cut: more functions than there is room for)' };
@@ -57,6 +56,7 @@ function wholeStack(frames, { cut, inner, lost }) {
   return lost ? [...frames, { function: '(its callers are not known)' }] : frames;
 }
 
+// A place in the code for people: the innermost function that is not of the runtime, and its line.
 function placeOf(frames) {
   const isOwn = ({ function: name }) => !/^(\(|<?(tokio|std|core|alloc|futures\w*|mio|hyper)\b)/.test(name);
   const { function: name, file, line } = frames.find(isOwn) || frames[0];

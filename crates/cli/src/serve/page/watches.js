@@ -10,14 +10,15 @@ const HITS = 2000;
 
 // The function of a hit, its callers, and whether there are more.
 function stackOf(hit) {
+  const framesOf = (place) =>
+    (place.frames || []).length ? place.frames : [{ function: place.object || place.addr }];
   const callers = hit.stack || [];
-  const lines = [hit, ...callers].map((place) => {
-    const frames = (place.frames || []).length ? place.frames : [{ function: place.object || place.addr }];
-    return frames.map(({ function: name, file, line }) => name + (file ? `  ${file}:${line}` : '')).join('\n');
-  });
-  const end = { cut: '(cut: more functions than there is room for)', lost: '(its callers are not known)' };
-  if (end[hit.stack_end]) lines.splice(1 + (hit.inner ?? callers.length), 0, end[hit.stack_end]);
-  return lines;
+  const inner = [hit, ...callers.slice(0, hit.inner ?? callers.length)].flatMap(framesOf);
+  const frames = [...inner, ...callers.slice(hit.inner ?? callers.length).flatMap(framesOf)];
+  const end = { cut: hit.stack_end === 'cut', lost: hit.stack_end === 'lost', inner: inner.length };
+  return wholeStack(frames, end).map(
+    ({ function: name, file, line }) => name + (file ? `  ${file}:${line}` : ''),
+  );
 }
 
 class WatchesView {
