@@ -61,7 +61,7 @@ impl Stack {
         self.enter_idle(context, id, kind)
     }
 
-    /// Not inlined: case 5(b) need not save the registers that case 3 uses.
+    /// Not inlined: case 5(b) and 5(c) need not save the registers that case 3 uses.
     #[inline(never)]
     fn enter_idle(&self, context: &'static Context, id: u64, kind: Kind) -> Token {
         if self.state.is_idle()

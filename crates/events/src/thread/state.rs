@@ -67,8 +67,8 @@
 //! there; then they undo everything and fall through to 1 or 2.
 //!
 //! 5(b), 5(c) and 6(c) are one edit of the span each, in which all events of a handler but one are
-//! inert (8): case 5 does not ask for the edit, and the state stays `Open`. But case 5 needs an
-//! empty stack:
+//! inert (8): case 5 does not check whether the span is in an edit, and the state stays `Open`.
+//! But case 5 needs an empty stack:
 //!
 //! - Inside of another task, in 5(c) and 6(c), the stack is never empty. So no event can come
 //!   between their stores, and they store the topmost frame last, when it is complete.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::thread::{scope, yield_now};
 
 use dormouse_keys::{static_key, unlikely};
-use dormouse_testkit::{in_child, skip};
+use dormouse_testkit::{StopOnDrop, in_child, skip};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::process;
@@ -68,9 +68,9 @@ fn change_before_all() {
     }
     let (steps, is_over) = (&AtomicUsize::new(0), &AtomicBool::new(false));
     scope(|scope| {
-        for reader in &readers {
-            scope.spawn(move || reader.run(steps, is_over));
-        }
+        let _stop = StopOnDrop(is_over);
+        let threads: Vec<_> =
+            readers.iter().map(|reader| scope.spawn(move || reader.run(steps, is_over))).collect();
         for change in 0..=CHANGES {
             if change > 0 {
                 steps.fetch_add(1, Ordering::AcqRel);
@@ -79,10 +79,10 @@ fn change_before_all() {
             }
             let has_seen = |reader: &Reader| reader.seen.load(Ordering::Acquire) > change;
             while !readers.iter().all(has_seen) {
+                assert!(!threads.iter().any(|thread| thread.is_finished()), "a reader has ended");
                 yield_now();
             }
         }
-        is_over.store(true, Ordering::Release);
     });
     for reader in &readers {
         assert_eq!(reader.wrong.load(Ordering::Relaxed), 0, "wrong answers on processor {}", reader.number);

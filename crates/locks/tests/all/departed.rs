@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 use std::mem::forget;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -75,23 +75,29 @@ fn destructors_after_ours_leave_no_holder() {
     });
 }
 
+fn thread_index() -> usize {
+    dormouse_sys::thread::current().expect("it has a block").index()
+}
+
 #[test]
 fn a_guard_may_outlive_its_thread_elsewhere() {
     in_child(|| {
+        static FIRST: AtomicUsize = AtomicUsize::new(0);
         let _times = LockTimes::start(Holds::All).unwrap();
         let (lock, raw) = (Mutex::new(0), parking_lot::Mutex::new(0));
         let guard = thread::scope(|scope| {
             let take_both = || {
                 be(11, 11);
+                FIRST.store(thread_index(), Ordering::Relaxed);
                 forget(raw.lock());
                 Sent(lock.lock().unwrap())
             };
             scope.spawn(take_both).join().unwrap()
         });
         be(12, 12);
-        // Another thread has the block meanwhile.
         let take_another = || {
             be(13, 13);
+            assert_eq!(thread_index(), FIRST.load(Ordering::Relaxed), "the block of the thread before");
             let (first, second) = (Mutex::new(0), Mutex::new(0));
             let held = (first.lock().unwrap(), second.lock().unwrap());
             assert!(raw.try_lock_for(Duration::from_millis(1)).is_none());
