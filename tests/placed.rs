@@ -2,7 +2,8 @@
 //! function and line, and through which callers.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use dormouse_testkit::eventually;
@@ -66,8 +67,12 @@ fn libraries_at_unknown_places_are_not_own() {
     }
     let folder = tempfile::tempdir().expect("a directory");
     let moved = folder.path().join("dormouse");
-    fs::copy(DORMOUSE, &moved).expect("a copy");
-    fs::write(&moved, bytes).expect("its content");
+    let written = folder.path().join("written");
+    fs::write(&written, bytes).expect("a file");
+    fs::set_permissions(&written, Permissions::from_mode(0o755)).expect("its owner");
+    // By another process: one that this one starts meanwhile has no descriptor of it.
+    let copied = Command::new("cp").arg(&written).arg(&moved).status().expect("cp");
+    assert!(copied.success(), "a copy");
     let (service, asking) = asked(moved.as_os_str());
     with_guest(&service, LONG, || eventually(|| is_listed(&service)));
     // At any one moment there may be no blend.

@@ -56,6 +56,12 @@ function wholeStack(frames, { cut, inner, lost }) {
   return lost ? [...frames, { function: '(its callers are not known)' }] : frames;
 }
 
+const frameLines = (frames) =>
+  frames.map(
+    ({ function: name, file, line }) =>
+      name + (file ? `  ${file.split('/').slice(-2).join('/')}:${line}` : ''),
+  );
+
 // A place in the code for people: the innermost function that is not of the runtime, and its line.
 function placeOf(frames) {
   const isOwn = ({ function: name }) => !/^(\(|<?(tokio|std|core|alloc|futures\w*|mio|hyper)\b)/.test(name);

@@ -53,10 +53,7 @@ class TasksView {
       onsort: (sort) => route.change({ sort }),
       tip: (row, column) =>
         column === 'place' &&
-        this.frames(row).map(
-          ({ function: name, file, line }) =>
-            name + (file ? `  ${file.split('/').slice(-2).join('/')}:${line}` : ''),
-        ),
+        frameLines(this.frames(row)),
       columns: [
         shown('task', 'Task', '84px', String, { narrowWidth: '64px', number: true, narrow: true }),
         shown('group', 'Group', 'minmax(120px, 1fr)', (group) => clean(group || 'in no group'), {
@@ -115,13 +112,7 @@ class TasksView {
       empty: 'No request was cancelled.',
       tip: (row, column) => {
         const number = { at: row.place, by: row.stack }[column];
-        return (
-          number &&
-          (this.places.get(number) || []).map(
-            ({ function: name, file, line }) =>
-              name + (file ? `  ${file.split('/').slice(-2).join('/')}:${line}` : ''),
-          )
-        );
+        return number && frameLines(this.places.get(number) || []);
       },
       columns: [
         shown('requests', 'Cancelled', '92px', whole, {

@@ -16,9 +16,7 @@ function stackOf(hit) {
   const inner = [hit, ...callers.slice(0, hit.inner ?? callers.length)].flatMap(framesOf);
   const frames = [...inner, ...callers.slice(hit.inner ?? callers.length).flatMap(framesOf)];
   const end = { cut: hit.stack_end === 'cut', lost: hit.stack_end === 'lost', inner: inner.length };
-  return wholeStack(frames, end).map(
-    ({ function: name, file, line }) => name + (file ? `  ${file}:${line}` : ''),
-  );
+  return frameLines(wholeStack(frames, end));
 }
 
 class WatchesView {
