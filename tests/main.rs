@@ -4,6 +4,7 @@
 mod bench;
 mod c_service;
 mod calls;
+mod circles;
 mod commands;
 mod cpu_limits;
 mod dashboard;

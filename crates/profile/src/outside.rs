@@ -361,10 +361,8 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
     Ok((attr, false))
 }
 
-/// Puts the callers in a copied stack in place of those in the user's part of a chain, if they lead
-/// to the first function of the thread, or there are as many. (A frame pointer that is used for
-/// other things may lead in a circle.) If so: whether the stack goes on behind them, and whether
-/// they lead to that function.
+/// Puts the callers in a copied stack in place of the user's part of a chain, if they are as many or
+/// lead to the thread's first function: whether the stack goes on, and whether they lead there.
 fn unwind(
     tables: &mut ProcessTables,
     stack: &UserStack,

@@ -23,7 +23,7 @@ pub(crate) struct Index {
     address: u64,
     list: u64,
     count: u64,
-    /// Of the list's first functions and its last ones: those of another file mostly differ.
+    /// A hash of the list's first functions and its last ones. Those of another file mostly differ.
     mark: u64,
 }
 

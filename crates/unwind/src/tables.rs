@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_written_anew_is_another_object() {
+    fn a_rewritten_file_is_another_object() {
         let memory = Written(RefCell::new(object(0xe40)), Cell::new(0));
         let mut tables = UnwindTables::new(&memory);
         let mut number = || {

@@ -20,16 +20,16 @@ fn site() -> bool {
     unlikely!(KEY)
 }
 
-/// How often a processor runs the site between two looks.
+/// How often a processor runs the site between two checks.
 const RUNS: usize = 1000;
 const CHANGES: usize = 20;
 
-/// What a processor has seen last.
+/// A processor, and the answers that it has seen.
 struct Reader {
     number: usize,
-    /// The number of changes, and one more, at its last look.
+    /// The number of changes, and one more, at its last check.
     seen: AtomicUsize,
-    /// Looks whose answer was not what the last change has made of the key.
+    /// Checks whose answer was not what the last change has made of the key.
     wrong: AtomicUsize,
 }
 
@@ -44,14 +44,14 @@ impl Reader {
             (0..RUNS).for_each(|_| _ = black_box(site()));
             let before = steps.load(Ordering::Acquire);
             let answer = site();
-            // What is read next is not read before the site has run.
+            // The next read is not made before the site has run.
             fence(Ordering::SeqCst);
             if before % 2 == 0 && steps.load(Ordering::Acquire) == before {
                 let changes = before / 2;
                 self.wrong.fetch_add(usize::from(answer != (changes % 2 == 1)), Ordering::Relaxed);
                 self.seen.store(changes + 1, Ordering::Release);
             }
-            // Who changes the key may have this processor, too.
+            // The thread that changes the key may have this processor, too.
             yield_now();
         }
     }

@@ -83,6 +83,8 @@ fn thread_index() -> usize {
 fn a_guard_may_outlive_its_thread_elsewhere() {
     in_child(|| {
         static FIRST: AtomicUsize = AtomicUsize::new(0);
+        // It has another block.
+        be(12, 12);
         let _times = LockTimes::start(Holds::All).unwrap();
         let (lock, raw) = (Mutex::new(0), parking_lot::Mutex::new(0));
         let guard = thread::scope(|scope| {
@@ -94,7 +96,6 @@ fn a_guard_may_outlive_its_thread_elsewhere() {
             };
             scope.spawn(take_both).join().unwrap()
         });
-        be(12, 12);
         let take_another = || {
             be(13, 13);
             assert_eq!(thread_index(), FIRST.load(Ordering::Relaxed), "the block of the thread before");

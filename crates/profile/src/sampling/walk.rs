@@ -112,7 +112,7 @@ mod tests {
     use crate::symbols::is_deeper;
 
     #[test]
-    fn a_walk_that_gave_up_is_marked_at_its_end() {
+    fn a_walk_that_gave_up_is_marked() {
         let found: Vec<u64> = (1..=DEPTH as u64 + 40).collect();
         let mut frames = Frames::NONE;
         let mut marks = |end| {

@@ -46,7 +46,8 @@ const TRIES: usize = 3;
 /// Threads in polls that are sampled at once.
 const MAX_THREADS: usize = 256;
 
-/// A thread whose polls have ended is sampled as long as a wait of this length may still be matched.
+/// A thread whose polls have ended is sampled as long as a wait of this length may still be
+/// matched.
 const NOTABLE_NS: u64 = 1_000_000;
 
 /// Waits and throttled times are kept for this long, and for as long again.
@@ -128,7 +129,7 @@ struct Unmatched {
     recent_ns: u64,
 }
 
-/// What was seen within [`KEPT_NS`], or in one sample.
+/// Times of one eighth of a second ([`KEPT_NS`]), or of one sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Part {
     /// By group: a window has two at most.
