@@ -19,8 +19,8 @@ use object::{Architecture, Object as _, ObjectSection as _, ObjectSymbol as _, S
 /// `push rbp`, and `mov rbp, rsp` as LLVM and GCC write it.
 const PUSH: u8 = 0x55;
 const MOVE: [u8; 3] = [0x48, 0x89, 0xe5];
-/// The same on arm64, and calls. Each is the bits that an instruction has, and those that count: the
-/// store of both registers with or without a change of `sp`, and the frame pointer from `sp`.
+/// The same on arm64, and calls. Each is the bits that an instruction has, and those that count:
+/// the store of both registers with or without a change of `sp`, and the frame pointer from `sp`.
 const STORE: (u32, u32) = (0xa900_7bfd, 0xff40_7fff);
 const ADD: (u32, u32) = (0x9100_03fd, 0xffc0_03ff);
 const BL: (u32, u32) = (0x9400_0000, 0xfc00_0000);

@@ -361,8 +361,8 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
     Ok((attr, false))
 }
 
-/// Puts the callers in a copied stack in place of the user's part of a chain, if they are as many or
-/// lead to the thread's first function: whether the stack goes on, and whether they lead there.
+/// Puts the callers in a copied stack in place of the user's part of a chain, if they are as many
+/// or lead to the thread's first function: whether the stack goes on, and if they lead there.
 fn unwind(
     tables: &mut ProcessTables,
     stack: &UserStack,

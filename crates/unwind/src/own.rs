@@ -183,7 +183,8 @@ pub fn follow(from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
 }
 
 /// Starts a thread that reads what walks have missed, and shows them all that was learned. If
-/// objects have been loaded or unloaded since the last time, reads the mappings again. Returns whether there is more to learn.
+/// objects have been loaded or unloaded since the last time, reads the mappings again.
+/// Returns whether there is more to learn.
 pub fn step() -> bool {
     look();
     let Ok(mut own) = OWN.lock() else { return false };
