@@ -149,16 +149,14 @@ impl Publisher {
                 (Some(same), _) if same.version == version => now.push(same),
                 (same, None) => now.push(same.unwrap_or_else(|| Published::of(range, None))),
                 (same, Some((_, table))) => {
-                    match shared(&now, number, version).or_else(|| table.copy().map(Arc::new)) {
-                        table @ Some(_) => {
-                            retire(retired, same.and_then(|same| same.table));
-                            now.push(Published { number, version, ..Published::of(range, table) });
-                        }
+                    let table = shared(&now, number, version).or_else(|| table.copy().map(Arc::new));
+                    if table.is_some() {
+                        retire(retired, same.and_then(|same| same.table));
+                        now.push(Published { number, version, ..Published::of(range, table) });
+                    } else {
                         // No memory: walks go on with the one before.
-                        None => {
-                            is_all = false;
-                            now.extend(same);
-                        }
+                        is_all = false;
+                        now.extend(same);
                     }
                 }
             }
@@ -182,9 +180,13 @@ impl Publisher {
             published.sort_unstable_by_key(|of| of.start);
             return false;
         }
-        published.iter_mut().for_each(|of| of.is_new = false);
+        for of in published.iter_mut() {
+            of.is_new = false;
+        }
         if !gone.is_empty() {
-            gone.into_iter().for_each(|gone| retire(retired, gone.table));
+            for gone in gone {
+                retire(retired, gone.table);
+            }
             // After the map. Release: pairs with the load in `generation`, so a walk of the new
             // generation finds no older rule.
             GENERATION.fetch_add(1, Ordering::Release);
