@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::thread::{scope, yield_now};
+use std::thread::{ScopedJoinHandle, scope, yield_now};
 
 use dormouse_keys::{static_key, unlikely};
 use dormouse_testkit::{StopOnDrop, in_child, skip};
@@ -46,9 +46,9 @@ impl Reader {
             let answer = site();
             // The next read is not made before the site has run.
             fence(Ordering::SeqCst);
-            if before % 2 == 0 && steps.load(Ordering::Acquire) == before {
+            if before.is_multiple_of(2) && steps.load(Ordering::Acquire) == before {
                 let changes = before / 2;
-                self.wrong.fetch_add(usize::from(answer != (changes % 2 == 1)), Ordering::Relaxed);
+                self.wrong.fetch_add(usize::from(answer == changes.is_multiple_of(2)), Ordering::Relaxed);
                 self.seen.store(changes + 1, Ordering::Release);
             }
             // The thread that changes the key may have this processor, too.
@@ -74,12 +74,12 @@ fn change_before_all() {
         for change in 0..=CHANGES {
             if change > 0 {
                 steps.fetch_add(1, Ordering::AcqRel);
-                if change % 2 == 1 { KEY.enable() } else { KEY.disable() }.unwrap();
+                if change.is_multiple_of(2) { KEY.disable() } else { KEY.enable() }.unwrap();
                 steps.fetch_add(1, Ordering::AcqRel);
             }
             let has_seen = |reader: &Reader| reader.seen.load(Ordering::Acquire) > change;
             while !readers.iter().all(has_seen) {
-                assert!(!threads.iter().any(|thread| thread.is_finished()), "a reader has ended");
+                assert!(!threads.iter().any(ScopedJoinHandle::is_finished), "a reader has ended");
                 yield_now();
             }
         }
