@@ -279,10 +279,8 @@ impl StallAccount {
             self.sample_thread(block);
         }
         self.threads.retain(|_, of| of.is_live);
-        // At each sample: else nobody knows when it was.
-        if !self.threads.is_empty()
-            && let Some(throttled_ns) = self.limit.since(now)
-        {
+        // The limit is read even if no thread is sampled, so that what is read is recent.
+        if let Some(throttled_ns) = self.limit.since(now) {
             self.add_throttled(throttled_ns);
         }
         let passed_ns = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
