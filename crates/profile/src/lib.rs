@@ -5,6 +5,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`Profile`] | a profile as data: raw addresses, weights, and what is missing |
+//! | [`StackEnds`] | where its stacks end that are not whole |
 //! | [`OwnCode`] | which of its functions are the program's own |
 //! | [`Symbols`] | the names of its addresses, found by a process that has the files |
 //! | [`Diff`] | two profiles, stack by stack |
@@ -17,8 +18,7 @@
 #![cfg_attr(
     feature = "files",
     doc = "| [`decode`] | a profile of an earlier day, from its file |
-| [`Tasks`] | the task of each sample, by the names in its stack |
-| [`StackEnds`] | where stacks end that are not whole |"
+| [`Tasks`] | the task of each sample, by the names in its stack |"
 )]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![deny(unsafe_code)]
@@ -30,7 +30,6 @@ pub mod decode;
 mod diff;
 pub mod drops;
 pub mod encode;
-#[cfg(feature = "files")]
 mod ends;
 mod error;
 #[cfg(feature = "names")]
@@ -65,8 +64,7 @@ pub use dormouse_protocol::profile::{
     Thread, Values, WallState,
 };
 pub use dormouse_unwind::own as unwind_tables;
-#[cfg(feature = "files")]
-pub use ends::{StackEnd, StackEnds};
+pub use ends::{ObjectEnd, StackEnd, StackEnds, deeper_than};
 pub use error::Error;
 pub use mappings::own_mappings;
 #[cfg(feature = "names")]

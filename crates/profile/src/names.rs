@@ -19,10 +19,10 @@ use dormouse_maps::{
     AddressSpace, Cache, CacheStats, Mapping, MappingKind, MapsLine, ObjectId, Perms, Region, SpaceError,
 };
 
+use crate::ends::stand_in;
 use crate::kernel_names::KernelNames;
 use crate::modules::Crates;
 use crate::own::OwnCode;
-use crate::symbols::stand_in;
 use crate::{MappedRange, Profile, SourceFrame, Symbols};
 
 /// An object with debug information that does not mention a function of it.

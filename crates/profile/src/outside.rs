@@ -29,6 +29,8 @@
 //! `perf_event_open(2)`, `clock_getcpuclockid(3)`; `schedstat` in Linux
 //! `Documentation/scheduler/sched-stats.rst`.
 
+mod callers;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -37,26 +39,22 @@ use std::time::{Instant, SystemTime};
 
 use dormouse_clock::process_cpu_ns_of;
 use dormouse_maps::{AddressSpace, Perms};
-use dormouse_protocol::profile::{MappedRange, Node, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
+use dormouse_protocol::profile::{MappedRange, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use dormouse_sys::perf::{
-    Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, UserStack, What, online_cpus,
+    Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, What, online_cpus,
 };
 use dormouse_sys::process::{schedstat::Schedstat, threads::list_of};
-use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
 use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
-use crate::symbols::{IN_KERNEL, deeper_than};
+use crate::ends::StackEnd;
 use crate::{Error, Options};
+use callers::{COPY, Callers};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;
 /// The size of a ring with copied stacks: room for sixty.
 const RING_OF_STACKS: usize = 1 << 20;
-/// Bytes of a copied stack: the kernel gives a record no less, and none may have 64 KiB.
-const COPY: u16 = 16 << 10;
-/// The lower half of the address space is the program's.
-const USER_END: u64 = 1 << 63;
 /// Stands for CPU time of threads that ended before they were seen.
 const NOT_SEEN: &str = "(not seen)";
 /// Nanoseconds of a second.
@@ -75,13 +73,7 @@ pub struct OutsideProfiling {
     /// Whether the kernel's own time is sampled.
     has_kernel: bool,
     rings: Vec<(u32, Buffer)>,
-    /// The most frames that the kernel follows.
-    deepest: usize,
-    /// `None`: its memory cannot be read, so callers are those that the kernel finds.
-    tables: Option<ProcessTables>,
-    no_tables: Option<String>,
-    /// The functions of a stack.
-    functions: Vec<u64>,
+    callers: Callers,
     threads: HashMap<u32, Sampled>,
     aggregate: Aggregate,
     begun: Instant,
@@ -154,7 +146,7 @@ impl OutsideProfiling {
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cpu = process_cpu_ns_of(pid);
         let (attr, has_kernel) = allowed(pid)?;
-        let tables = ProcessTables::of(pid);
+        let callers = Callers::of(pid);
         let mut profiling = Self {
             pid,
             period,
@@ -162,11 +154,8 @@ impl OutsideProfiling {
             mappings: Vec::new(),
             attr,
             has_kernel,
-            rings: rings(period, tables.is_ok())?,
-            deepest: deepest(),
-            functions: Vec::new(),
-            no_tables: tables.as_ref().err().map(|error| format!("its memory cannot be read: {error}")),
-            tables: tables.ok(),
+            rings: rings(period, callers.refused().is_none())?,
+            callers,
             threads: HashMap::new(),
             aggregate: Aggregate::new(),
             begun: Instant::now(),
@@ -224,11 +213,6 @@ impl OutsideProfiling {
         let mut coverage = self.coverage.clone();
         coverage.total = total;
         coverage.merged = self.aggregate.merged();
-        // Unwind tables show where a stack ends; with frame pointers it ends where the library
-        // calls the program.
-        if self.tables.is_none() {
-            coverage.ended = ended(&stacks, &samples, &self.mappings);
-        }
         coverage.notes.push(
             "taken from outside: by thread, because the process has no groups without dormouse".to_owned(),
         );
@@ -237,10 +221,10 @@ impl OutsideProfiling {
                 "the kernel's own time may not be sampled here: it is in the rows without a stack".to_owned(),
             );
         }
-        let no_tables = self.no_tables.iter();
-        coverage
-            .notes
-            .extend(no_tables.map(|why| format!("callers are found by frame pointers alone: {why}")));
+        let refused = self.callers.refused().into_iter();
+        let by_links =
+            |why| format!("callers are found by frame pointers alone: its memory cannot be read: {why}");
+        coverage.notes.extend(refused.map(by_links));
         coverage.notes.extend(self.why.iter().map(|why| format!("a thread could not be sampled: {why}")));
         Profile {
             kind: ProfileKind::Cpu,
@@ -309,31 +293,15 @@ impl OutsideProfiling {
     }
 
     fn drain(&mut self) {
-        let Self { rings, tables, functions, threads, aggregate, coverage, period, deepest, .. } = self;
+        let Self { space, rings, callers, threads, aggregate, coverage, period, .. } = self;
         for (_, ring) in rings {
             ring.drain(|record| match record.what {
-                What::Sample { tid, ip, mut callchain, stack, .. } => {
+                What::Sample { tid, ip, callchain, stack, .. } => {
                     let Some(thread) = threads.get(&tid) else { return };
+                    let (frames, end) = callers.stack(space, ip, callchain, stack.as_deref());
                     coverage.samples += 1;
-                    let mut is_cut = callchain.len() >= *deepest;
-                    if let Some((tables, stack)) = tables.as_mut().zip(stack) {
-                        let unwound = unwind(tables, &stack, functions, &mut callchain);
-                        is_cut = unwound.unwrap_or((is_cut, false)).0;
-                        coverage.ended += u64::from(unwound.is_some_and(|(_, has_ended)| has_ended));
-                    }
-                    coverage.cut += u64::from(is_cut);
-                    let own = callchain.is_empty().then_some(if ip < USER_END { ip } else { IN_KERNEL });
-                    // Where the process went into the kernel: no return address.
-                    let entry = callchain.iter().position(|&address| address < USER_END);
-                    let frames = callchain.iter().enumerate().map(|(place, &address)| {
-                        // Callers: inside the instruction that called.
-                        let is_exact = place == 0 || Some(place) == entry;
-                        if is_exact { address } else { address.saturating_sub(1) }
-                    });
-                    let mut frames: Vec<u64> = own.into_iter().chain(frames).collect();
-                    if is_cut {
-                        frames.push(deeper_than(frames.len()));
-                    }
+                    coverage.cut += u64::from(end == Some(Err(StackEnd::Cut)));
+                    coverage.ended += u64::from(end == Some(Ok(())));
                     aggregate.add(0, thread.index, frames.into_iter(), [1, period.get(), 0, 0]);
                 }
                 What::Lost(lost) => coverage.dropped += lost,
@@ -359,29 +327,6 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
     let attr = attr.user_only();
     OpenEvent::open(&attr.disabled(), Subject::Thread(pid)).map_err(unavailable)?;
     Ok((attr, false))
-}
-
-/// Puts the callers in a copied stack in place of the user's part of a chain, if they are as many
-/// or lead to the thread's first function: whether the stack goes on, and if they lead there.
-fn unwind(
-    tables: &mut ProcessTables,
-    stack: &UserStack,
-    functions: &mut Vec<u64>,
-    callchain: &mut Vec<u64>,
-) -> Option<(bool, bool)> {
-    let [instruction, pointer, frame, link] = stack.registers.map(|register| register as usize);
-    let end = tables.follow(CallFrame { instruction, stack: pointer, frame, link }, &stack.bytes, functions);
-    let kernel = callchain.iter().take_while(|&&address| address >= USER_END).count();
-    let are_as_many = kernel + functions.len() >= callchain.len() && !stack.bytes.is_empty();
-    let is_better = end == CopyEnd::Outermost || are_as_many;
-    let goes_on = end == CopyEnd::Enough || end == CopyEnd::Copy && stack.bytes.len() >= COPY.into();
-    is_better.then(|| {
-        callchain.truncate(kernel);
-        // As the kernel reports callers.
-        let rest = functions.iter().enumerate().map(|(place, &at)| at + u64::from(place > 0));
-        callchain.extend(rest);
-        (goes_on, end == CopyEnd::Outermost)
-    })
 }
 
 /// The name of a thread, while it is there.
@@ -417,12 +362,6 @@ fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Err
     Ok(rings)
 }
 
-/// The most frames of a stack that the kernel follows.
-fn deepest() -> usize {
-    let said = fs::read_to_string("/proc/sys/kernel/perf_event_max_stack").ok();
-    said.and_then(|said| said.trim().parse().ok()).unwrap_or(127)
-}
-
 /// The most descriptors that events may take of this process's.
 fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -449,26 +388,6 @@ fn code(space: &AddressSpace) -> Vec<MappedRange> {
         build_id: space.build_id(&mapping).map_or_else(String::new, |id| hex(&id)),
     })
     .collect()
-}
-
-/// The samples whose outermost known frame is one of the C library, which calls the first function
-/// of a thread.
-fn ended(stacks: &[Node], samples: &[Sample], code: &[MappedRange]) -> u64 {
-    let is_library = |address: u64| {
-        let of = code.iter().find(|mapping| (mapping.start..mapping.end).contains(&address));
-        let name = of.and_then(|mapping| mapping.path.rsplit('/').next()).unwrap_or_default();
-        ["libc.", "libc-", "ld-musl-"].iter().any(|library| name.starts_with(library))
-    };
-    let mut is_whole: Vec<bool> = Vec::with_capacity(stacks.len());
-    for node in stacks {
-        // A node comes after its parent, and one without a parent is the outermost.
-        let above = (node.parent as usize).checked_sub(1).and_then(|parent| is_whole.get(parent)).copied();
-        is_whole.push(above.unwrap_or_else(|| is_library(node.address)));
-    }
-    let is_whole = |row: &&Sample| {
-        (row.stack as usize).checked_sub(1).and_then(|at| is_whole.get(at)).copied().unwrap_or(false)
-    };
-    samples.iter().filter(is_whole).map(|row| row.values[0]).sum()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use dormouse_protocol::profile::{Profile, Sample, WallState};
 
+use crate::ends::stand_in;
 use crate::own::OwnCode;
 
 /// Stands for the stack of work that the account contains but no sample.
@@ -12,34 +13,6 @@ pub const NO_SAMPLE: &str = "(not sampled)";
 
 /// Stands for the stack of samples whose stack is unknown.
 pub const STACK_UNKNOWN: &str = "(stack unknown)";
-
-/// An address, at which there can be no code, that stands for the functions missing from a stack,
-/// of which there are `frames`.
-pub fn deeper_than(frames: usize) -> u64 {
-    DEEPER + (frames as u64).min(MOST_FRAMES)
-}
-
-/// An address at which no code can be: a sample in the kernel's code that has no other frame.
-pub(crate) const IN_KERNEL: u64 = DEEPER - 1;
-
-/// Below the addresses of [`WallState`].
-const DEEPER: u64 = u64::MAX - 16 - MOST_FRAMES;
-const MOST_FRAMES: u64 = 0xffff;
-
-/// Whether the address stands for functions that are missing from a stack.
-#[cfg(feature = "files")]
-pub(crate) fn is_deeper(address: u64) -> bool {
-    (DEEPER..=DEEPER + MOST_FRAMES).contains(&address)
-}
-
-/// The name of an address that stands for frames.
-pub(crate) fn stand_in(address: u64) -> Option<String> {
-    match address.checked_sub(IN_KERNEL)? {
-        0 => Some("(in the kernel)".to_owned()),
-        more if more <= MOST_FRAMES + 1 => Some(format!("(deeper than {} frames)", more - 1)),
-        _ => None,
-    }
-}
 
 /// The smallest share of a profile, as a divisor, for which a note reports that an object lacks
 /// names.
@@ -183,18 +156,6 @@ pub(crate) fn place(profile: &Profile, address: u64) -> String {
 mod tests {
     use super::*;
     use crate::Node;
-
-    #[test]
-    fn frames_that_stand_for_others_say_so() {
-        assert_eq!(stand_in(IN_KERNEL).as_deref(), Some("(in the kernel)"));
-        for frames in [0, 127, 0xffff] {
-            let name = stand_in(deeper_than(frames));
-            assert_eq!(name, Some(format!("(deeper than {frames} frames)")));
-        }
-        assert!(WallState::ALL.iter().all(|state| stand_in(state.address()).is_none()));
-        assert!(WallState::at(deeper_than(usize::MAX)).is_none());
-        assert_eq!([0, IN_KERNEL - 1].map(stand_in), [None, None]);
-    }
 
     #[test]
     fn objects_without_names_are_told_once() {

@@ -164,8 +164,8 @@ pub fn learn_object(address: u64) -> bool {
 /// noted, as by a walk that has missed it.
 pub fn follow(from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
     into.clear();
-    let Ok(mut own) = OWN.lock() else { return CopyEnd::Unknown };
-    let Shared { tables: Some(tables), allowance, .. } = &mut *own else { return CopyEnd::Unknown };
+    let Ok(mut own) = OWN.lock() else { return CopyEnd::Unlearned };
+    let Shared { tables: Some(tables), allowance, .. } = &mut *own else { return CopyEnd::Unlearned };
     let (now, spending) = (Instant::now(), Spending::begin());
     let changes = tables.tables().changes();
     tables.tables().set_learning(allowance.is_left(now));

@@ -70,7 +70,7 @@ impl ProcessTables {
     pub fn follow(&mut self, from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
         let end = self.tables.follow(from, copy, into);
         let is_unknown = |&address: &u64| !self.tables.is_code(address);
-        if end == CopyEnd::Unknown && into.last().is_some_and(is_unknown) && self.look() {
+        if end == CopyEnd::NoTable && into.last().is_some_and(is_unknown) && self.look() {
             return self.tables.follow(from, copy, into);
         }
         end

@@ -249,6 +249,13 @@ pub(crate) fn search(
     Some(rule)
 }
 
+/// Whether an address lies in code that has a table.
+#[cold]
+#[inline(never)]
+pub(crate) fn has_table(code: &Held<'_, TableRef>, address: u64) -> bool {
+    code.find_uncached(address).is_some_and(|found| !found.value.0.is_null())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,8 +41,10 @@ pub enum CopyEnd {
     Copy,
     /// To the last one of [`MOST_FRAMES`].
     Enough,
-    /// To code whose caller no rule finds.
-    Unknown,
+    /// To code whose table has no rule that leads to its caller.
+    NoRule,
+    /// To code of no object with a table, whose frame pointer leads nowhere.
+    NoTable,
     /// To a function that was not read before, and is not to be read now.
     Unlearned,
 }
@@ -286,18 +288,18 @@ impl<M: MemorySource> UnwindTables<M> {
                 is_beyond |= word.is_none() && address >= from.stack;
                 word.map(|word| usize::from_ne_bytes(*word))
             };
-            let rule = match self.code(at.instruction as u64) {
-                CallerWay::Ruled(rule) => rule,
-                CallerWay::Linked => FrameRule::LINK,
+            let (rule, nowhere) = match self.code(at.instruction as u64) {
+                CallerWay::Ruled(rule) => (rule, CopyEnd::NoRule),
+                CallerWay::Linked => (FrameRule::LINK, CopyEnd::NoTable),
                 CallerWay::Unlearned => return CopyEnd::Unlearned,
-                CallerWay::None => return CopyEnd::Unknown,
+                CallerWay::None => return CopyEnd::NoTable,
             };
             match rule.caller(at, read) {
                 CallerStep::Found(caller) => at = caller,
                 CallerStep::Outermost => return CopyEnd::Outermost,
                 CallerStep::Unknown if is_beyond => return CopyEnd::Copy,
                 CallerStep::Unknown if into.len() > 1 && rule.is_first(at) => return CopyEnd::Outermost,
-                CallerStep::Unknown => return CopyEnd::Unknown,
+                CallerStep::Unknown => return nowhere,
             }
         }
         CopyEnd::Enough

@@ -22,7 +22,7 @@ use dormouse_sys::stack::here;
 use crate::arch::{self, RED_ZONE};
 use crate::cache::ThreadCache;
 use crate::frames;
-use crate::published::{CODE, generation, miss, search};
+use crate::published::{CODE, generation, has_table, miss, search};
 use crate::rule::{CallFrame, CallerStep, FrameRule};
 use crate::short::ShortRule;
 use crate::table::TableRef;
@@ -58,9 +58,13 @@ pub fn has_room(lowest: usize) -> bool {
 /// How a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WalkEnd {
-    /// At code whose caller no rule finds.
+    /// At code whose table has no rule that leads to its caller.
+    NoRule,
+    /// At code of no object with a table, whose frame pointer leads nowhere.
+    NoTable,
+    /// Nothing had been learned about a function, and frame pointers lead no further.
     #[default]
-    Unknown,
+    Unlearned,
     /// At a thread's first function.
     Outermost,
     /// Where the caller of the walk wanted no more.
@@ -254,7 +258,8 @@ fn step(
         CallerStep::Found(caller) => Ok(caller),
         CallerStep::Outermost => Err(Some(WalkEnd::Outermost)),
         CallerStep::Unknown if at != from && rule.is_first(at) => Err(Some(WalkEnd::Outermost)),
-        CallerStep::Unknown => Err(Some(WalkEnd::Unknown)),
+        CallerStep::Unknown if has_table(code, at.instruction as u64) => Err(Some(WalkEnd::NoRule)),
+        CallerStep::Unknown => Err(Some(WalkEnd::NoTable)),
     }
 }
 
@@ -296,7 +301,7 @@ fn follow_links(
             CallerStep::Unknown if last != from && FrameRule::LINK.is_first(last) => {
                 return WalkEnd::Outermost;
             }
-            CallerStep::Unknown => return WalkEnd::Unknown,
+            CallerStep::Unknown => return WalkEnd::Unlearned,
         }
         if !take(last) {
             return WalkEnd::Enough;

@@ -324,7 +324,7 @@ impl Stacks {
         let (inner, outer) = frames::in_order(extent.depth, &addresses);
         let end = match extent.depth {
             0..=FRAMES if extent.is_whole => WalkEnd::Outermost,
-            0..=FRAMES => WalkEnd::Unknown,
+            0..=FRAMES => WalkEnd::NoRule,
             _ => WalkEnd::Enough,
         };
         let inner = inner.len();

@@ -57,7 +57,7 @@ impl Walked {
     /// In one word, which is not 0.
     pub(super) fn word(self) -> u64 {
         let end = match self.end {
-            WalkEnd::Unknown => 0,
+            WalkEnd::NoRule | WalkEnd::NoTable | WalkEnd::Unlearned => 0,
             WalkEnd::Outermost => 1,
             WalkEnd::Enough => 2,
         };
@@ -69,7 +69,7 @@ impl Walked {
         let end = match word >> Self::ENDS & 3 {
             1 => WalkEnd::Outermost,
             2 => WalkEnd::Enough,
-            _ => WalkEnd::Unknown,
+            _ => WalkEnd::NoRule,
         };
         let (depth, is_missed) = ((word >> Self::DEPTH) as usize, word & Self::IS_MISSED != 0);
         (word & Self::IS_THERE != 0).then_some(Self { depth, end, is_missed })
@@ -84,7 +84,7 @@ impl Walked {
             _ if is_cut => HitStackEnd::Cut,
             WalkEnd::Enough => HitStackEnd::Cut,
             WalkEnd::Outermost => HitStackEnd::Whole,
-            WalkEnd::Unknown => HitStackEnd::Lost,
+            WalkEnd::NoRule | WalkEnd::NoTable | WalkEnd::Unlearned => HitStackEnd::Lost,
         };
         if !is_cut {
             return HitStack { inner: kept.len(), callers: kept, end };
@@ -104,7 +104,7 @@ impl Walked {
         let end = match end {
             CopyEnd::Outermost => WalkEnd::Outermost,
             CopyEnd::Copy | CopyEnd::Enough => WalkEnd::Enough,
-            CopyEnd::Unknown | CopyEnd::Unlearned => WalkEnd::Unknown,
+            CopyEnd::NoRule | CopyEnd::NoTable | CopyEnd::Unlearned => WalkEnd::NoRule,
         };
         (Self { depth: depth as usize, end, is_missed: false }, callers)
     }
@@ -165,7 +165,7 @@ mod tests {
         for (end, expected) in [
             (CopyEnd::Outermost, HitStackEnd::Whole),
             (CopyEnd::Copy, HitStackEnd::Cut),
-            (CopyEnd::Unknown, HitStackEnd::Lost),
+            (CopyEnd::NoRule, HitStackEnd::Lost),
         ] {
             let (walked, _) = Walked::of_copy(&[7, 8], end);
             assert_eq!(Walked::of(walked.word()), Some(walked));

@@ -37,8 +37,6 @@ const LARGEST: u64 = 1 << 30;
 /// For how long a process is profiled to see whether its stacks are whole, and how often a thread.
 const STACKS: Duration = Duration::from_secs(1);
 const STACKS_HZ: u32 = 250;
-/// If fewer stacks are whole, something can be changed.
-const WHOLE_PERCENT: u64 = 99;
 
 dormouse::static_key! {
     /// Gives this process a site to try patching on.
@@ -214,9 +212,8 @@ fn stacks(target: &Target, context: &Context) -> Check {
         let detail = format!("not measured: it used no CPU time in {} s", STACKS.as_secs());
         return check(NAME, CheckState::Ok, detail);
     }
-    let is_well = ends.whole.saturating_mul(100) >= ends.stacks.saturating_mul(WHOLE_PERCENT);
-    let fix = ends.others.first().filter(|_| !is_well).map(|(.., why, _)| why.fix().to_owned());
-    let state = if is_well { CheckState::Ok } else { CheckState::Limited };
+    let fix = ends.others.first().filter(|_| !ends.are_well()).map(|most| most.why.fix().to_owned());
+    let state = if ends.are_well() { CheckState::Ok } else { CheckState::Limited };
     Check { fix, ..check(NAME, state, ends.to_string()) }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn task_row(of: LivingTask) -> TaskRow {
 
 pub(crate) fn place_row(Place { number, stack, inner, end }: Place) -> PlaceRow {
     let cut = end == WalkEnd::Enough;
-    PlaceRow { number, stack, cut, inner: cut.then_some(inner as u32), lost: end == WalkEnd::Unknown }
+    PlaceRow { number, stack, cut, inner: cut.then_some(inner as u32), lost: end == WalkEnd::NoRule }
 }
 
 /// Makes `row` that of the group, in the memory that it has. Only `All` histograms name tasks.

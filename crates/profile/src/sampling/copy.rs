@@ -49,7 +49,10 @@ impl StackCopy {
             CopyEnd::Outermost => WalkEnd::Outermost,
             CopyEnd::Copy if self.is_cut => WalkEnd::Enough,
             CopyEnd::Enough => WalkEnd::Enough,
-            CopyEnd::Copy | CopyEnd::Unknown | CopyEnd::Unlearned => WalkEnd::Unknown,
+            CopyEnd::NoTable => WalkEnd::NoTable,
+            // Behind the stack there is no caller.
+            CopyEnd::NoRule | CopyEnd::Copy => WalkEnd::NoRule,
+            CopyEnd::Unlearned => WalkEnd::Unlearned,
         };
         frames.set(room, end);
         self.wipe();

@@ -56,7 +56,7 @@ impl Sum {
         self.coverage.samples += 1;
         self.coverage.cut += u64::from(record.frames.is_cut());
         self.coverage.ended += u64::from(record.frames.is_whole());
-        let stack = record.frames.stack();
+        let stack = record.frames.stack(record.frames.lack());
         aggregate.add(record.group, thread, stack, values)
     }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use dormouse_unwind::{CallFrame, ThreadCache, WalkEnd, frames, walk_into};
 
-use crate::symbols::deeper_than;
+use crate::ends::{StackEnd, deeper_than};
 
 /// The most functions of a stack: of a deeper one those in the middle are left out.
 pub(super) const DEPTH: usize = 512;
@@ -33,7 +33,7 @@ pub(super) struct Frames {
 
 impl Frames {
     pub(super) const NONE: Self =
-        Self { depth: 0, end: WalkEnd::Unknown, is_missed: false, addresses: [0; DEPTH] };
+        Self { depth: 0, end: WalkEnd::Unlearned, is_missed: false, addresses: [0; DEPTH] };
 
     /// Fills in the interrupted address, and for each caller an address inside of its call. `cache`
     /// is the thread's.
@@ -52,12 +52,12 @@ impl Frames {
     /// Fills in the interrupted address alone.
     pub(super) fn stay(&mut self, from: CallFrame) {
         self.addresses[0] = from.instruction;
-        (self.depth, self.end, self.is_missed) = (1, WalkEnd::Unknown, true);
+        (self.depth, self.end, self.is_missed) = (1, WalkEnd::Unlearned, true);
     }
 
     /// Fills in nothing.
     pub(super) fn leave_out(&mut self) {
-        self.set(&[], WalkEnd::Unknown);
+        self.set(&[], WalkEnd::Unlearned);
     }
 
     /// Takes in functions that were found in a copy.
@@ -78,6 +78,19 @@ impl Frames {
         self.depth as usize > DEPTH || self.end == WalkEnd::Enough
     }
 
+    /// Why they do not lead to the first function of the thread. `None`: they do, or there are
+    /// none.
+    pub(super) fn lack(&self) -> Option<StackEnd> {
+        match self.end {
+            _ if self.depth == 0 => None,
+            WalkEnd::Outermost => None,
+            WalkEnd::Enough => Some(StackEnd::Cut),
+            WalkEnd::NoTable => Some(StackEnd::NoTable),
+            WalkEnd::NoRule => Some(StackEnd::NoRule),
+            WalkEnd::Unlearned => Some(StackEnd::Unlearned),
+        }
+    }
+
     /// Whether all functions are there, up to the first one of the thread.
     pub(super) fn is_whole(&self) -> bool {
         self.end == WalkEnd::Outermost && !self.is_cut()
@@ -88,13 +101,13 @@ impl Frames {
         (self.depth > 0).then(|| self.addresses[0])
     }
 
-    /// The functions, the innermost first. In place of those that are missing stands
-    /// [`deeper_than`].
-    pub(super) fn stack(&self) -> impl DoubleEndedIterator<Item = u64> + Clone + '_ {
+    /// The functions, the innermost first. In place of those that are missing amid stands
+    /// [`deeper_than`], and behind them why they do not lead to the first function of the thread.
+    pub(super) fn stack(&self, lack: Option<StackEnd>) -> impl DoubleEndedIterator<Item = u64> + Clone + '_ {
         let (inner, outer) = frames::in_order(self.depth as usize, &self.addresses);
-        // Those amid, and those behind where the walk itself gave up.
-        let [amid, behind] = [self.depth as usize > DEPTH, self.end == WalkEnd::Enough]
-            .map(|is_it| is_it.then(|| deeper_than(self.known().count())));
+        let known = self.known().count();
+        let amid = (self.depth as usize > DEPTH).then(|| deeper_than(known));
+        let behind = lack.map(|why| why.address(known));
         let address = |address: usize| address as u64;
         inner.iter().copied().map(address).chain(amid).chain(outer.map(address)).chain(behind)
     }
@@ -109,7 +122,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::symbols::is_deeper;
+    use crate::ends::is_deeper;
 
     #[test]
     fn a_walk_that_gave_up_is_marked() {
@@ -117,7 +130,7 @@ mod tests {
         let mut frames = Frames::NONE;
         let mut marks = |end| {
             frames.set(&found, end);
-            let stack: Vec<u64> = frames.stack().collect();
+            let stack: Vec<u64> = frames.stack(frames.lack()).collect();
             let marks = stack.iter().enumerate().filter(|(_, address)| is_deeper(**address));
             (stack.len(), marks.map(|(place, _)| place).collect::<Vec<_>>())
         };

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use dormouse_protocol::profile::{Profile, ProfileGroup};
 
-use crate::symbols::{SourceFrame, Symbols, is_deeper};
+use crate::ends::StackEnd;
+use crate::symbols::{SourceFrame, Symbols};
 use work::{Mark, Reading, Step, Unnamed, Work};
 
 /// The name of what has no task.
@@ -124,7 +125,7 @@ fn works<'s>(profile: &Profile, symbols: &'s Symbols) -> Vec<Result<Work, Unname
         for step in here.iter() {
             reading.enter(step);
         }
-        flaw.is_cut |= is_deeper(node.address);
+        flaw.is_cut |= StackEnd::at(node.address).is_some();
         let is_in_program = || profile.mapping(node.address).is_some_and(|it| it.path == profile.program);
         flaw.is_bare |= here.is_empty() && is_in_program();
         readings.push((reading, flaw));

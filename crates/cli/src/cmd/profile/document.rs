@@ -1,6 +1,6 @@
 //! A profile in the JSON of `profile`.
 
-use dormouse_profile::{Profile, ProfileCoverage, ProfileKind, Symbols};
+use dormouse_profile::{ObjectEnd, Profile, ProfileCoverage, ProfileKind, StackEnds, Symbols};
 use serde::Serialize;
 
 use crate::render::profile::uses::{FunctionUse, percent, uses};
@@ -23,6 +23,8 @@ pub(crate) struct ProfileDocument<'a> {
     by: Option<&'static str>,
     groups: Vec<GroupDocument>,
     coverage: &'a ProfileCoverage,
+    /// Where stacks end that do not lead to the first function of a thread; most first.
+    stack_ends: Vec<EndDocument>,
     /// Why functions have no names; null: they have.
     #[serde(skip_serializing_if = "Option::is_none")]
     unnamed_because: Option<&'a str>,
@@ -55,6 +57,16 @@ struct FunctionDocument {
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct EndDocument {
+    /// The file name of the object with the outermost function that was found.
+    object: String,
+    why: &'static str,
+    stacks: u64,
+    fix: &'static str,
 }
 
 /// The circumstances of a profile.
@@ -96,10 +108,18 @@ impl<'a> ProfileDocument<'a> {
             by,
             groups: groups.collect(),
             coverage: &profile.coverage,
+            stack_ends: StackEnds::of(profile).others.into_iter().map(EndDocument::new).collect(),
             unnamed_because,
             ended_because,
             file,
         }
+    }
+}
+
+impl EndDocument {
+    fn new(of: ObjectEnd) -> Self {
+        let ObjectEnd { object, why, stacks } = of;
+        Self { object, why: why.name(), stacks, fix: why.fix() }
     }
 }
 

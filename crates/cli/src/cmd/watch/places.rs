@@ -90,7 +90,7 @@ impl Places {
             let end = match tables.follow(from, &stack.bytes, &mut functions) {
                 CopyEnd::Outermost => WireHitStackEnd::Whole,
                 CopyEnd::Copy | CopyEnd::Enough => WireHitStackEnd::Cut,
-                CopyEnd::Unknown | CopyEnd::Unlearned => WireHitStackEnd::Lost,
+                CopyEnd::NoRule | CopyEnd::NoTable | CopyEnd::Unlearned => WireHitStackEnd::Lost,
             };
             // Callers, as return addresses.
             let callers = functions.iter().skip(1).map(|function| function + 1);

@@ -1,6 +1,6 @@
 //! Sentences about how complete a profile is.
 
-use dormouse_profile::{Profile, ProfileKind};
+use dormouse_profile::{Profile, ProfileKind, StackEnd, StackEnds};
 
 use super::uses::{amount, has_groups, percent};
 use crate::output::{DIM, FAIR};
@@ -47,12 +47,21 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     if coverage.overruns > 0 && coverage.overruns < coverage.samples {
         fine(format!("{}; the weight is kept", expiries(coverage.overruns)));
     }
+    let ends = StackEnds::of(profile);
+    if ends.are_well() {
+        ends.sentences().into_iter().for_each(|sentence| fine(clean(&sentence)));
+    }
     let mut warn = |line: String| lines.push(format!("{FAIR}{line}{FAIR:#}"));
     if is_short {
         // A program whose stacks are short by nature ends nearly all of them, too.
         let why = if known < FEW_PERCENT { "functions" } else { "if functions" };
         warn(format!("{stacks}; {why} that called them are missing"));
     }
+    if !ends.are_well() {
+        ends.sentences().into_iter().for_each(|sentence| warn(clean(&sentence)));
+    }
+    // Those that are cut at their end are among them.
+    let behind: u64 = ends.others.iter().filter(|of| of.why == StackEnd::Cut).map(|of| of.stacks).sum();
     let refused = if has_groups(profile) {
         "refused a timer by the kernel, and not sampled"
     } else {
@@ -60,7 +69,11 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     };
     let missing = [
         (coverage.in_library, "sample", "in a library of the system, without the function that called it"),
-        (coverage.cut, "stack", "longer than there is room for: functions in the middle are missing"),
+        (
+            coverage.cut.saturating_sub(behind),
+            "stack",
+            "longer than there is room for: functions in the middle are missing",
+        ),
         (
             coverage.uncopied,
             "stack",
@@ -100,7 +113,8 @@ fn frames(profile: &Profile) -> f64 {
     for node in &profile.stacks {
         // A node comes after its parent.
         let parent = (node.parent as usize).checked_sub(1).and_then(|parent| depths.get(parent));
-        depths.push(parent.unwrap_or(&0.0) + 1.0);
+        let frame = if StackEnd::at(node.address).is_some() { 0.0 } else { 1.0 };
+        depths.push(parent.unwrap_or(&0.0) + frame);
     }
     let column = profile.kind.main_column();
     let known = profile.samples.iter().filter_map(|sample| {

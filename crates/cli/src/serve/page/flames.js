@@ -122,7 +122,7 @@ class FlameView {
       [seen.blocking, 'threads that block the signal'],
     ])
       if (count) facts.push(`${whole(count)} ${text}`);
-    setText(this.told, clean([...facts, ...(seen.notes || [])].join(' · ')));
+    setText(this.told, clean([...facts, ...(data.ends || []), ...(seen.notes || [])].join(' · ')));
     const options = [
       ['by-group', 'by group'],
       ['by-thread', 'by thread'],

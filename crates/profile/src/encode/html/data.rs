@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use crate::ends::StackEnds;
 use crate::symbols::{missing, place};
 use crate::{Column, Profile, ProfileCoverage, ProfileKind, SourceFrame, Symbols, Values};
 
@@ -25,6 +26,8 @@ pub(super) struct Data {
     groups: Vec<Named>,
     threads: Vec<Named>,
     coverage: ProfileCoverage,
+    /// Where stacks end that are not whole: sentences.
+    ends: Vec<String>,
     old: Option<Old>,
     functions: Vec<String>,
     /// For each function the index of its file, and of its library.
@@ -277,6 +280,7 @@ impl Builder {
             main: profile.kind.main_column(),
             columns: columns.iter().map(|&Column { name, unit }| Unit { name, unit }).collect(),
             coverage: profile.coverage.clone(),
+            ends: StackEnds::of(profile).sentences(),
             old: old.map(|old| Old { seconds: seconds(old), samples: old.coverage.samples }),
             file: known.iter().map(|known| known.file).collect(),
             library: known.iter().map(|known| known.library).collect(),

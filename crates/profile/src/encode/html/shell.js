@@ -54,7 +54,7 @@ function tellCoverage() {
     if (bad) one.className = 'bad';
     return one;
   }));
-  const notes = seen.notes;
+  const notes = [...data.ends, ...seen.notes];
   $('notes').hidden = !notes.length;
   $('notes').firstElementChild.textContent = notes.length === 1 ? '1 note' : `${notes.length} notes`;
   $('notes').lastElementChild.replaceChildren(...notes.map((text) => Object.assign(document.createElement('li'), { textContent: text })));

@@ -110,7 +110,7 @@ impl Asking {
             let found = record.of_kind.stack.functions(room);
             let frames = if found.are_more_than(&record.frames) { &found } else { &record.frames };
             let way = if frames.is_missed { StackWay::FramePointers } else { StackWay::Tables };
-            let frames = frames.stack().collect();
+            let frames = frames.stack(frames.lack()).collect();
             is_it.then_some(ThreadStack { frames, way })
         }) {
             // One that came too late for its asker is thrown away.

@@ -279,8 +279,6 @@ impl Take {
             aggregate.add_thread(Thread { tid, name })
         });
         let frames = &record.frames;
-        let stack = frames.stack();
-        let row = aggregate.add(record.group, index, stack, [1, weight, 0, 0]);
         let coverage = &mut self.coverage;
         coverage.samples += 1;
         coverage.overruns += u64::from(record.of_kind.overruns);
@@ -290,10 +288,13 @@ impl Take {
         coverage.in_library += u64::from(is_in_library(frames.first()));
         coverage.uncopied += u64::from(frames.is_missed);
         // A caller's address in the C library: it has called the first function of the thread.
-        let is_whole =
-            is_in_library(frames.known().last()) && frames.known().any(|at| !library.contains(&at));
+        let is_whole = !frames.is_cut()
+            && is_in_library(frames.known().last())
+            && frames.known().any(|at| !library.contains(&at));
         coverage.cut += u64::from(frames.is_cut());
-        coverage.ended += u64::from(frames.is_whole() || !frames.is_cut() && is_whole);
+        coverage.ended += u64::from(frames.is_whole() || is_whole);
+        let stack = frames.stack(frames.lack().filter(|_| !is_whole));
+        let row = aggregate.add(record.group, index, stack, [1, weight, 0, 0]);
         let has_room =
             |timeline: &mut Vec<_>| timeline.len() < MOST_MOMENTS && timeline.try_reserve(1).is_ok();
         if let Some(timeline) =

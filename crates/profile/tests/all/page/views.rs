@@ -1,7 +1,7 @@
 //! Choices by the mouse, the keyboard and the address: each figure against what the profile's
 //! samples add up to.
 
-use dormouse_profile::ProfileKind;
+use dormouse_profile::{Node, ProfileKind, Sample, StackEnd};
 use serde_json::{Value, json};
 
 use super::sample::service;
@@ -253,6 +253,50 @@ fn allocations_have_four_values() {
     }
     assert!(browser.text("$('figures').textContent").contains("MiB"));
     browser.picture("alloc");
+}
+
+#[test]
+fn stacks_that_are_not_whole_say_why() {
+    let mut named = service(ProfileKind::Cpu, 3, EVEN);
+    let profile = &mut named.0;
+    // Of a function of the program: two stacks, of which one lacks the middle, and one its callers.
+    let is_own = |node: &&Node| profile.mapping(node.address).is_some_and(|it| it.path == profile.program);
+    let function = profile.stacks.iter().find(is_own).unwrap().address;
+    for (why, is_amid, samples) in
+        [(StackEnd::Cut, true, 70), (StackEnd::Cut, false, 80), (StackEnd::NoRule, false, 90)]
+    {
+        let mark = why.address(512);
+        let path = if is_amid { &[function, mark, function][..] } else { &[mark, function] };
+        let mut at = 0;
+        for &address in path {
+            profile.stacks.push(Node { parent: at, address });
+            at = u32::try_from(profile.stacks.len()).unwrap();
+        }
+        let values = [samples, samples * 10_000_000, 0, 0];
+        profile.samples.push(Sample { group: 0, thread: 0, stack: at, values });
+        profile.coverage.samples += samples;
+    }
+    let Some(mut browser) = open(&page(&named, None), "") else { return };
+    browser.value("set({ show: 'all' })");
+    for (name, depth, samples) in [
+        ("(deeper than 512 frames)", 2, 70),
+        ("(deeper than 512 frames)", 1, 80),
+        ("(caller unknown: no unwind rule)", 1, 90),
+    ] {
+        let is_it = format!("box.depth === {depth} && box.label === '{name}'");
+        let shown = found(&mut browser, &is_it);
+        assert_eq!(shown["now"], json!(samples * 10_000_000_u64), "{name}: {shown}");
+    }
+    let notes = browser.text("$('notes').textContent");
+    for part in [
+        "90 stacks end in teaparty (code whose caller",
+        StackEnd::NoRule.fix(),
+        "80 stacks end in teaparty (the",
+    ] {
+        assert!(notes.contains(part), "no {part:?} in {notes}");
+    }
+    browser.picture("not-whole");
+    assert_eq!(browser.errors(is_page), Vec::<String>::new());
 }
 
 #[test]

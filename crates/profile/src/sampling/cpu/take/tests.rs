@@ -71,7 +71,7 @@ fn stacks_inside_of_libraries_have_not_ended() {
     take.add_thread(id, 7, Some(0));
     let mut add = |cpu_ns, innermost, is_missed| {
         let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false };
-        let frames = Frames { is_missed, ..frames(&[innermost, 0x1000], WalkEnd::Unknown) };
+        let frames = Frames { is_missed, ..frames(&[innermost, 0x1000], WalkEnd::Unlearned) };
         let record = Record { frames, ..whole(of_kind) };
         take.add(&record, cpu_ns, 1_000_000, &(0x1000..0x2000), || None);
         let coverage = &take.coverage;
