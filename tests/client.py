@@ -170,7 +170,7 @@ def main():
     list(client.parts("wake-tasks"))
     client.ask("cancelled")
     client.ask("locks")
-    assert isinstance(client.ask("lock-report")["waiters"], list)
+    assert isinstance(client.ask("lock-report", stacks=True)["waiters"], list)
     client.ask("spawn-sites")
     try:
         number = client.ask("profile", hz=99)["number"]

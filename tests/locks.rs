@@ -2,15 +2,18 @@
 //!
 //! The service is this program, run once more.
 
+use std::future::pending;
+use std::hint::black_box;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
+use std::sync::{Barrier, LazyLock};
 use std::thread;
 use std::time::Duration;
 
 use dormouse::Group;
-use dormouse::sync::{Mutex, Semaphore};
+use dormouse::sync::{self, Mutex, Semaphore};
+use dormouse_testkit::eventually;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -72,6 +75,49 @@ fn blend() {
     thread::sleep(Duration::from_millis(20));
 }
 
+/// Takes both cups, from one side.
+fn take(own: usize) {
+    static BOTH: Barrier = Barrier::new(2);
+    let _own = CUPS[own].lock();
+    BOTH.wait();
+    let _other = CUPS[1 - own].lock();
+}
+
+#[inline(never)]
+fn left() {
+    take(0);
+    black_box(());
+}
+
+#[inline(never)]
+fn right() {
+    take(1);
+    black_box(());
+}
+
+/// Takes both saucers, from one side.
+async fn take_softly(own: usize) {
+    static SAUCERS: [sync::tokio::Mutex<u8>; 2] = [const { sync::tokio::Mutex::const_new(0) }; 2];
+    static BOTH: LazyLock<tokio::sync::Barrier> = LazyLock::new(|| tokio::sync::Barrier::new(2));
+    let _own = SAUCERS[own].lock().await;
+    BOTH.wait().await;
+    let _other = SAUCERS[1 - own].lock().await;
+}
+
+async fn softly_left() {
+    take_softly(0).await;
+}
+
+async fn softly_right() {
+    take_softly(1).await;
+}
+
+async fn tasks() {
+    Group::new("GET /left").scope(|| dormouse::tokio::spawn(softly_left()));
+    Group::new("GET /right").scope(|| dormouse::tokio::spawn(softly_right()));
+    pending::<()>().await;
+}
+
 fn serve(group: &'static str, work: fn()) {
     thread::spawn(move || {
         loop {
@@ -91,20 +137,19 @@ fn service() {
     // The only permit is never given back.
     std::mem::forget(POTS.acquire());
     serve("GET /tea", || drop(POTS.acquire()));
-    if std::env::var_os("DEADLOCK").is_some() {
-        static BOTH: Barrier = Barrier::new(2);
-        for own in 0..2 {
-            thread::spawn(move || {
-                Group::new(if own == 0 { "GET /left" } else { "GET /right" }).scope(|| {
-                    let _own = CUPS[own].lock();
-                    BOTH.wait();
-                    let _other = CUPS[1 - own].lock();
-                });
-            });
+    let deadlock = std::env::var("DEADLOCK").ok();
+    match deadlock.as_deref() {
+        Some("threads") => {
+            thread::spawn(|| Group::new("GET /left").scope(left));
+            thread::spawn(|| Group::new("GET /right").scope(right));
         }
-        while dormouse::sync::lock_cycles().is_empty() {
-            thread::yield_now();
+        Some("tasks") => {
+            thread::spawn(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(tasks()));
         }
+        _ => {}
+    }
+    while deadlock.is_some() && dormouse::sync::lock_cycles().is_empty() {
+        thread::yield_now();
     }
     println!("ready");
     let _end = std::io::stdin().read_to_end(&mut Vec::new());
@@ -164,15 +209,73 @@ fn a_queue_shows_who_has_its_permits() {
     assert_eq!(metrics.code, Some(0), "{metrics:?}");
 }
 
+/// The two who wait for one another: the first is the left one.
+fn stuck(document: &Value) -> [Value; 2] {
+    let [deadlock] = &document["deadlocks"].as_array().expect("deadlocks")[..] else { panic!("{document}") };
+    let blocked = deadlock["blocked"].as_array().expect("two");
+    assert_eq!(blocked.len(), 2, "{deadlock}");
+    ["GET /left", "GET /right"].map(|group| {
+        let is_its = |of: &&Value| of["waiter"]["group"] == group;
+        blocked.iter().find(is_its).unwrap_or_else(|| panic!("{group}: {deadlock}")).clone()
+    })
+}
+
+/// Whether a function of this name is among the frames.
+fn has(of: &Value, function: &str) -> bool {
+    let frames = of["frames"].as_array().expect("frames");
+    let names = frames.iter().filter_map(|frame| frame["function"].as_str());
+    names.map(|name| name.trim_end_matches("::{{closure}}")).any(|name| name.ends_with(function))
+}
+
 #[test]
 fn a_deadlock_ends_the_command_with_one() {
-    let service = LockingService::start(&[("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "1")]);
+    let service = LockingService::start(&[("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "threads")]);
+    // The threads may still be on their way to sleep, on a busy machine.
+    let mut document = Value::Null;
+    eventually(|| {
+        let found = run(["--json", "locks", &service.target(), "--for", "20ms"]);
+        assert_eq!(found.code, Some(1), "{found:?}");
+        document = found.json();
+        let [left, right] = stuck(&document);
+        has(&left, "locks::left") && has(&right, "locks::right")
+    });
+    for (of, other) in stuck(&document).iter().zip(["locks::right", "locks::left"]) {
+        assert!(of["no_stack"].is_null() && of["way"].is_string() && !has(of, other), "{of}");
+    }
     let found = run(["locks", &service.target(), "--for", "20ms"]);
-    assert_eq!(found.code, Some(1), "{found:?}");
     let mut lines = found.stdout.lines();
     assert_eq!(lines.next(), Some("deadlock"), "{found:?}");
-    let groups = ["GET /left (", "GET /right ("];
-    let [first, second] = [(); 2].map(|()| lines.next().expect("two threads"));
-    assert!(groups.iter().all(|group| first.contains(group) && second.contains(group)), "{found:?}");
+    let first = lines.next().expect("a thread");
     assert!(first.contains("waits for ") && first.contains("held by "), "{first}");
+    for part in ["\n  GET /left (", "\n  GET /right (", "locks::left (locks.rs:", "locks::right (locks.rs:"] {
+        let lines = format!("\n{}", found.stdout);
+        assert_eq!(lines.matches(part).count(), 1, "{part}: {found:?}");
+    }
+}
+
+#[test]
+fn tasks_in_a_deadlock_show_their_places() {
+    let deadlock = [("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "tasks")];
+    let locks = |service: &LockingService| {
+        stuck(&run(["--json", "locks", &service.target(), "--for", "20ms"]).json())
+    };
+    // They were last polled before somebody asked.
+    for of in locks(&LockingService::start(&deadlock)) {
+        assert_eq!(of["no_stack"], "the task was not polled since times are taken, or has ended", "{of}");
+        assert!(of["waiter"]["place"]["file"] == file!() && of["way"].is_null(), "{of}");
+    }
+    let service = LockingService::start(&[&deadlock[..], &[("DORMOUSE_WAITS", "1")]].concat());
+    for of in locks(&service) {
+        assert_eq!(of["no_stack"], "the task waits since before places were noted", "{of}");
+    }
+    let mut both = Default::default();
+    eventually(|| {
+        let woken = run(["tasks", &service.target(), "--wake", "--for", "100ms"]);
+        assert_eq!(woken.code, Some(0), "{woken:?}");
+        both = locks(&service);
+        has(&both[0], "locks::softly_left") && has(&both[1], "locks::softly_right")
+    });
+    for (of, other) in both.iter().zip(["locks::softly_right", "locks::softly_left"]) {
+        assert!(of["no_stack"].is_null() && of["way"].is_null() && !has(of, other), "{of}");
+    }
 }

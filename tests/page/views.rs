@@ -64,6 +64,23 @@ fn locks_show_who_holds_them() {
     visit.assert_calm();
 }
 
+#[test]
+fn a_deadlock_shows_its_stacks() {
+    let Some(browser) = Browser::start() else { return };
+    let service = LockingService::start(&[("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "threads")]);
+    let server = Server::of(service.runtime(), service.pid());
+    let mut visit = Visit::start(browser, &server, &format!("p={}&v=tasks", service.pid()));
+    visit.until("page.view?.parts[1].button.offsetWidth > 0");
+    visit.browser.value("void page.view.parts[1].button.click()");
+    visit.until(
+        "['left', 'right'].every((side) => page.view.parts[1].grid.rows.some((row) => \
+         row.lock.startsWith('deadlock') && row.by === `GET /${side}` && \
+         row.stack.some((line) => line.includes(`locks::${side}`))))",
+    );
+    visit.shows("main", &["1 deadlock.", "GET /left", "GET /right"]);
+    visit.assert_calm();
+}
+
 /// The page's figures are those of the command.
 #[test]
 fn totals_agree_with_the_service() {

@@ -16,13 +16,16 @@ use super::list::{TaskList, places};
 use super::stacks::{CUT, LOST, named};
 use crate::client::Client;
 use crate::exit::Outcome;
-use crate::output::{Context, FAIR};
+use crate::output::{Context, DIM, FAIR};
 use crate::render::frame::CodeFrame;
 use crate::render::profile::text::brief;
 use crate::text::{clean, count};
 
 /// A remark on a place: the wait is of parts that have wakers of their own.
 pub(crate) const IN_A_SET: &str = " (in a set: its parts are not seen)";
+
+/// The most functions of a thread's stack without any of the service's own.
+const MOST_FOREIGN: usize = 12;
 
 /// The functions of places, by the places' numbers, the innermost first.
 #[derive(Debug, Default)]
@@ -136,6 +139,29 @@ fn stem(function: &str) -> &str {
         stem = shorter;
     }
     stem
+}
+
+/// The stack of a thread that is stuck, one function a line. The most useful part of it are the
+/// service's own functions: the innermost keeps the thread, through the leaf that it has called.
+pub(crate) fn stack(text: &mut String, frames: &[CodeFrame]) {
+    let mut own = frames.iter().filter(|frame| is_the_services(frame)).peekable();
+    if own.peek().is_none() {
+        for frame in frames.iter().take(MOST_FOREIGN) {
+            let _ = writeln!(text, "    {}", name(frame));
+        }
+        return;
+    }
+    let leaf = frames.first().filter(|leaf| !is_the_services(leaf));
+    for (place, frame) in own.enumerate() {
+        let leaf = leaf.filter(|_| place == 0);
+        let by = leaf.map_or_else(String::new, |leaf| format!("{DIM}, in {}{DIM:#}", name(leaf)));
+        let _ = writeln!(text, "    {}{by}", name(frame));
+    }
+}
+
+/// Whether a function is the service's own. Those of C have no path, and are the library's here.
+fn is_the_services(frame: &CodeFrame) -> bool {
+    frame.is_own && frame.function.contains("::")
 }
 
 /// Whether the task waits at an unknown place.

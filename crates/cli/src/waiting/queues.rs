@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use super::list::{self, TaskList};
 use super::place::{PlaceNames, is_unplaced, most};
+use super::stacks::UNLEARNED_PLACE;
 use crate::client::Client;
 use crate::exit::Outcome;
 use crate::output::Context;
@@ -49,7 +50,7 @@ const AROUND: [(QueueKind, [&str; 2]); 3] = [
 ];
 
 /// Parts of the names and files of `dormouse::sync`.
-const OURS: [&str; 3] = ["dormouse_locks::", "locks/src/tokio/", "locks/src/queue.rs"];
+const OURS: [&str; 4] = ["dormouse_locks::", "dormouse-locks-", "locks/src/tokio/", "locks/src/queue.rs"];
 
 /// The thing for which the tasks of a queue wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -137,14 +138,48 @@ pub(crate) fn begin(client: &mut Client, hello: &Hello) -> Outcome<bool> {
     if client.knows::<TasksRequest>() { list::begin(client, hello, false) } else { Ok(false) }
 }
 
-/// The queues in which tasks wait now, those with most tasks first; and the number of tasks that
-/// wait at unknown places, because their wait began before places were recorded.
-pub(crate) fn read(client: &mut Client, context: &Context) -> Outcome<(Vec<TaskQueue>, u64)> {
-    let list = list::list(client)?;
-    let wanted = list.tasks.iter().flat_map(|task| &task.places).copied().collect();
-    let names = PlaceNames::of(client, &wanted, context)?;
-    let unplaced = list.tasks.iter().filter(|task| is_unplaced(task)).count() as u64;
-    Ok((queues(&list, &names), unplaced))
+/// The tasks that wait now, with the names of their places.
+#[derive(Debug)]
+pub(crate) struct WaitingTasks {
+    list: TaskList,
+    names: PlaceNames,
+}
+
+impl WaitingTasks {
+    pub(crate) fn read(client: &mut Client, context: &Context) -> Outcome<Self> {
+        let list = list::list(client)?;
+        let wanted = list.tasks.iter().flat_map(|task| &task.places).copied().collect();
+        let names = PlaceNames::of(client, &wanted, context)?;
+        Ok(Self { list, names })
+    }
+
+    /// The queues in which they wait, those with most tasks first.
+    pub(crate) fn queues(&self) -> Vec<TaskQueue> {
+        queues(&self.list, &self.names)
+    }
+
+    /// The number of those that wait at unknown places, because their wait began before places were
+    /// recorded.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.list.tasks.iter().filter(|task| is_unplaced(task)).count() as u64
+    }
+
+    /// The functions in which a task waits for a lock of `dormouse::sync`, the innermost first; or
+    /// why they are not known.
+    pub(crate) fn stuck_at(&self, number: u64) -> Result<Vec<CodeFrame>, &'static str> {
+        let task = self.list.tasks.iter().find(|task| task.task == number);
+        let task = task.ok_or("the task was not polled since times are taken, or has ended")?;
+        let known = task.places.iter().filter(|place| **place > UNLEARNED_PLACE);
+        let places: Vec<_> = known.map(|&place| self.names.frames(place)).collect();
+        let found = match places[..] {
+            [] if task.places.is_empty() => return Err("the task waits since before places were noted"),
+            [] => return Err("the stack of the task's place is not known"),
+            // Also where functions have no names.
+            [only] if !task.more_places => Some(only),
+            _ => places.into_iter().find(|frames| is_any(frames, &OURS)),
+        };
+        found.map(<[_]>::to_vec).ok_or("the task waits at several places")
+    }
 }
 
 fn queues(list: &TaskList, names: &PlaceNames) -> Vec<TaskQueue> {
@@ -189,9 +224,6 @@ fn queues(list: &TaskList, names: &PlaceNames) -> Vec<TaskQueue> {
 
 /// The queue in which a task with this place waits, and the pool that has it; `None` if it is none.
 fn queue(frames: &[CodeFrame]) -> Option<(QueueKind, Option<&'static str>)> {
-    let is_any = |frames: &[CodeFrame], parts: &[&str]| {
-        frames.iter().any(|frame| parts.iter().any(|part| is_of(frame, part)))
-    };
     // Also around a function of the service's own.
     if is_any(frames, &OURS) {
         return None;
@@ -209,6 +241,11 @@ fn queue(frames: &[CodeFrame]) -> Option<(QueueKind, Option<&'static str>)> {
         _ if has(&SENDERS) => Some((QueueKind::Channel, None)),
         _ => None,
     }
+}
+
+/// Whether one of these parts belongs to the name of a function, or to its file.
+fn is_any(frames: &[CodeFrame], parts: &[&str]) -> bool {
+    frames.iter().any(|frame| parts.iter().any(|part| is_of(frame, part)))
 }
 
 /// Whether a part belongs to the name of the function: not to those of its parameters or of the
@@ -299,6 +336,25 @@ mod tests {
             frame("send::{async_fn#0}", "/registry/src/i/tokio-1.47.1/src/sync/mpsc/bounded.rs", 9),
         ];
         assert_eq!(queue(&inlined), Some((QueueKind::Channel, None)));
+        let ours = frame("take::{async_fn#0}", "/registry/src/i/dormouse-locks-0.9.0/src/tokio/mod.rs", 9);
+        assert_eq!(queue(&[&inlined[..], &[ours]].concat()), None);
+    }
+
+    #[test]
+    fn a_stuck_task_is_at_its_lock() {
+        let at = |number, places: &[u32]| TaskRow {
+            places: places.to_vec(),
+            ..task(number, 1, WireTaskState::Awaiting, 10)
+        };
+        let list = list(vec![at(1, &[4, 5]), at(2, &[]), at(3, &[4, 4]), at(4, &[4]), at(5, &[2])]);
+        let lock = stack(&["<dormouse_locks::tokio::mutex::Mutex<T>>::lock::{{closure}}"]);
+        let names = PlaceNames([(4, stack(&[ACQUIRE])), (5, lock.clone())].into());
+        let tasks = WaitingTasks { list, names };
+        assert_eq!(tasks.stuck_at(1), Ok(lock));
+        assert_eq!(tasks.stuck_at(4).map(|frames| frames.len()), Ok(4));
+        let why = [2, 3, 5, 9].map(|task| tasks.stuck_at(task).unwrap_err());
+        let last = why.map(|why| why.rsplit(' ').next().unwrap_or_default());
+        assert_eq!(last, ["noted", "places", "known", "ended"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod cancelled_elsewhere;
 mod connections;
 mod copies;
 mod counts;
+mod deadlocks;
 mod examples;
 mod fixtures;
 mod framed;

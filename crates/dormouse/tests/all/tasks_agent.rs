@@ -18,7 +18,7 @@ use dormouse_protocol::{
 use dormouse_testkit::{HANG, eventually, in_child};
 use dormouse_waits::Waiting;
 
-struct Client(BufReader<UnixStream>);
+pub(crate) struct Client(BufReader<UnixStream>);
 
 impl Client {
     fn connect(socket: &Path) -> Self {
@@ -30,7 +30,7 @@ impl Client {
         client
     }
 
-    fn ask<T: serde::de::DeserializeOwned>(&mut self, request: impl Into<Op>) -> T {
+    pub(crate) fn ask<T: serde::de::DeserializeOwned>(&mut self, request: impl Into<Op>) -> T {
         let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op: request.into() }).unwrap();
         writeln!(self.0.get_mut(), "{request}").unwrap();
         let mut answer = String::new();
@@ -65,7 +65,7 @@ impl Client {
 }
 
 /// A client of this process's agent, in a directory of its own.
-fn client() -> Client {
+pub(crate) fn client() -> Client {
     let place = tempfile::tempdir().unwrap().keep();
     // SAFETY: no other thread of this child reads the environment.
     unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", &place) };

@@ -31,13 +31,18 @@ pub struct LocksBegun {}
 /// Asks for what is known of locks since they were first noted; the answer is [`LockReport`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct LockReportRequest {}
+pub struct LockReportRequest {
+    /// Whether to read the stacks of threads that wait for one another. That takes some hundred
+    /// microseconds for each thread, and nothing if there are no cycles.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stacks: bool,
+}
 
 impl Verb for LockReportRequest {
     const NAME: &'static str = "lock-report";
     const ANNOUNCED_AS: &'static str = LocksRequest::NAME;
     const LACKS: &'static str = "knows no locks";
-    const MEMORY: Memory = Memory::each(&[Each::LockLine]);
+    const MEMORY: Memory = Memory { bytes: 1 << 20, each: &[Each::LockLine] };
     type Answer = LockReport;
 }
 
@@ -198,6 +203,18 @@ pub struct LockBlockedRow {
     pub waiter: LockUserRow,
     /// The hold for which it waits.
     pub holder: LockUserRow,
+    /// The stack of its thread, as in a report on a long poll: the address of the next instruction,
+    /// then for each caller the return address minus one. Empty for a task, which waits without a
+    /// thread.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<u64>,
+    /// The way by which the callers were found: `tables`, `frame-pointers`, `search`; empty if
+    /// there is no stack.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub way: String,
+    /// Why the stack of its thread is not known, if stacks were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_stack: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -231,7 +248,11 @@ mod tests {
 
     fn cycle(numbers: &[u64]) -> LockCycleRow {
         let user = |number| LockUserRow { number, ..LockUserRow::default() };
-        let blocked = numbers.iter().map(|n| LockBlockedRow { waiter: user(*n), holder: user(n + 100) });
+        let blocked = numbers.iter().map(|n| LockBlockedRow {
+            waiter: user(*n),
+            holder: user(n + 100),
+            ..LockBlockedRow::default()
+        });
         LockCycleRow { blocked: blocked.collect() }
     }
 

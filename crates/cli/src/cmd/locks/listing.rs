@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use dormouse_protocol::{
-    HistogramRow, LockBlameRow, LockCycleRow, LockLineRow, LockLongestRow, LockPlaceRow, LockReport,
-    LockUserRow, WireHeldBy,
+    HistogramRow, LockBlameRow, LockLineRow, LockLongestRow, LockPlaceRow, LockReport, LockUserRow,
+    WireHeldBy,
 };
 use dormouse_statistics::buckets::Histogram;
 use serde::Serialize;
 
+use super::deadlocks::Deadlock;
 use super::futexes::FutexWaits;
 use crate::waiting::queues::TaskQueue;
 
@@ -53,7 +54,7 @@ pub(super) struct LockListing<'a> {
     pub(super) omitted: u64,
     pub(super) holders: Vec<Hold<'a>>,
     pub(super) waiters: &'a [LockUserRow],
-    pub(super) deadlocks: Vec<&'a LockCycleRow>,
+    pub(super) deadlocks: Vec<Deadlock<'a>>,
     /// The queues of others, and the number of tasks that wait at unknown places; `None`: the
     /// service records no places.
     pub(super) queues: Option<(Vec<TaskQueue>, u64)>,
@@ -91,7 +92,7 @@ impl<'a> LockListing<'a> {
             omitted: now.omitted,
             holders: now.holders.iter().map(hold).collect(),
             waiters: &now.waiters,
-            deadlocks: now.deadlocks(before).collect(),
+            deadlocks: now.deadlocks(before).map(Deadlock::new).collect(),
             queues: None,
             futexes: None,
             lost_holders: now.lost_holders.saturating_sub(before.lost_holders),
@@ -228,7 +229,7 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     /// The waits that go on, the longest first.
     waiters: &'a [LockUserRow],
     /// Threads and tasks that waited for one another at the beginning, and do so at the end.
-    deadlocks: &'a [&'a LockCycleRow],
+    deadlocks: &'a [Deadlock<'a>],
     /// The queues in which tasks wait now, other than those of `dormouse::sync`; null if the
     /// service records no places of tasks.
     queues: Option<&'a [TaskQueue]>,

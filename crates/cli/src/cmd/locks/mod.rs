@@ -4,6 +4,7 @@
 //! unless it does so anyway. The command reads what is known of locks twice, and shows the
 //! difference; and the tasks that wait in queues at the end.
 
+mod deadlocks;
 mod futexes;
 mod listing;
 mod text;
@@ -24,8 +25,9 @@ use crate::output::Context;
 use crate::verb::Asked;
 #[cfg(feature = "serve")]
 use crate::verb::Offer;
-use crate::waiting::queues;
+use crate::waiting::queues::{self, WaitingTasks};
 
+use deadlocks::Deadlock;
 use listing::LockListing;
 
 /// For how long locks are noted before a list.
@@ -38,8 +40,9 @@ const LENGTH: Duration = Duration::from_secs(2);
 /// takes it. WAITED is the time that tasks and threads waited there, in each second; BY the groups
 /// that waited, HELD BY those that held the lock when the waits began. P99 and LONGEST are of the
 /// waits, with the line at which the holder of the longest one had taken the lock. A lock that was
-/// taken before this command came has no holder: (before). Below stand the locks for which somebody
-/// waits at this moment, and deadlocks. There are also the queues that are not of `dormouse::sync`:
+/// taken before this command came has no holder: (before). Deadlocks stand above, each thread and
+/// task with the functions in which it is stuck; below, the locks for which somebody waits at this
+/// moment. There are also the queues that are not of `dormouse::sync`:
 /// semaphores and locks of tokio's, the permits of pools (deadpool, bb8, sqlx, mobc), and channels
 /// that are full, by the line at which tasks wait; and locks of others by their futex, if a poll
 /// waits for one for 20ms or longer. Their holders are not known; only a mutex of the C library's
@@ -74,14 +77,16 @@ impl Asked for Request {
         let has_places = queues::begin(&mut client, &hello)?;
         let has_long_polls = futexes::begin(&mut client)?;
         let begun = Instant::now();
-        let before = client.call(LockReportRequest {})?;
+        let before = client.call(LockReportRequest::default())?;
         let length = self.length.map_or(LENGTH, |Length(length)| length);
         await_times(&mut client, length, &signals)?;
-        let now: LockReport = client.call(LockReportRequest {})?;
+        let now: LockReport = client.call(LockReportRequest { stacks: true })?;
         let length = begun.elapsed();
-        let queues = if has_places { Some(queues::read(&mut client, context)?) } else { None };
+        let tasks = if has_places { Some(WaitingTasks::read(&mut client, context)?) } else { None };
+        let queues = tasks.as_ref().map(|tasks| (tasks.queues(), tasks.unplaced()));
         let futexes = if has_long_polls { Some(futexes::read(&mut client, &now.waiters)?) } else { None };
-        let listing = LockListing { queues, futexes, ..LockListing::new(&before, &now, length) };
+        let mut listing = LockListing { queues, futexes, ..LockListing::new(&before, &now, length) };
+        Deadlock::find_stacks(&mut listing.deadlocks, &client, tasks.as_ref());
         if context.json {
             context.document(&listing.document((client.pid, client.who.as_str())))?;
         } else {

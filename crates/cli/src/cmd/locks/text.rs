@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 
-use dormouse_protocol::{LockCycleRow, LockLongestRow, LockPlaceRow, LockUserRow, WireHeldBy};
+use dormouse_protocol::{LockLongestRow, LockPlaceRow, LockUserRow, WireHeldBy};
 
+use super::deadlocks::Stuck;
 use super::listing::{Holder, LockLine, LockListing};
 use crate::duration::{short, short_of};
 use crate::output::{BAD, DIM, HEAD};
 use crate::render::frame::CodeFrame;
 use crate::render::table::Table;
 use crate::text::{clean, count};
+use crate::waiting::place::stack;
 use crate::waiting::queues::TaskQueue;
 
 /// The groups that a cell names.
@@ -19,8 +21,12 @@ const PRESENT: usize = 10;
 
 pub(super) fn report(listing: &LockListing<'_>, limit: usize) -> String {
     let mut text = String::new();
-    for cycle in &listing.deadlocks {
-        deadlock(&mut text, cycle);
+    for deadlock in &listing.deadlocks {
+        let _ = writeln!(text, "{BAD}deadlock{BAD:#}");
+        for of in &deadlock.blocked {
+            stuck(&mut text, of);
+        }
+        text.push('\n');
     }
     if listing.lines.is_empty() {
         let _ = writeln!(text, "no lock of dormouse::sync was taken in {}", short_of(listing.length));
@@ -238,19 +244,17 @@ fn user_name(of: &LockUserRow) -> String {
     format!("{group} ({who}) at {}", place(&of.place))
 }
 
-fn deadlock(text: &mut String, cycle: &LockCycleRow) {
-    let _ = writeln!(text, "{BAD}deadlock{BAD:#}");
-    for blocked in &cycle.blocked {
-        let for_ns = blocked.waiter.for_ns.map(|ns| format!(" for {}", short(ns))).unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "  {} waits{for_ns} for {}, held by {}",
-            user_name(&blocked.waiter),
-            lock(&blocked.waiter.place),
-            user_name(&blocked.holder),
-        );
+/// One of those who wait for one another.
+fn stuck(text: &mut String, of: &Stuck<'_>) {
+    let for_ns = of.waiter.for_ns.map(|ns| format!(" for {}", short(ns))).unwrap_or_default();
+    let (waiter, holder, lock) = (user_name(of.waiter), user_name(of.holder), lock(&of.waiter.place));
+    let _ = writeln!(text, "  {waiter} waits{for_ns} for {lock}, held by {holder}");
+    if let Some(why) = of.no_stack {
+        let _ = writeln!(text, "    {DIM}(no stack: {}){DIM:#}", clean(why));
     }
-    text.push('\n');
+    // The innermost functions of a task's place only take its waker.
+    let own = of.frames.iter().position(|frame| frame.is_own && of.waiter.place.awaited);
+    stack(text, &of.frames[own.unwrap_or(0)..]);
 }
 
 #[cfg(test)]
@@ -258,8 +262,9 @@ mod tests {
     use std::time::Duration;
 
     use anstream::adapter::strip_str;
-    use dormouse_protocol::{LockBlockedRow, LockReport};
+    use dormouse_protocol::{LockBlockedRow, LockCycleRow, LockReport};
 
+    use super::super::deadlocks::tests;
     use super::super::futexes::FutexWaits;
     use super::super::listing::tests::{blame, place as row_place, row};
     use super::*;
@@ -365,7 +370,12 @@ mod tests {
 
     #[test]
     fn a_deadlock_comes_first() {
-        let blocked = |waiter, holder| LockBlockedRow { waiter, holder };
+        let blocked = |waiter, holder| LockBlockedRow {
+            waiter,
+            holder,
+            no_stack: Some("the thread\x1b has ended".to_owned()),
+            ..LockBlockedRow::default()
+        };
         let cycle = LockCycleRow {
             blocked: vec![
                 blocked(user(1, 77, 41, "GET /menu"), user(11, 78, 90, "GET /blend")),
@@ -377,12 +387,31 @@ mod tests {
         insta::assert_snapshot!(text(&report, &now), @r"
         deadlock
           GET /menu (task 77) at cache.rs:41 waits for 1.00 ms for Index, held by GET /blend (task 78) at cache.rs:90
+            (no stack: the thread\u{1b} has ended)
           GET /blend (task 78) at cache.rs:91 waits for 2.00 ms for Index, held by GET /menu (task 77) at cache.rs:40
+            (no stack: the thread\u{1b} has ended)
 
         no lock of dormouse::sync was taken in 2.00 s
         1 time there was no room for a lock's holder
         ");
         assert!(!text(&LockReport::default(), &report).contains("deadlock"), "it is there once");
+    }
+
+    #[test]
+    fn those_in_a_deadlock_have_their_functions() {
+        let of_thread = tests::row(false, &[7], None);
+        let of_task = tests::row(true, &[], None);
+        let mut text = String::new();
+        super::stuck(&mut text, &tests::stuck(&of_thread));
+        super::stuck(&mut text, &tests::stuck(&of_task));
+        insta::assert_snapshot!(strip_str(&text), @r"
+          GET /menu (thread 9) at cache.rs:41 waits for Index, held by GET /menu (thread 9) at cache.rs:90
+            shop::menu (menu.rs:41), in syscall
+            shop::main (main.rs:3)
+          GET /menu (thread 9) at cache.rs:41 waits for Index, held by GET /menu (thread 9) at cache.rs:90
+            shop::menu (menu.rs:41)
+            shop::main (main.rs:3)
+        ");
     }
 
     #[test]

@@ -19,6 +19,7 @@ class LocksPart extends AskedPart {
       sort: 'waited',
       key: (row) => [row.place.file, row.place.line, row.place.column, row.place.kind, row.place.name].join(),
       empty: 'No lock of dormouse::sync was taken.',
+      tip: (row, column) => column === 'where' && row.stack,
       columns: [
         shown('lock', 'Lock', 'minmax(90px, 1fr)', asText, { title: 'The type of its value', narrow: true }),
         shown('where', 'Where', 'minmax(110px, 1fr)', asText, { title: 'The line that takes it', narrow: true }),
@@ -62,7 +63,20 @@ class LocksPart extends AskedPart {
       });
     }
     const waits = waiters.length ? ` ${plural(waiters.length, 'wait')} now, for up to ${time(waiters[0].for_ns)}.` : '';
-    const dead = deadlocks.length ? ` ${plural(deadlocks.length, 'deadlock')}: see dormouse locks.` : '';
+    for (const { waiter, holder, frames, no_stack: why } of deadlocks.flatMap((of) => of.blocked)) {
+      rows.push({
+        place: { ...waiter.place, kind: `deadlock ${waiter.number}` },
+        lock: `deadlock: ${clean(waiter.place.name.split('::').pop() || waiter.place.kind)}`,
+        where: atFile(waiter.place),
+        stack: why ? [`no stack: ${why}`] : frameLines(frames),
+        waited: 1e9,
+        by: clean(group(waiter)),
+        held: clean(`${group(holder)} at ${atFile(holder.place)}`),
+        wait_max_ns: waiter.for_ns,
+        blamed: '',
+      });
+    }
+    const dead = deadlocks.length ? ` ${plural(deadlocks.length, 'deadlock')}.` : '';
     return { told: `Locks were noted for ${time(answer.for_ns)}.${waits}${dead}`, rows };
   }
 }

@@ -32,6 +32,7 @@
 //! # Ok::<(), dormouse::keys::Error>(())
 //! ```
 
+mod stacks;
 pub(crate) mod verb;
 
 #[cfg(feature = "locks")]

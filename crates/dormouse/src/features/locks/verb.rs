@@ -12,6 +12,7 @@ use dormouse_protocol::{
     LockReport, LockReportRequest, LockStatRow, LockUserRow, LocksBegun, LocksRequest, WireError, WireHeldBy,
 };
 
+use super::stacks;
 use crate::agent::request::wire_error;
 use crate::agent::{Answered, Asked, ClientState};
 use crate::core::asleep::{Part, check};
@@ -49,11 +50,15 @@ impl Answered for LocksRequest {
 
 impl Answered for LockReportRequest {
     fn answer(self, _: &mut Asked<'_>) -> Result<LockReport, WireError> {
-        Ok(report())
+        let mut report = report();
+        if self.stacks {
+            stacks::read(&mut report.cycles);
+        }
+        Ok(report)
     }
 }
 
-pub(crate) fn report() -> LockReport {
+fn report() -> LockReport {
     let mut all = read_locks();
     let omitted = cut(&mut all, LINES);
     // In this order a hold is not shorter than a wait for its end that began after it.
@@ -170,6 +175,10 @@ fn user_row(of: &LockUser) -> LockUserRow {
 }
 
 fn cycle_row(of: Vec<Blocked>) -> LockCycleRow {
-    let blocked = |it: Blocked| LockBlockedRow { waiter: user_row(&it.waiter), holder: user_row(&it.holder) };
+    let blocked = |it: Blocked| LockBlockedRow {
+        waiter: user_row(&it.waiter),
+        holder: user_row(&it.holder),
+        ..LockBlockedRow::default()
+    };
     LockCycleRow { blocked: of.into_iter().map(blocked).collect() }
 }

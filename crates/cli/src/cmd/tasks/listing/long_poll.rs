@@ -1,7 +1,4 @@
 //! A report on a long poll.
-//!
-//! The most useful part of its stack are the service's own functions: the innermost keeps the
-//! worker, through the leaf that it has called.
 
 use std::fmt::Write as _;
 
@@ -12,10 +9,7 @@ use crate::duration::{clock_time, short};
 use crate::output::{DIM, FAIR, HEAD};
 use crate::render::frame::CodeFrame;
 use crate::text::{clean, count};
-use crate::waiting::place::name;
-
-/// The most functions of a stack without any of the service's own.
-const MOST_FOREIGN: usize = 12;
+use crate::waiting::place::stack;
 
 /// The report as text.
 pub(crate) fn report(row: &LongPollRow, frames: &[CodeFrame]) -> String {
@@ -40,19 +34,7 @@ pub(crate) fn report(row: &LongPollRow, frames: &[CodeFrame]) -> String {
     if let Some(why) = &row.no_stack {
         let _ = writeln!(text, "    {DIM}(no stack: {}){DIM:#}", clean(why));
     }
-    let mut own = frames.iter().filter(|frame| is_the_services(frame)).peekable();
-    if own.peek().is_none() {
-        for frame in frames.iter().take(MOST_FOREIGN) {
-            let _ = writeln!(text, "    {}", name(frame));
-        }
-        return text;
-    }
-    let leaf = frames.first().filter(|leaf| !is_the_services(leaf));
-    for (place, frame) in own.enumerate() {
-        let leaf = leaf.filter(|_| place == 0);
-        let by = leaf.map_or_else(String::new, |leaf| format!("{DIM}, in {}{DIM:#}", name(leaf)));
-        let _ = writeln!(text, "    {}{by}", name(frame));
-    }
+    stack(&mut text, frames);
     text
 }
 
@@ -76,11 +58,6 @@ fn within(now: &LongPollNowRow) -> String {
     let list = if arguments.is_empty() { String::new() } else { format!("({})", arguments.join(", ")) };
     let function = now.kernel_function.as_deref().map(|name| format!(", kernel function {}", clean(name)));
     format!("{}{list}{}", clean(&now.within), function.unwrap_or_default())
-}
-
-/// Whether a function is the service's own. Those of C have no path, and are the library's here.
-fn is_the_services(frame: &CodeFrame) -> bool {
-    frame.is_own && frame.function.contains("::")
 }
 
 /// The report as JSON.
