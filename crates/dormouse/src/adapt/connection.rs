@@ -41,6 +41,7 @@ use super::responded::Unwritten;
 use super::web_socket::Messages;
 use crate::core::arrival::note;
 use crate::core::group::Group;
+use crate::core::overhead::{TASKS, Timed};
 use crate::core::task::Task;
 
 /// Older bytes are not believed: a minute.
@@ -200,7 +201,9 @@ impl<I> ServedStream<I> {
         if are_times_taken()
             && let Some(group) = self.task.as_ref().map(Task::group).or_else(Group::current)
         {
+            let timed = Timed::begin_awake();
             count_traffic(group.id(), of);
+            timed.end(&TASKS);
         }
     }
 
@@ -379,11 +382,13 @@ impl Receipt {
             }
         };
         if buffer.filled().len() > before {
+            let timed = Timed::begin_awake();
             let received = received.and_then(|realtime_ns| self.stamp_of(realtime_ns));
             let woken = around().and_then(Around::woken);
             let arrival = Arrival { received, woken: woken.unwrap_or_else(stamp) };
             self.arrivals.read(&buffer.filled()[before..], arrival, stamp());
             self.arrival = Some(arrival);
+            timed.end(&TASKS);
         }
         Poll::Ready(Ok(()))
     }

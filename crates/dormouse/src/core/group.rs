@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
+use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Switched, Totals};
 use dormouse_protocol::{GroupRow, LongLivedRow, ObjectiveRow, OutcomesRow};
 use dormouse_waits::DroppedTask;
 
@@ -12,7 +12,7 @@ use crate::core::long_lived::{LongSince, Said};
 use crate::core::objectives::{ObjectiveCounts, OfGroup};
 use crate::core::own_probes;
 use crate::core::record::floor_char_boundary;
-use crate::core::registry::{self, Inner, Registry};
+use crate::core::registry::{Inner, Registry};
 use crate::core::tasks::{self, Origin, TaskTotals};
 
 /// How many bytes of a name are kept. Names may come from what a client sends, and are never freed.
@@ -83,11 +83,6 @@ impl Group {
     /// counts or reads meanwhile.
     pub fn new(name: &str) -> Self {
         Self(REGISTRY.intern(cut(name)))
-    }
-
-    /// A group that no list contains, for measuring what a poll costs.
-    pub(crate) fn hidden() -> Self {
-        Self(registry::hidden())
     }
 
     /// The group with that number; see [`Group::id`].
@@ -391,6 +386,22 @@ impl Eq for Group {}
 /// each thread that runs a task a read of its counters from outside.
 pub fn start_counting(events: &[Event]) -> Result<Counting, Error> {
     Counting::everywhere(events, Mode::GroupExact)
+}
+
+/// Makes this thread run no task from now on, and charges the one that it has run. It ends what
+/// [`Task::switch_to`](crate::Task::switch_to) begins.
+///
+/// ```
+/// use dormouse::{Group, idle};
+///
+/// let mut fibers = [Group::new("fibers").task(), Group::new("fibers").task()];
+/// for fiber in &mut fibers {
+///     fiber.switch_to(); // and resume it until it suspends
+/// }
+/// idle(); // before the thread sleeps, or does anything else
+/// ```
+pub fn idle() -> Switched {
+    dormouse_events::switch(None)
 }
 
 #[cfg(test)]

@@ -41,11 +41,6 @@ static TRACED_PROBE: Probe = Probe::new(",trace_id,span_id");
 static TRACED: StaticKey<false> =
     StaticKey::new("dormouse.trace_context", file!(), line!()).with(&TRACED_PROBE);
 
-/// Whether polls or tasks are recorded.
-pub(crate) fn are_awake() -> bool {
-    POLL.is_enabled() || TASK.is_enabled()
-}
-
 /// The thread is in the task that is current, until it is dropped. It holds nothing, so that asleep
 /// a poll passes two sites and no more.
 #[derive(Debug)]

@@ -72,23 +72,6 @@ pub(crate) struct Registry {
     spare: AtomicPtr<Context>,
 }
 
-/// A group that is in no table, and in no answer.
-pub(crate) fn hidden() -> &'static Inner {
-    static HIDDEN: OnceBox<Inner> = OnceBox::new();
-    HIDDEN.get_or_init(|| {
-        let (tasks, published, objectives) = (Tasks::new(), ThreadContext::of(""), OnceBox::new());
-        Box::new(Inner {
-            name: "",
-            context: Context::new(),
-            tasks,
-            objectives,
-            lives: Lives::new(),
-            pool_queue: PoolQueue::default(),
-            published,
-        })
-    })
-}
-
 impl Inner {
     /// The group for objectives.
     pub(crate) fn of_group(&'static self) -> OfGroup {

@@ -20,13 +20,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use dormouse_protocol::{GroupRow, OwnCost};
+use dormouse_protocol::OwnCost;
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::{Capability, environment};
 
 use crate::agent::Client;
 use crate::core::asleep::{self, Part};
-use crate::core::group::Group;
 use crate::core::memory;
 use crate::features::cost::own_cost;
 use crate::features::{profile, recorder, sleep, watch};
@@ -47,8 +46,7 @@ pub(crate) fn look(clients: &mut [Client]) -> Option<Duration> {
     let now = monotonic_ns();
     let is_time = LAST.get().is_none_or(|(at, _)| now - at >= WINDOW.as_nanos() as u64);
     if is_time && !asleep::is_asleep() && memory::is_there_for_keys() {
-        let groups: Vec<GroupRow> = Group::read_all(false).into_iter().map(|(row, _)| row).collect();
-        let cost = own_cost(&groups);
+        let cost = own_cost();
         if let Some((at, before)) = LAST.replace(Some((now, cost))) {
             judge(cost.since(before), now - at, percent, clients);
         }

@@ -153,7 +153,7 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         "dormouse.own.cpu.estimated",
         Seconds,
         Counter,
-        "CPU time that dormouse took on the service's threads: an estimate, by prices measured there.",
+        "CPU time that dormouse took on the service's threads: an estimate, by calls that were timed there.",
         |process| process.stat.own?.estimated_ns().map(MetricValue::Nanoseconds),
     ),
     figure("dormouse.own.memory", Bytes, Gauge, "Memory of dormouse, at most.", |process| {

@@ -143,7 +143,7 @@ fn add_rest(stat: &mut Stat, waits: Option<TimesScope>, part: StatPart) {
     }
     stat.runtimes = runtimes::rows();
     stat.keys_on = dormouse_keys::count_on();
-    stat.own = Some(own_cost(&stat.groups));
+    stat.own = Some(own_cost());
     let (cpu_limits, pressure) = limits::control_groups();
     stat.cpu_limits = Some(cpu_limits);
     stat.pressure = pressure;

@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct OwnCost {
     /// CPU time of dormouse's own threads, in nanoseconds: exact.
     pub threads_ns: u64,
-    /// CPU time that polls and entries of groups took because of dormouse, on the service's
-    /// threads, in nanoseconds: an estimate, their number times the price that dormouse has
-    /// measured in the process. Absent if it has measured none.
+    /// CPU time that tasks of groups and calls took because of dormouse, on the service's threads,
+    /// in nanoseconds: an estimate, by calls of dormouse's that were timed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_ns: Option<u64>,
     /// CPU time that records of probes took, estimated in the same way.
@@ -45,12 +44,12 @@ impl OwnCost {
         }
     }
 
-    /// The estimated part, on the service's threads; `None` if neither polls nor records have a
-    /// price and no handler has run.
+    /// The estimated part, on the service's threads; `None` if neither that of tasks nor that of
+    /// records is known, and no handler has run.
     pub fn estimated_ns(self) -> Option<u64> {
-        let priced = [self.polls_ns, self.records_ns];
+        let calls = [self.polls_ns, self.records_ns];
         let handlers = [self.samples_ns, self.hits_ns];
-        let known = priced.into_iter().chain(handlers.map(|part| part.filter(|ns| *ns > 0))).flatten();
+        let known = calls.into_iter().chain(handlers.map(|part| part.filter(|ns| *ns > 0))).flatten();
         known.reduce(u64::saturating_add)
     }
 
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_without_a_price_is_not_zero() {
+    fn an_unknown_part_is_not_zero() {
         let known = OwnCost {
             threads_ns: 3_000_000,
             polls_ns: Some(7_000_000),
@@ -100,7 +99,7 @@ mod tests {
         assert!(unknown.sentence(1).contains("was not measured"));
         assert_eq!(known.since(OwnCost { polls_ns: Some(9_000_000), ..known }).cpu_ns(), 0);
         let idle = OwnCost { samples_ns: Some(0), hits_ns: Some(0), ..unknown };
-        assert_eq!(idle.estimated_ns(), None, "no handler has run, and polls have no price");
+        assert_eq!(idle.estimated_ns(), None, "no handler has run, and that of tasks is unknown");
         let hit = OwnCost { samples_ns: Some(2_000_000), hits_ns: Some(4_000_000), ..known };
         assert_eq!((hit.estimated_ns(), hit.since(known).hits_ns), (Some(13_000_000), None));
     }
