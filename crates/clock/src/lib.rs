@@ -57,6 +57,8 @@ mod budget;
 mod claim;
 mod error;
 mod kernel;
+#[doc(hidden)]
+pub mod overhead;
 mod point;
 mod process;
 mod stamp;

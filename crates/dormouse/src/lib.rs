@@ -79,11 +79,11 @@ mod web;
 
 pub use self::core::calls::{Call, InstrumentedCall};
 pub use self::core::ends::{MAX_OUTCOMES, outcome};
-pub use self::core::group::{Group, GroupStat, MAX_NAME, idle, start_counting};
+pub use self::core::group::{Group, GroupStat, MAX_NAME, start_counting};
 pub use self::core::probe::Probe;
 pub use self::core::registry::MAX_GROUPS;
 pub use self::core::results::InstrumentedResult;
-pub use self::core::task::{Entered, Instrumented, Task};
+pub use self::core::task::{Entered, Instrumented, Task, idle};
 pub use self::core::trace::{Trace, TraceError, trace};
 pub use self::core::trace_context::{TraceContext, set_trace_context};
 pub use self::core::value::Value;

@@ -19,6 +19,7 @@
 
 use std::sync::atomic::Ordering;
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
@@ -33,6 +34,7 @@ use crate::waiting::{WAITS, run_begun};
 
 /// The last poll of the slot's task has made the head of its response.
 pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
+    let _timed = TASKS.begin();
     let (response, now) = (&slot.response, slot.since.load(Ordering::Relaxed));
     if slot.answer.get() != OPEN {
         return;
@@ -49,6 +51,7 @@ pub(crate) fn head(slot: &Slot, account: Account, head: Head) {
 
 /// The last poll of the slot's task has made frames of its body.
 pub(crate) fn frames(slot: &Slot, shelf: &Shelf, account: Account, of: Frames) {
+    let _timed = TASKS.begin();
     let (response, now) = (&slot.response, slot.since.load(Ordering::Relaxed));
     let before = match response.frame.load(Ordering::Relaxed) {
         0 => response.head.load(Ordering::Relaxed),

@@ -30,6 +30,20 @@ use dormouse_sys::sync::OnceRef;
 use crate::slot::Slot;
 use crate::waiting::WAITS;
 
+/// A poll of a task, which may be its last one.
+#[derive(Debug, Clone, Copy)]
+pub struct LastPoll(pub(crate) Option<&'static Slot>);
+
+impl LastPoll {
+    /// The future has returned its output. To be called within the poll.
+    #[inline]
+    pub fn has_ended(self) {
+        if let Some(slot) = self.0 {
+            ended(slot);
+        }
+    }
+}
+
 const SITE: u32 = 0xffff;
 const WHOLE: u32 = 1 << 16;
 const ESCAPED: u32 = 1 << 17;

@@ -18,6 +18,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_clock::{begin_sharing, shared_stamp, stamp, ticks_to_ns};
 use dormouse_keys::unlikely;
 
@@ -28,7 +29,7 @@ use crate::places;
 use crate::registration::Registration;
 use crate::response::{Frames, Head, OPEN};
 use crate::rows::{self, Account, Going, Shelf};
-use crate::sites::{self, Site};
+use crate::sites::{self, LastPoll, Site};
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
 use crate::stretch::{Around, Stretch, leave};
@@ -63,21 +64,6 @@ pub enum TaskEnd {
 /// The times of one task; empty if it began while times were not taken.
 #[derive(Debug, Default)]
 pub struct TaskWaits(Option<NonNull<Slot>>);
-
-/// A poll of a task, which may be its last one.
-#[derive(Debug, Clone, Copy)]
-pub struct LastPoll(Option<NonNull<Slot>>);
-
-impl LastPoll {
-    /// The future has returned its output. To be called within the poll.
-    #[inline]
-    pub fn has_ended(self) {
-        if let Some(slot) = self.0 {
-            // SAFETY: a slot stays.
-            sites::ended(unsafe { slot.as_ref() });
-        }
-    }
-}
 
 impl UnwindSafe for TaskWaits {}
 impl RefUnwindSafe for TaskWaits {}
@@ -164,7 +150,8 @@ impl TaskWaits {
     /// For the next poll, which may turn out to be the last one.
     #[inline]
     pub fn last_poll(&self) -> LastPoll {
-        LastPoll(self.0)
+        // SAFETY: a slot stays.
+        LastPoll(self.0.map(|slot| unsafe { &*slot.as_ptr() }))
     }
 
     /// Polls something; while times are taken, with a waker that sees wakes.
@@ -316,6 +303,7 @@ impl TaskWaits {
     // Not cold, as the rest of the way is not: nothing would be inlined.
     #[inline(never)]
     fn begin_now(&mut self, who: Who, arrival: impl FnOnce(Around) -> Option<Arrival>) {
+        let _timed = TASKS.begin();
         if let Some(shelf) = rows::own()
             && let Some(account) = shelf.account(who.group)
         {
@@ -373,6 +361,7 @@ impl TaskWaits {
 
     /// Fills in a poll; `None`: it has no times.
     fn begin_poll(&mut self, who: Who, runtime: &Waker, into: &mut MaybeUninit<Polling>) -> Option<()> {
+        let _timed = TASKS.begin();
         let shelf = rows::own()?;
         let account = shelf.account(who.group)?;
         let run = run();
@@ -447,6 +436,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
 /// The task leaves its slot; returns what [`TaskWaits::end`] does. `None`: it has had no times.
 #[inline(never)]
 fn end(slot: &'static Slot, as_what: Option<(TaskEnd, Option<u8>)>) -> Option<u64> {
+    let _timed = TASKS.begin();
     let shelf = rows::own();
     let account = shelf.and_then(|shelf| Some((shelf, shelf.account(slot.group.load(Ordering::Relaxed))?)));
     let age = account.and_then(|(shelf, account)| end_times(slot, shelf, account, as_what));

@@ -180,6 +180,11 @@ fn verdict(tier: Tier) -> Option<&'static Result<(), String>> {
     VERDICTS[tier as usize].get()
 }
 
+/// Whether that is so.
+pub(crate) fn is_prepared() -> bool {
+    PREPARED.load(Ordering::Relaxed)
+}
+
 /// From now on threads that begin to read make no call but `clock_gettime`.
 pub(crate) fn prepared() {
     PREPARED.store(true, Ordering::Relaxed);

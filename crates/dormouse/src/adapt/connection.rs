@@ -32,6 +32,7 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use ::tokio::net::{TcpListener, TcpStream};
+use dormouse_clock::overhead::TASKS;
 use dormouse_clock::{ns_to_ticks, realtime_ns, stamp, ticks_to_ns};
 use dormouse_sys::receive::{Received, receive, want_times};
 use dormouse_waits::{Around, Arrival, Traffic, are_times_taken, around, count_traffic};
@@ -41,7 +42,6 @@ use super::responded::Unwritten;
 use super::web_socket::Messages;
 use crate::core::arrival::note;
 use crate::core::group::Group;
-use crate::core::overhead::{TASKS, Timed};
 use crate::core::task::Task;
 
 /// Older bytes are not believed: a minute.
@@ -201,9 +201,8 @@ impl<I> ServedStream<I> {
         if are_times_taken()
             && let Some(group) = self.task.as_ref().map(Task::group).or_else(Group::current)
         {
-            let timed = Timed::begin_awake();
+            let _timed = TASKS.begin();
             count_traffic(group.id(), of);
-            timed.end(&TASKS);
         }
     }
 
@@ -382,13 +381,12 @@ impl Receipt {
             }
         };
         if buffer.filled().len() > before {
-            let timed = Timed::begin_awake();
+            let _timed = TASKS.begin();
             let received = received.and_then(|realtime_ns| self.stamp_of(realtime_ns));
             let woken = around().and_then(Around::woken);
             let arrival = Arrival { received, woken: woken.unwrap_or_else(stamp) };
             self.arrivals.read(&buffer.filled()[before..], arrival, stamp());
             self.arrival = Some(arrival);
-            timed.end(&TASKS);
         }
         Poll::Ready(Ok(()))
     }

@@ -4,11 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_clock::{stamp, ticks_to_ns};
 use dormouse_waits::calls::{CallKind, Peer, PeerName};
 use pin_project_lite::pin_project;
-
-use crate::core::overhead::{TASKS, Timed};
 
 /// A call to another service: a request of HTTP, a statement, a command. It belongs to the group
 /// that is current where it begins, and is counted there by its kind and its peer, with the time
@@ -68,9 +67,8 @@ impl Call {
         if !dormouse_waits::are_times_taken() {
             return Self(None);
         }
-        let timed = Timed::begin_awake();
+        let _timed = TASKS.begin();
         let peer = Peer::of(dormouse_events::current_context(), &peer());
-        timed.end(&TASKS);
         Self(peer.map(|peer| Open { peer, begun: stamp() }))
     }
 
@@ -84,9 +82,8 @@ impl Call {
     #[inline]
     pub(crate) fn answered(mut self, is_error: bool) -> Option<Peer> {
         let Open { peer, begun } = self.0.take()?;
-        let timed = Timed::begin_awake();
+        let _timed = TASKS.begin();
         peer.answered(ticks_to_ns(stamp().saturating_sub(begun)), Some(is_error));
-        timed.end(&TASKS);
         Some(peer)
     }
 

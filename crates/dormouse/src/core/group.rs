@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Switched, Totals};
+use dormouse_events::{Context, Count, Counting, Error, Event, Mode, Totals};
 use dormouse_protocol::{GroupRow, LongLivedRow, ObjectiveRow, OutcomesRow};
 use dormouse_waits::DroppedTask;
 
@@ -386,22 +386,6 @@ impl Eq for Group {}
 /// each thread that runs a task a read of its counters from outside.
 pub fn start_counting(events: &[Event]) -> Result<Counting, Error> {
     Counting::everywhere(events, Mode::GroupExact)
-}
-
-/// Makes this thread run no task from now on, and charges the one that it has run. It ends what
-/// [`Task::switch_to`](crate::Task::switch_to) begins.
-///
-/// ```
-/// use dormouse::{Group, idle};
-///
-/// let mut fibers = [Group::new("fibers").task(), Group::new("fibers").task()];
-/// for fiber in &mut fibers {
-///     fiber.switch_to(); // and resume it until it suspends
-/// }
-/// idle(); // before the thread sleeps, or does anything else
-/// ```
-pub fn idle() -> Switched {
-    dormouse_events::switch(None)
 }
 
 #[cfg(test)]

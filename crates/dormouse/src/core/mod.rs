@@ -11,7 +11,6 @@ pub(crate) mod library;
 pub(crate) mod long_lived;
 pub(crate) mod memory;
 pub(crate) mod objectives;
-pub(crate) mod overhead;
 mod own_probes;
 pub(crate) mod panics;
 pub(crate) mod pool_queue;

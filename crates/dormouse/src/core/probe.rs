@@ -7,12 +7,12 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use dormouse_clock::overhead::RECORDS;
 use dormouse_clock::stamp;
 use dormouse_keys::{Attachment, Text};
 use dormouse_sys::thread::Current;
 use dormouse_sys::{records, rendezvous};
 
-use crate::core::overhead::{RECORDS, Timed};
 use crate::core::record::{RecordKind, Writer};
 
 /// A probe, attached to its key: [`probe!`](crate::probe) makes it, and
@@ -134,11 +134,10 @@ pub(crate) fn record_of(
     whose: Current,
     fill: impl FnOnce(&mut Writer),
 ) {
-    let timed = Timed::begin_awake();
+    let _timed = RECORDS.begin();
     let mut writer = Writer::new(phase, probe.id(), tsc, whose.task, whose.group);
     fill(&mut writer);
     records::push(writer.finish());
-    timed.end(&RECORDS);
 }
 
 /// Records a hit of an awake [`probe!`](crate::probe).

@@ -5,7 +5,6 @@ use dormouse_waits::{Frames, Head, count_frames};
 
 use crate::core::ends::{Ending, outcome_of};
 use crate::core::long_lived::Said;
-use crate::core::overhead::{TASKS, Timed};
 use crate::core::task::Task;
 use crate::core::tasks::{Origin, is_request};
 
@@ -27,9 +26,7 @@ impl Task {
         if head == Head::Stream {
             self.lives_long();
         }
-        let timed = Timed::begin();
         self.waits.head(head);
-        timed.end(&TASKS);
     }
 
     /// The request is none: its task lives for long, unless the service has said that those of its

@@ -15,7 +15,6 @@ use crate::core::arrival::arrival;
 use crate::core::ends::{Ending, outcome_of};
 use crate::core::group::Group;
 use crate::core::long_lived::LongSince;
-use crate::core::overhead::{TASKS, Timed};
 use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
 use crate::core::panics::{Unwound, UnwoundGuard};
 use crate::core::tasks::{Origin, is_request};
@@ -128,23 +127,19 @@ impl Group {
     }
 
     pub(crate) fn enter_numbered(self, number: u64, kind: Kind) -> Option<Mark> {
-        let timed = Timed::begin();
         let mut task = dormouse_events::Task::new(self.0.context, number);
         let mark = dormouse_events::enter(&mut task, kind).into_mark(number)?;
         poll_enters(number, self.id());
-        timed.end(&TASKS);
         Some(mark)
     }
 
     /// Leaves a task that is only a number; false if it is not current on this thread.
     #[doc(hidden)]
     pub fn leave_task(self, mark: Mark) -> bool {
-        let timed = Timed::begin();
         let has_left = dormouse_events::leave(mark);
         if has_left {
             poll_leaves(mark.task, self.id());
         }
-        timed.end(&TASKS);
         has_left
     }
 }
@@ -187,13 +182,12 @@ impl Task {
     }
 
     fn begun_after(group: Group, number: u64, arrival: impl FnOnce(Around) -> Option<Arrival>) -> Self {
-        let timed = Timed::begin();
         let waits = TaskWaits::begun_after(Who { task: number, group: group.id() }, arrival);
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
         let inner = dormouse_events::Task::new(group.0.context, number);
-        let long = (Origin::of(number) == Origin::Connection).then(|| group.0.tasks.lives_long());
-        timed.end(&TASKS);
+        let is_long = Origin::of(number) == Origin::Connection;
+        let long = is_long.then(|| group.0.tasks.lives_long());
         Self { group, inner, waits, ending: Ending::Completed, long, site: Site::NONE }
     }
 
@@ -212,7 +206,8 @@ impl Task {
     /// When it returns or unwinds, nothing that was entered inside is current any more.
     #[inline]
     pub fn run<T>(&mut self, f: impl FnOnce() -> T) -> T {
-        self.inside(Kind::Run, f)
+        let _inside = self.enter(Kind::Run);
+        Unwound::unless(f)
     }
 
     /// Makes this thread go on with the task, whatever was current on it, until the next switch:
@@ -278,7 +273,8 @@ impl Task {
 
     /// [`Task::run`] for a destructor, which is no entry.
     pub(crate) fn run_drop(&mut self, f: impl FnOnce()) {
-        self.inside(Kind::Drop, f);
+        let _inside = self.enter(Kind::Drop);
+        Unwound::unless(f);
     }
 
     /// The task is about to be spawned there, as a whole: by itself, not within another future.
@@ -353,23 +349,10 @@ impl Task {
         let who = self.who();
         let enter = || dormouse_events::enter(&mut self.inner, Kind::Poll);
         // The time of the poll is that for which the group is charged.
-        let mut timed = Timed::begin();
-        let polled = self.waits.poll_inside(who, cx, enter, |cx| {
+        self.waits.poll_inside(who, cx, enter, |cx| {
             let _seen = PollMark::begin();
-            timed.without(|| Unwound::unless(|| poll(cx)))
-        });
-        timed.end(&TASKS);
-        polled
-    }
-
-    #[inline]
-    fn inside<T>(&mut self, kind: Kind, f: impl FnOnce() -> T) -> T {
-        let mut timed = Timed::begin();
-        let inside = self.enter(kind);
-        let done = timed.without(|| Unwound::unless(f));
-        drop(inside);
-        timed.end(&TASKS);
-        done
+            Unwound::unless(|| poll(cx))
+        })
     }
 
     #[inline]
@@ -389,7 +372,6 @@ impl Drop for Task {
         if cfg!(dormouse_off) {
             return;
         }
-        let timed = Timed::begin();
         self.site.ends(self.id());
         let outcome = outcome_of(self.id(), self.ending);
         if let Some(since) = self.long {
@@ -405,7 +387,6 @@ impl Drop for Task {
         let dropped = if outcome.is_cancelled() { self.waits.dropped() } else { None };
         let age_ns = self.waits.end_with(as_what, Some(outcome.number()));
         self.group.end_aged(self.id(), outcome, age_ns, dropped);
-        timed.end(&TASKS);
     }
 }
 
@@ -422,6 +403,22 @@ pub(crate) fn poll_to_its_end<F: Future>(
         future.set(None);
     }
     poll
+}
+
+/// Makes this thread run no task from now on, and charges the one that it has run. It ends what
+/// [`Task::switch_to`] begins.
+///
+/// ```
+/// use dormouse::{Group, idle};
+///
+/// let mut fibers = [Group::new("fibers").task(), Group::new("fibers").task()];
+/// for fiber in &mut fibers {
+///     fiber.switch_to(); // and resume it until it suspends
+/// }
+/// idle(); // before the thread sleeps, or does anything else
+/// ```
+pub fn idle() -> Switched {
+    dormouse_events::switch(None)
 }
 
 /// Keeps a group current on this thread; see [`Group::enter`].

@@ -1,6 +1,6 @@
 //! The cost of dormouse itself in this process, since its start: CPU time of its own threads, which
 //! their clocks tell exactly; time on the service's threads, which is measured there for
-//! [one call in some](crate::core::overhead), and in the handlers of CPU samples and of hits of
+//! [one call in some](dormouse_clock::overhead), and in the handlers of CPU samples and of hits of
 //! watches; memory.
 //!
 //! # Things it does not do
@@ -9,11 +9,11 @@
 //! sockets that return a time, the kernel's part of signals and hits, and what dormouse costs while
 //! nothing is counted. A forked child has its parent's figures.
 
+use dormouse_clock::overhead::{RECORDS, TASKS};
 use dormouse_protocol::OwnCost;
 use dormouse_sys::{Capability, records, signals};
 
 use crate::core::group::Group;
-use crate::core::overhead::{RECORDS, TASKS};
 use crate::features::recorder;
 
 /// The memory of a group, in bytes: see [`Group`].

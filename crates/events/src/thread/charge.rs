@@ -13,6 +13,7 @@
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_keys::unlikely;
 
 use super::stack::{Here, Stack};
@@ -117,6 +118,7 @@ impl Stack {
         context: &'static Context,
         own: *const Customization,
     ) -> Switched {
+        let _timed = TASKS.begin();
         // SAFETY: invariant 3: `own` is that of a frame, or of the task that the caller has.
         let customized = unsafe { own.as_ref() };
         let Edit { span, generation, .. } = edit;
@@ -152,6 +154,7 @@ impl Stack {
         let did = match shortcut {
             Shortcut::Empty => Switched::Asleep,
             Shortcut::Clock { since } => {
+                let _timed = TASKS.begin();
                 self.charge_clock(edit, since, dormouse_clock::thread_cpu_ns_end());
                 Switched::Read
             }

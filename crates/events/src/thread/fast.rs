@@ -21,6 +21,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_sys::thread::Current;
 
 use super::charge::Switched;
@@ -292,6 +293,7 @@ impl Stack {
             here.span.cancel(number);
             return None;
         }
+        let _timed = TASKS.begin();
         here.span.set_first(dormouse_clock::thread_cpu_ns_begin());
         here.count(kind);
         here.block.set_task(id);
@@ -312,6 +314,7 @@ impl Stack {
             span.cancel(number);
             return false;
         }
+        let _timed = TASKS.begin();
         // Saturating: a fork child's clock begins again.
         span.add(dormouse_clock::thread_cpu_ns_end().saturating_sub(span.first()));
         self.top.set(token.gone());
