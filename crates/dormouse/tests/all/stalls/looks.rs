@@ -1,6 +1,6 @@
 //! Reports on a long poll name the call or state of its thread.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::io::{Read as _, Write as _};
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dormouse::{Group, LongPoll, LongPolls, ThreadIn, long_polls};
 use dormouse_sys::process::identity;
+use dormouse_sys::process::kernel_view::KernelEntry;
 use dormouse_testkit::{Filter, eventually, fork, in_child, skip};
 
 use super::faults::Faulting;
@@ -82,6 +83,34 @@ fn calls_are_named_with_their_arguments() {
     let reading = |poll: &LongPoll| is_now(poll, "read");
     let read = last_report(&polls, "reads", reads, reading, || to.write_all(b"x").unwrap());
     assert!(found(&read, &["read"]).0 > 0 && found(&read, &["futex"]).0 == 0, "{read:?}");
+}
+
+/// Whether the kernel hides the function in which a thread sleeps, which does so all the time.
+fn hides_function(tid: u32) -> bool {
+    let sleeps = || matches!(KernelEntry::of_own(tid), Ok(KernelEntry::Call(..)));
+    let asleep = sleeps();
+    let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
+    asleep && matches!(&*name, "" | "0") && sleeps()
+}
+
+#[test]
+fn the_kernels_function_is_in_a_report() {
+    let polls = watch();
+    let lock = Arc::new(std::sync::Mutex::new(()));
+    let held = lock.lock().unwrap();
+    let theirs = Arc::clone(&lock);
+    let (name, is_hidden) = (RefCell::new(None), Cell::new(false));
+    let is_seen = |poll: &LongPoll| {
+        let now = poll.now.as_ref().filter(|_| is_now(poll, "futex"));
+        name.replace(now.and_then(|now| now.kernel_function.clone()));
+        is_hidden.set(now.is_some() && hides_function(poll.tid));
+        name.borrow().is_some() || is_hidden.get()
+    };
+    last_report(&polls, "in the kernel", move || drop(theirs.lock()), is_seen, || drop(held));
+    match name.into_inner() {
+        Some(name) => assert!(name.contains("futex"), "{name}"),
+        None => skip("this kernel does not show the function in which a thread sleeps (wchan)"),
+    }
 }
 
 /// A mutex of the C library's.
