@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use dormouse_protocol::profile::{Profile, ProfileKind, WallState};
+use dormouse_unwind::CopyEnd;
 
 /// Objects that are listed.
 const MOST_OBJECTS: usize = 3;
@@ -56,11 +57,28 @@ pub enum StackEnd {
     Unlearned,
     /// The tables of the process cannot be read.
     Unread,
+    /// The thread sleeps, and the kernel does not show the register that leads to the caller.
+    NoRegister,
 }
 
 impl StackEnd {
     /// All reasons.
-    pub const ALL: [Self; 5] = [Self::Cut, Self::NoTable, Self::NoRule, Self::Unlearned, Self::Unread];
+    pub const ALL: [Self; 6] =
+        [Self::Cut, Self::NoTable, Self::NoRule, Self::Unlearned, Self::Unread, Self::NoRegister];
+
+    /// Why the functions in a copied stack do not lead to the first one of the thread; `None`: they
+    /// do. `goes_on`: the stack does so behind the copy.
+    pub(crate) fn of_copy(end: CopyEnd, goes_on: bool) -> Option<Self> {
+        match end {
+            CopyEnd::Outermost => None,
+            CopyEnd::Enough => Some(Self::Cut),
+            CopyEnd::Copy if goes_on => Some(Self::Cut),
+            // Behind the stack there is no caller.
+            CopyEnd::Copy | CopyEnd::NoRule => Some(Self::NoRule),
+            CopyEnd::NoTable => Some(Self::NoTable),
+            CopyEnd::Unlearned => Some(Self::Unlearned),
+        }
+    }
 
     /// The outermost frame of a stack that ends so, behind this many functions.
     pub fn address(self, frames: usize) -> u64 {
@@ -82,6 +100,7 @@ impl StackEnd {
             Self::NoRule => "no unwind rule",
             Self::Unlearned => "not learned yet",
             Self::Unread => "tables unread",
+            Self::NoRegister => "register not shown",
         }
     }
 
@@ -98,6 +117,7 @@ impl StackEnd {
             }
             Self::Unlearned => "take a longer profile: each function is learned when it is first met",
             Self::Unread => "run this as root, or with CAP_SYS_PTRACE",
+            Self::NoRegister => "build that code with frame pointers",
         }
     }
 }
@@ -110,6 +130,9 @@ impl fmt::Display for StackEnd {
             Self::NoRule => "code whose caller its table does not give, such as hand-written assembly",
             Self::Unlearned => "code that was met for the first time",
             Self::Unread => "its unwind tables cannot be read",
+            Self::NoRegister => {
+                "code whose caller needs a register that is not shown of a thread that sleeps"
+            }
         })
     }
 }
@@ -231,7 +254,7 @@ mod tests {
         );
         assert!(WallState::ALL.iter().all(|state| stand_in(state.address()).is_none()));
         assert!(WallState::at(deeper_than(usize::MAX)).is_none());
-        assert_eq!([0, 1 << 47, StackEnd::Unread.address(0) - 1].map(stand_in), [None, None, None]);
+        assert_eq!([0, 1 << 47, StackEnd::NoRegister.address(0) - 1].map(stand_in), [None, None, None]);
     }
 
     /// Stacks of two functions of `libtea.so`: whole, cut, without a rule, and waits.

@@ -6,7 +6,8 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadStack {
     /// The address of the next instruction, then for each caller the return address minus one; the
-    /// innermost first.
+    /// innermost first. If they do not lead to the first function of the thread, the last one
+    /// stands for those that are missing, and says why ([`StackEnd::at`](crate::StackEnd::at)).
     pub frames: Vec<u64>,
     /// How the callers were found.
     pub way: StackWay,

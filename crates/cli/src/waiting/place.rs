@@ -142,8 +142,20 @@ fn stem(function: &str) -> &str {
 }
 
 /// The stack of a thread that is stuck, one function a line. The most useful part of it are the
-/// service's own functions: the innermost keeps the thread, through the leaf that it has called.
+/// service's own functions: the innermost keeps the thread, through the leaf that it has called. At
+/// the end stands why it is not whole.
 pub(crate) fn stack(text: &mut String, frames: &[CodeFrame]) {
+    let (frames, lack) = match frames {
+        [frames @ .., last] if last.function.starts_with('(') => (frames, Some(last)),
+        _ => (frames, None),
+    };
+    functions(text, frames);
+    if let Some(lack) = lack {
+        let _ = writeln!(text, "    {DIM}{}{DIM:#}", clean(&lack.function));
+    }
+}
+
+fn functions(text: &mut String, frames: &[CodeFrame]) {
     let mut own = frames.iter().filter(|frame| is_the_services(frame)).peekable();
     if own.peek().is_none() {
         for frame in frames.iter().take(MOST_FOREIGN) {

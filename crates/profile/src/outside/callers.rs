@@ -6,7 +6,7 @@ use std::io;
 
 use dormouse_maps::{AddressSpace, Cache, Region};
 use dormouse_sys::perf::UserStack;
-use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
+use dormouse_unwind::{CallFrame, ProcessTables};
 
 use crate::ends::{IN_KERNEL, StackEnd};
 
@@ -77,14 +77,7 @@ impl Callers {
         let end = tables.follow(CallFrame { instruction, stack, frame, link }, &copy.bytes, functions);
         // A copy that is shorter than asked for has the whole stack, unless nothing could be read.
         let goes_on = copy.bytes.is_empty() || copy.bytes.len() >= COPY.into();
-        let lack = match end {
-            CopyEnd::Outermost => None,
-            CopyEnd::Enough => Some(StackEnd::Cut),
-            CopyEnd::Copy if goes_on => Some(StackEnd::Cut),
-            CopyEnd::Copy | CopyEnd::NoRule => Some(StackEnd::NoRule),
-            CopyEnd::NoTable => Some(StackEnd::NoTable),
-            CopyEnd::Unlearned => Some(StackEnd::Unlearned),
-        };
+        let lack = StackEnd::of_copy(end, goes_on);
         let kernel = chain.iter().take_while(|&&address| address >= USER_END).count();
         let are_as_many = kernel + functions.len() >= chain.len() && !copy.bytes.is_empty();
         if lack.is_none() || are_as_many {

@@ -32,6 +32,8 @@ pub(super) struct CopiedStack<'a> {
 pub(super) struct Chain {
     /// The addresses to which they return, the innermost first.
     pub(super) returns: Vec<u64>,
+    /// Whether a chain of links is among them. Otherwise it is not known where they end.
+    pub(super) has_link: bool,
     /// The first places where return addresses lie, whether they were found to be callers or not.
     pub(super) places: Vec<u64>,
 }
@@ -45,21 +47,21 @@ impl CopiedStack<'_> {
     /// The callers. `is_return` returns whether an address lies in code, right after a call.
     pub(super) fn callers(&self, mut is_return: impl FnMut(u64) -> bool) -> Chain {
         let mut chain = Chain::default();
-        let (mut has_link, reach) = (false, self.bytes.len().min(REACH) as u64);
+        let reach = self.bytes.len().min(REACH) as u64;
         for at in (self.from..self.from.saturating_add(reach)).step_by(WORD) {
-            if chain.places.len() == MOST_BELOW && (has_link || chain.returns.len() == MOST_BELOW) {
+            if chain.places.len() == MOST_BELOW && (chain.has_link || chain.returns.len() == MOST_BELOW) {
                 break;
             }
             let Some(word) = self.word(at).filter(|&word| is_return(word)) else { continue };
             if chain.places.len() < MOST_BELOW {
                 chain.places.push(at);
             }
-            if has_link {
+            if chain.has_link {
                 continue;
             }
             let linked = at.checked_sub(WORD as u64).filter(|&link| link >= self.from);
             if let Some(above) = linked.and_then(|link| self.follow(link, &mut is_return)) {
-                has_link = true;
+                chain.has_link = true;
                 chain.returns.extend(above);
             } else {
                 chain.returns.push(word);

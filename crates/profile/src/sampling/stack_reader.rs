@@ -22,6 +22,7 @@ use super::asleep::{self, Asleep, Doing};
 use super::chain::CopiedStack;
 use super::cpu::{Asking, Blocks};
 use super::keeper::KEEPER;
+use crate::ends::StackEnd;
 use crate::mappings::Mappings;
 use crate::thread_stack::{NoStack, StackWay, ThreadStack};
 
@@ -69,7 +70,9 @@ impl StackSource {
                 Doing::Sleeps(asleep) => {
                     let bound = self.bound(tid, asleep.stack);
                     if let Some(bytes) = asleep::stack(tid, &asleep, &self.memory, bound)? {
-                        return Ok(self.of_sleeping(&asleep, &bytes));
+                        let length = bytes.len() as u64;
+                        let goes_on = asleep.stack + length < bound || length == UNBOUNDED;
+                        return Ok(self.of_sleeping(&asleep, &bytes, goes_on));
                     }
                     // It goes to and fro.
                     std::thread::sleep(LOOK);
@@ -123,8 +126,9 @@ impl StackSource {
         end.unwrap_or_else(|| stack.saturating_add(UNBOUNDED))
     }
 
-    /// The stack of a thread that sleeps with this copy of it.
-    fn of_sleeping(&mut self, asleep: &Asleep, bytes: &[u8]) -> ThreadStack {
+    /// The stack of a thread that sleeps with this copy of it, behind which it may go on. Unless it
+    /// leads to the first function of the thread, its last frame says why.
+    fn of_sleeping(&mut self, asleep: &Asleep, bytes: &[u8], goes_on: bool) -> ThreadStack {
         let copy = CopiedStack { from: asleep.stack, bytes };
         if self.mappings.of(asleep.instruction).is_none() {
             self.refresh();
@@ -139,6 +143,7 @@ impl StackSource {
         let callers = found.returns.iter().map(|returns_to| returns_to - 1);
         let mut frames: Vec<u64> = [asleep.instruction].into_iter().chain(callers).collect();
         let mut way = StackWay::Search;
+        let mut lack = (!found.has_link).then_some(StackEnd::NoRegister);
         let links = found.places.iter().map(|place| place - size_of::<u64>() as u64);
         let (instruction, stack) = (asleep.instruction as usize, asleep.stack as usize);
         let mut functions = Vec::new();
@@ -150,11 +155,14 @@ impl StackSource {
             if is_whole || functions.len() > frames.len() {
                 frames.clone_from(&functions);
                 way = StackWay::Tables;
+                lack = lack_of(end, goes_on);
             }
             if is_whole {
+                lack = None;
                 break;
             }
         }
+        frames.extend(lack.map(|why| why.address(frames.len())));
         ThreadStack { frames, way }
     }
 
@@ -166,5 +174,32 @@ impl StackSource {
             self.mappings.refresh();
         }
         is_due
+    }
+}
+
+/// Why a stack that is not whole ends there. Its last function may look like the first one of the
+/// thread, or like one without a rule, only because a wrong place was tried as the frame.
+fn lack_of(end: CopyEnd, goes_on: bool) -> Option<StackEnd> {
+    let lack = StackEnd::of_copy(end, goes_on).filter(|why| *why != StackEnd::NoRule);
+    lack.or(Some(StackEnd::NoRegister))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_that_breaks_off_says_why() {
+        for (end, right) in [
+            (CopyEnd::Outermost, StackEnd::NoRegister),
+            (CopyEnd::NoRule, StackEnd::NoRegister),
+            (CopyEnd::Copy, StackEnd::NoRegister),
+            (CopyEnd::Enough, StackEnd::Cut),
+            (CopyEnd::NoTable, StackEnd::NoTable),
+            (CopyEnd::Unlearned, StackEnd::Unlearned),
+        ] {
+            assert_eq!(lack_of(end, false), Some(right), "{end:?}");
+        }
+        assert_eq!(lack_of(CopyEnd::Copy, true), Some(StackEnd::Cut));
     }
 }

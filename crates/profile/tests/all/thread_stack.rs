@@ -92,6 +92,7 @@ fn a_sleep_is_seen_with_its_caller() {
     let (names, way) = is_seen(sleeps_long, "sleeps_long");
     assert_eq!(way, StackWay::Tables, "{names:#?}");
     assert!(names.iter().any(|name| name.contains("thread_start") || name.contains("clone")), "{names:#?}");
+    assert!(names.iter().all(|name| !name.starts_with('(')), "it is whole: {names:#?}");
 }
 
 #[test]
@@ -177,6 +178,7 @@ fn deep_stacks_are_seen_as_far_as_known() {
     assert_eq!(names.iter().filter(|name| name.contains("dives")).count(), 61, "{names:#?}");
     let (names, _) = is_seen(|| _ = dives(1500, &sleeps_long), "sleeps_long");
     assert!(names.iter().filter(|name| name.contains("dives")).count() > 60, "{names:#?}");
+    assert!(names.last().is_some_and(|last| last.starts_with("(deeper than ")), "{names:#?}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Verb for LockReportRequest {
     const NAME: &'static str = "lock-report";
     const ANNOUNCED_AS: &'static str = LocksRequest::NAME;
     const LACKS: &'static str = "knows no locks";
-    const MEMORY: Memory = Memory { bytes: 1 << 20, each: &[Each::LockLine] };
+    const MEMORY: Memory = Memory { bytes: 2 << 20, each: &[Each::LockLine] };
     type Answer = LockReport;
 }
 
@@ -203,9 +203,8 @@ pub struct LockBlockedRow {
     pub waiter: LockUserRow,
     /// The hold for which it waits.
     pub holder: LockUserRow,
-    /// The stack of its thread, as in a report on a long poll: the address of the next instruction,
-    /// then for each caller the return address minus one. Empty for a task, which waits without a
-    /// thread.
+    /// The stack of its thread, as in a report on a long poll. Empty for a task, which waits
+    /// without a thread.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<u64>,
     /// The way by which the callers were found: `tables`, `frame-pointers`, `search`; empty if

@@ -78,7 +78,9 @@ pub struct LongPollRow {
     /// Whether `lasted_ns` is exact.
     #[serde(default)]
     pub exact: bool,
-    /// The stack: the address of the next instruction, then each return address minus one.
+    /// The stack: the address of the next instruction, then each return address minus one. If it
+    /// does not lead to the first function of the thread, the last address stands for the reason,
+    /// as in profiles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<u64>,
     /// How the stack was found: `tables`, `frame-pointers`, `search`.

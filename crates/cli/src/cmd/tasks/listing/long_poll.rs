@@ -147,6 +147,9 @@ mod tests {
         let right = "01:02:03.004 GET /tea task 9, thread worker (77): poll 3 lasts for 10.4 ms\n    \
                      shop::grind (grind.rs:12), in __GI___clock_nanosleep\n    shop::brew (brew.rs:30)\n";
         assert_eq!(plain(&row(), &frames), right);
+        let lack = frame("(caller unknown: register not shown)", "", 0);
+        let not_whole = plain(&row(), &[&frames[..], &[lack]].concat());
+        assert_eq!(not_whole, format!("{right}    (caller unknown: register not shown)\n"));
         let foreign = plain(&row(), &frames[..2]);
         assert!(foreign.contains("    __GI___clock_nanosleep\n    std::thread::sleep"), "{foreign}");
         let over = plain(&LongPollRow { over: true, ..row() }, &[]);
