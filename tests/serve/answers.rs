@@ -11,7 +11,8 @@ const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_th
 const TASKS: &str = "cancelled,known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unlisted,unplaced";
 const LOCKS: &str = "deadlocks,for_ns,futexes,holders,locks,lost_holders,lost_lines,omitted,pid,process,queues,\
                      schema,unplaced,waiters";
-const PROFILE: &str = "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,unit,value";
+const PROFILE: &str =
+    "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,stack_ends,unit,value";
 
 /// Verbs that read, and the fields of their documents.
 const DOCUMENTS: [(&str, &str); 19] = [
@@ -35,7 +36,7 @@ const DOCUMENTS: [(&str, &str); 19] = [
     ("maps?addr=1", "addr,frames,mapping,pid,schema"),
     (
         "profile.json?seconds=1&kind=faults",
-        "columns,coverage,file,files,functions,groups,inlined,libraries,\
+        "columns,coverage,ends,file,files,functions,groups,inlined,libraries,\
       library,line,main,measure,nodes,old,pid,program,rows,seconds,threads,unix_ms",
     ),
 ];
