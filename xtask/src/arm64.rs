@@ -1,5 +1,5 @@
-//! arm64: a check that all compiles for it, and in long runs tests in a virtual machine with
-//! Debian's kernel.
+//! arm64: tests in a virtual machine with Debian's kernel, and in long runs a check that the whole
+//! workspace compiles for it.
 //!
 //! Compiler, linker, kernel and shell are Debian's packages; each test program runs in a machine of
 //! its own (`machine`).
@@ -34,35 +34,84 @@ const MACHINE: Machine = Machine {
     strip: "aarch64-linux-gnu-strip",
 };
 
-/// The crates that differ most between processors.
-const TESTED: &str =
-    "--package dormouse-keys --package dormouse-clock --package dormouse-sys --package dormouse-unwind";
+/// The crates that differ most between processors, and the command. All are chosen in each call of
+/// cargo, so that the features of their dependencies are the same, and none is built twice.
+const TESTED: &str = "--package dormouse-keys --package dormouse-clock --package dormouse-sys \
+                      --package dormouse-unwind --package dormouse-cli --no-default-features \
+                      --features dormouse-keys/select,dormouse-cli/demo";
 
-/// Checks that the crates that services embed, and the command, compile for arm64: nothing is
-/// linked for it. A long run checks the whole workspace, and runs tests and the demo in the
-/// machine.
+/// Tests for which the emulator needs more than ten seconds. They are left to long runs.
+const SLOW: [&str; 18] = [
+    "balance::keys_follow_baselines_and_leases",
+    "fork::a_vfork_child_runs_through_batches",
+    "patching::no_branch_is_wrong_under_flips",
+    "patching::no_branch_is_wrong_without_membarrier",
+    "life::a_signal_inside_a_read_does_no_harm",
+    "life::a_threaded_processs_child_keeps_the_tier",
+    "life::ten_thousand_short_threads_leave_nothing",
+    "tiers::a_foreign_rseq_field_costs_the_tier",
+    "tiers::a_killing_filter_is_not_met_unasked",
+    "tiers::each_tier_of_the_program_is_right",
+    "tiers::it_stays_within_its_bound_beside_competitors",
+    "tiers::pages_take_a_quarter_of_the_budget",
+    "tiers::without_a_descriptor_the_next_tier_is_taken",
+    "tests::starters_of_threads_block_for_a_moment",
+    "tests::a_child_finds_every_mutex_free_and_whole",
+    "tests::a_slow_reader_sees_whole_records_in_order",
+    "rows::the_longest_table_makes_room",
+    "storm::stacks_stay_whole_in_a_storm",
+];
+
+/// The workspace optimises these for its own tests. No test here needs them to be fast.
+const OPTIMISED: [&str; 5] = ["dormouse-events", "dormouse-maps", "blazesym", "lzma-rust2", "libsqlite3-sys"];
+
+/// Builds what services embed, and the command, with warnings denied, and runs tests and the demo
+/// in the machine. A long run checks the whole workspace before, and runs all tests of these
+/// crates.
 pub(crate) fn step(suite: &mut Suite) -> Result {
-    let is_long = suite.is_long;
-    if is_long { install_compilers() } else { install_rust() }?;
+    if let Err(why) = install_compilers() {
+        suite.skip(&format!("nothing is built for arm64: {why}"));
+        return Ok(());
+    }
     let folder = target().join("arm64");
-    let chosen = if is_long {
-        "--workspace"
+    let settings = settings(suite.is_long, &folder)?;
+    let mut chosen = format!("{TESTED} --target {TRIPLE}");
+    if suite.is_long {
+        let mut check = cargo(&format!("check --workspace --target {TRIPLE} --locked"));
+        run(check.envs(settings.clone()))?;
+        chosen.push_str(" --package dormouse-events");
     } else {
-        "--package dormouse --package dormouse-capi --package dormouse-cli --no-default-features \
-         --features dormouse-cli/serve"
-    };
-    let mut check = cargo(&format!("check {chosen} --target {TRIPLE} --locked --target-dir"));
-    run(check.arg(&folder).env("RUSTC", "/usr/bin/rustc").env("RUSTFLAGS", "-D warnings"))?;
-    if is_long {
-        match MACHINE.fetch() {
-            Ok(_) => {
-                test(suite, &folder)?;
-                demo(&folder)?;
-            }
-            Err(why) => suite.skip(&format!("there is no virtual machine of arm64: {why}")),
+        chosen.extend(OPTIMISED.map(|name| format!(" --config profile.dev.package.{name}.opt-level=0")));
+    }
+    let mut build = cargo(&format!("build {chosen} --package dormouse-capi --locked --lib --bin dormouse"));
+    run(build.args(["--test", "all"]).envs(settings.clone()))?;
+    match MACHINE.fetch() {
+        Ok(_) => {
+            let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &**value)).collect();
+            let skipped = SLOW.map(|name| format!(" --skip {name}"));
+            let skipped = if suite.is_long { String::new() } else { format!("--{}", skipped.concat()) };
+            suite.run(&chosen, &format!("--lib --test all {skipped}"), &settings)?;
+            demo(&folder)?;
         }
+        Err(why) => suite.skip(&format!("there is no virtual machine of arm64: {why}")),
     }
     discard(&[folder])
+}
+
+/// The compilers, and how they build: a short run as fast as they can, and a long one so that one
+/// processor, which works in turn for two, is fast enough.
+fn settings(is_long: bool, folder: &Path) -> Result<Vec<(&'static str, String)>> {
+    let runner = std::env::current_exe().map_err(|why| why.to_string())?;
+    let folder = folder.to_str().ok_or("the target directory has no name in UTF-8")?;
+    let mut settings = COMPILERS.map(|(name, value)| (name, value.to_owned())).to_vec();
+    settings.extend([
+        ("CARGO_TARGET_DIR", folder.to_owned()),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{} vm", runner.display())),
+        ("CARGO_PROFILE_DEV_DEBUG", "0".to_owned()),
+        ("CARGO_PROFILE_DEV_OPT_LEVEL", if is_long { "1" } else { "0" }.to_owned()),
+        ("RUSTFLAGS", "-D warnings".to_owned()),
+    ]);
+    Ok(settings)
 }
 
 /// How the C library is built for arm64.
@@ -118,29 +167,10 @@ pub(crate) fn install_compilers() -> Result {
     if missing.is_empty() { Ok(()) } else { install(&missing) }
 }
 
-fn test(suite: &mut Suite, folder: &Path) -> Result {
-    let runner = std::env::current_exe().map_err(|why| why.to_string())?;
-    let runner = format!("{} vm", runner.display());
-    let folder = folder.to_str().ok_or("the target directory has no name in UTF-8")?;
-    let [compiler, linker] = COMPILERS;
-    let settings = [
-        compiler,
-        linker,
-        ("CARGO_TARGET_DIR", folder),
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner),
-        ("CARGO_PROFILE_DEV_DEBUG", "0"),
-        // One processor that works in turn for two is slow enough.
-        ("CARGO_PROFILE_DEV_OPT_LEVEL", "1"),
-    ];
-    suite.run(&format!("{TESTED} --target {TRIPLE}"), "--tests", &settings)
-}
-
-/// The command and its demo: a service under load, whose groups are all there.
+/// The demo of the command: a service under load.
 fn demo(folder: &Path) -> Result {
-    let mut build = building(cargo(&format!("build --locked --target {TRIPLE} --target-dir")));
-    run(build.arg(folder).env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1"))?;
     let command = folder.join(TRIPLE).join("debug/dormouse");
-    let words = [&*command.to_string_lossy(), "demo", "--for", "20s", "--plain"].map(str::to_owned);
+    let words = [&*command.to_string_lossy(), "demo", "--for", "5s", "--plain"].map(str::to_owned);
     match run_there(&words)? {
         0 => Ok(()),
         code => Err(format!("the demo ended with {code} in the machine")),
@@ -161,4 +191,23 @@ fn add_architecture() -> Result {
 /// Cargo calls it for each test program.
 pub(crate) fn run_there(words: &[String]) -> Result<u8> {
     MACHINE.run(words, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that no test has would leave none out.
+    #[test]
+    fn each_slow_test_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let folders = ["keys", "clock", "sys", "unwind"].map(|name| format!("crates/{name}/*.rs"));
+        let mut list = program("git ls-files");
+        let files = output(list.args(folders).current_dir(root)).unwrap();
+        let sources = files.lines().map(|name| std::fs::read_to_string(root.join(name)).unwrap());
+        let sources: Vec<_> = sources.collect();
+        for name in SLOW.map(|name| name.rsplit_once("::").map_or(name, |(_, name)| name)) {
+            assert!(sources.iter().any(|source| source.contains(&format!("fn {name}("))), "{name}");
+        }
+    }
 }

@@ -38,7 +38,7 @@ const STEPS: [(&str, bool, Step); 23] = [
     ("promises", true, release::promises),
 ];
 
-/// Steps that check without generating code. In a short run of all steps they run beside the tests,
+/// Steps that share nothing with others. In a short run of all steps they run beside the tests,
 /// which wait a third of their time, and at a lower priority than these.
 const BESIDE: [&str; 3] = ["lints", "documentation", "arm64"];
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use dormouse_clock::{Error, Tier, capability, force, thread_cpu_ns, thread_cpu_time, tier};
 use dormouse_sys::arch::{RSEQ_SIGNATURE, thread_pointer};
 use dormouse_testkit::{Child, Filter, in_child, skip, stress_rounds};
-use each_tier::{EACH_TIER, has_wanted_tier, is_below_page};
+use each_tier::{EACH_TIER, asking_is_slow, has_wanted_tier, is_below_page};
 use kernel::kernel_ns;
 
 const WITHOUT_RSEQ: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
@@ -157,8 +157,8 @@ fn a_killing_filter_is_not_met_unasked() {
             assert_eq!(tier(), Tier::Page, "{:?}", capability());
         }
         Filter::kill(&[libc::SYS_perf_event_open]).install();
-        let its = thread::spawn(tier).join().unwrap();
-        assert!(if has_rseq { its == Tier::Rseq } else { is_below_page(its) }, "{:?}", capability());
+        let is_right_tier = move || if has_rseq { tier() == Tier::Rseq } else { is_below_page(tier()) };
+        assert!(thread::spawn(is_right_tier).join().unwrap(), "{:?}", capability());
         is_right();
         if !has_rseq && !later {
             assert!(capability()[0].detail.contains("a seccomp filter"), "{:?}", capability());
@@ -201,6 +201,7 @@ fn pages_take_a_quarter_of_the_budget() {
                     .map(|_| {
                         scope.spawn(|| {
                             let own = tier();
+                            assert!(own == Tier::Page || is_below_page(own), "{:?}", capability());
                             gate.wait();
                             // Any tier that it got works.
                             let before = kernel_ns();
@@ -212,8 +213,6 @@ fn pages_take_a_quarter_of_the_budget() {
                 started.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             let count = |tier| tiers.iter().filter(|&&own| own == tier).count();
-            let is_page_or_next = |&own: &Tier| own == Tier::Page || is_below_page(own);
-            assert!(tiers.iter().all(is_page_or_next), "{:?}", capability());
             count(Tier::Page)
         };
         let pages = round();
@@ -233,8 +232,8 @@ fn without_a_descriptor_the_next_tier_is_taken() {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 1024 };
         // SAFETY: `none` is a valid place.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
-        let there = thread::spawn(|| (tier(), is_right())).join().unwrap().0;
-        assert!(is_below_page(there) && tier() == Tier::Page, "{there:?}");
+        let there = thread::spawn(|| (is_right(), is_below_page(tier()), capability())).join().unwrap();
+        assert!(there.1 && tier() == Tier::Page, "{:?}", there.2);
         assert!(capability()[0].detail.contains("took the next"), "{:?}", capability());
     });
 }
@@ -288,6 +287,10 @@ fn a_foreign_rseq_field_costs_the_tier() {
             if tier() != Tier::Rseq {
                 break;
             }
+        }
+        if tier() == Tier::Rseq && asking_is_slow() {
+            // Interrupted before a hundred reads in a row have found the descriptor.
+            return skip("no hundred reads are asked for in a row here");
         }
         assert_eq!(tier(), Tier::Page, "{:?}", capability());
         is_right();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_sys::own_stack;
 use dormouse_testkit::{in_child, storm_time};
-use dormouse_unwind::arch::RED_ZONE;
+use dormouse_unwind::arch::{HAS_LINK, RED_ZONE};
 use dormouse_unwind::{CallFrame, WalkEnd, claim, own, walk};
 
 /// The time between two walks of a thread.
@@ -49,8 +49,9 @@ extern "C" fn walked(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     let own = if (start..end).contains(&from.stack) { from.stack - RED_ZONE..end } else { 0..0 };
     let (mut depth, mut last) = (0, 0);
     let take = |frame: CallFrame| {
-        // No walk goes down, or in circles.
-        let is_up = frame.stack > last;
+        // No walk goes down, or in circles. A call that puts nothing on the stack leaves the first
+        // function where its caller is.
+        let is_up = frame.stack > last || HAS_LINK && depth == 1 && frame.stack == last;
         (depth, last) = (depth + 1, frame.stack);
         is_up && depth < 1000
     };

@@ -15,16 +15,19 @@ pub(crate) fn has_wanted_tier() -> bool {
     has
 }
 
-/// Whether a thread without a page may have this tier: the gap, or none where asking the kernel
-/// takes as long as a switch elsewhere, as in an emulator.
+/// Whether this tier of the calling thread may be that of a thread without a page: the gap, or none
+/// where the gap is no proof.
 pub(crate) fn is_below_page(tier: dormouse_clock::Tier) -> bool {
-    let is_slow = || {
-        let report = dormouse_clock::capability();
-        report.iter().any(|line| line.detail.contains("gap: asking the kernel takes"))
-    };
     match tier {
         dormouse_clock::Tier::Gap => true,
-        dormouse_clock::Tier::Syscall => is_slow(),
+        dormouse_clock::Tier::Syscall => asking_is_slow(),
         _ => false,
     }
+}
+
+/// Whether asking the kernel takes as long as a switch elsewhere, as in an emulator. A thread with
+/// a better tier than the gap has no need to know.
+pub(crate) fn asking_is_slow() -> bool {
+    let report = dormouse_clock::capability();
+    report.iter().any(|line| line.detail.contains("gap: asking the kernel takes"))
 }
