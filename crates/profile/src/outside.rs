@@ -348,7 +348,7 @@ fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Err
         loop {
             match Buffer::open(&idle, sampling, Subject::ThreadOnCpu { tid: own, cpu }, bytes) {
                 Ok(ring) => rings.push((cpu, ring)),
-                Err(Refusal::LockedMemory { .. }) if bytes > 4096 => {
+                Err(Refusal::LockedMemory { .. }) if bytes > rustix::param::page_size() => {
                     bytes /= 2;
                     continue;
                 }

@@ -46,13 +46,15 @@ impl Part {
 
 /// Whether the limit has suspended the part.
 pub(crate) fn is_limited(part: Part) -> bool {
-    LIMITED.load(Ordering::Relaxed) & 1 << part as u8 != 0
+    // Acquire: pairs with the change in `limit`. The use is there.
+    LIMITED.load(Ordering::Acquire) & 1 << part as u8 != 0
 }
 
 /// The part is suspended because dormouse has used that much of a CPU.
 pub(crate) fn limit(part: Part, percent: f64) {
     USED.store((percent * 1000.0) as u64, Ordering::Relaxed);
-    LIMITED.fetch_or(1 << part as u8, Ordering::Relaxed);
+    // Release: pairs with the load in `is_limited`.
+    LIMITED.fetch_or(1 << part as u8, Ordering::Release);
     if part == Part::Counts {
         COUNTS_STOPPED.fetch_add(1, Ordering::Relaxed);
     }
@@ -90,7 +92,8 @@ pub(crate) fn is_asleep() -> bool {
 
 /// The sleep, if there is one.
 pub(crate) fn asleep() -> Option<Asleep> {
-    let since = Some(SINCE.load(Ordering::Relaxed)).filter(|&since| since != 0)?;
+    // Acquire: pairs with the store in `begin`.
+    let since = Some(SINCE.load(Ordering::Acquire)).filter(|&since| since != 0)?;
     let by = BY.load(Ordering::Relaxed);
     let for_ms = monotonic_ns().saturating_sub(since) / 1_000_000;
     Some(Asleep { for_ms, uid: (by >> 32) as u32, pid: by as u32 })
@@ -99,7 +102,8 @@ pub(crate) fn asleep() -> Option<Asleep> {
 /// Begins a sleep by that user and process.
 pub(crate) fn begin(uid: u32, pid: u32) {
     BY.store(u64::from(uid) << 32 | u64::from(pid), Ordering::Relaxed);
-    SINCE.store(monotonic_ns().max(1), Ordering::Relaxed);
+    // Release: pairs with the load in `asleep`. It is known who began it.
+    SINCE.store(monotonic_ns().max(1), Ordering::Release);
     COUNTS_STOPPED.fetch_add(1, Ordering::Relaxed);
     panics::pause(true);
 }

@@ -174,6 +174,9 @@ impl Slot {
         let before = self.limit.load(Ordering::Relaxed) & !VALUE;
         // 0 is that of a slot that was never used.
         let generation = before.wrapping_add(1 << BELOW).max(1 << BELOW);
+        // Pairs with the fence in `row`: a reader that sees one of these words sees that the
+        // objective before has ended.
+        fence(Ordering::Release);
         self.target_ppm.store(objective.target_ppm, Ordering::Relaxed);
         self.met.store(generation, Ordering::Relaxed);
         self.missed.store(generation, Ordering::Relaxed);
@@ -198,7 +201,7 @@ impl Slot {
         let word = self.limit.load(Ordering::Acquire);
         let target_ppm = self.target_ppm.load(Ordering::Relaxed);
         let [met, missed] = [&self.met, &self.missed].map(|counter| counter.load(Ordering::Relaxed) & VALUE);
-        // Pairs with the store in `begin`: the words before are of the generation that is found.
+        // Pairs with the fence in `begin`: the words before are of the generation that is found.
         fence(Ordering::Acquire);
         let is_same = self.limit.load(Ordering::Relaxed) == word;
         let objective = Objective { target_ppm, limit_ns: word & VALUE };

@@ -150,10 +150,12 @@ impl PanicWait {
     pub(crate) fn begin(wake: fn()) -> Result<Self, PinError> {
         dormouse_sys::loader::pin_self()?;
         WAKE.get_or_init(|| Box::new(wake));
-        if PROCESS.swap(identity::id(), Ordering::Relaxed) != identity::id() {
+        if PROCESS.load(Ordering::Relaxed) != identity::id() {
             WAITING.store(0, Ordering::Relaxed);
             // A thread of the parent's may have been in the midst of it.
             LAST_PANIC.sequence.reset();
+            // Release: pairs with the load in `is_awaited`.
+            PROCESS.store(identity::id(), Ordering::Release);
         }
         WAITING.fetch_add(1, Ordering::Relaxed);
         Ok(Self(()))
@@ -201,9 +203,10 @@ pub(crate) fn pause(paused: bool) {
 
 /// Whether somebody waits for panics of this process.
 pub(crate) fn is_awaited() -> bool {
-    !PAUSED.load(Ordering::Relaxed)
+    // Acquire: pairs with the store in `begin`. The other two are of this process.
+    PROCESS.load(Ordering::Acquire) == identity::id()
+        && !PAUSED.load(Ordering::Relaxed)
         && WAITING.load(Ordering::Relaxed) != 0
-        && PROCESS.load(Ordering::Relaxed) == identity::id()
 }
 
 /// Puts a hook before the host's, unless it is there. For calls that the host itself makes.

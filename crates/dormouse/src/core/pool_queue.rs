@@ -16,12 +16,14 @@ impl PoolQueue {
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "for runtimes of tokio"))]
     pub(crate) fn count(&self, queued_ns: u64) {
         self.queued_ns.fetch_add(queued_ns, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        // Release: pairs with the load in `read`.
+        self.begun.fetch_add(1, Ordering::Release);
     }
 
     /// The sums; `None` if nothing was counted.
     pub(crate) fn read(&self) -> Option<BlockingRow> {
-        let begun = self.begun.load(Ordering::Relaxed);
+        // Acquire: the times of those that are counted are in the sum.
+        let begun = self.begun.load(Ordering::Acquire);
         (begun > 0).then(|| BlockingRow { begun, queued_ns: self.queued_ns.load(Ordering::Relaxed) })
     }
 }

@@ -1,11 +1,12 @@
 //! CPU time of tasks with the real clock.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter};
-use dormouse_testkit::{assert_about, spin_for, thread_cpu};
+use dormouse_testkit::{assert_about, short_or_long, spin_for, thread_cpu};
 
 /// Taken by tests that need the processors for themselves.
 fn alone() -> MutexGuard<'static, ()> {
@@ -107,4 +108,43 @@ fn all_contexts_add_up_to_the_kernels_time() {
     let all = inside + outside.cpu_ns();
     assert!(inside > 0 && outside.cpu_ns() > 0);
     assert!(all.abs_diff(kernel) <= kernel / 100, "{all} ns charged, {kernel} by the kernel");
+}
+
+#[test]
+fn known_work_is_charged_beside_competitors() {
+    const WORKERS: usize = 4;
+    let _alone = alone();
+    let contexts: [&'static Context; 3] = std::array::from_fn(|_| Context::new());
+    let known = [const { AtomicU64::new(0) }; 3];
+    let _counting = Counting::everywhere(&[Event::TASK_CLOCK], Mode::GroupExact).unwrap();
+    let (rounds, is_over) = (short_or_long(10, 200), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let work = || {
+            for round in 0..rounds * 3 {
+                let poll = enter(&mut Task::new(contexts[round % 3], 1), Kind::Poll);
+                let begin = thread_cpu();
+                spin_for(Duration::from_millis(1 + round as u64 % 3));
+                let used = thread_cpu().checked_sub(begin).unwrap();
+                drop(poll);
+                known[round % 3].fetch_add(used.as_nanos() as u64, Ordering::Relaxed);
+            }
+        };
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    for (context, known) in contexts.iter().zip(known) {
+        let (charged, known) = (context.cpu_ns(), known.into_inner());
+        println!("{charged} ns charged for {known} ns of work");
+        assert!(charged.abs_diff(known) <= known / 50, "{charged} ns charged for {known} ns of work");
+    }
 }

@@ -79,7 +79,7 @@ mod tests {
     fn limit_memory(more: u64) {
         let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
-        let most = (pages * 4096).saturating_add(more);
+        let most = (pages * rustix::param::page_size() as u64).saturating_add(more);
         let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: a valid place.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);

@@ -157,6 +157,7 @@ mod tests {
     use std::num::NonZero;
 
     use rustix::mm::{Advice, madvise, mmap_anonymous};
+    use rustix::param::page_size;
 
     use super::*;
     use crate::perf::KernelEvent;
@@ -173,7 +174,7 @@ mod tests {
 
     impl Fresh {
         fn of(pages: usize) -> Self {
-            let len = pages * 4096;
+            let len = pages * page_size();
             // SAFETY: a new mapping. The advice is that a page be a small one, and that no child
             // has it: a fork of another test would have pages faulted in once more.
             let base = unsafe {
@@ -194,19 +195,19 @@ mod tests {
         fn touch(&self) {
             for page in 0..self.pages {
                 // SAFETY: inside the mapping.
-                unsafe { self.base.add(page * 4096).write_volatile(1) };
+                unsafe { self.base.add(page * page_size()).write_volatile(1) };
             }
         }
 
         fn has(&self, addr: u64) -> bool {
-            (addr as usize).checked_sub(self.base.addr()).is_some_and(|at| at < self.pages * 4096)
+            (addr as usize).checked_sub(self.base.addr()).is_some_and(|at| at < self.pages * page_size())
         }
     }
 
     impl Drop for Fresh {
         fn drop(&mut self) {
             // SAFETY: mapped in `of`.
-            let _ = unsafe { munmap(self.base.cast(), self.pages * 4096) };
+            let _ = unsafe { munmap(self.base.cast(), self.pages * page_size()) };
         }
     }
 

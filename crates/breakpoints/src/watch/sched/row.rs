@@ -203,7 +203,8 @@ impl Line {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.fd.load(Ordering::Relaxed) != 0
+        // Acquire: pairs with the store in `fill`, which a reader in the row may see.
+        self.fd.load(Ordering::Acquire) != 0
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -211,7 +212,8 @@ impl Line {
     }
 
     pub(super) fn target(&self) -> u64 {
-        self.target.load(Ordering::Relaxed)
+        // Acquire: pairs with the store in `turn`: the count begins at the base of this target.
+        self.target.load(Ordering::Acquire)
     }
 
     #[cfg(test)]
@@ -244,7 +246,8 @@ impl Line {
         self.base.store(0, Ordering::Relaxed);
         self.target.store(target, Ordering::Relaxed);
         self.is_on.store(true, Ordering::Relaxed);
-        self.fd.store(event.into_raw_fd() + 1, Ordering::Relaxed);
+        // Release: pairs with the load in `is_open`.
+        self.fd.store(event.into_raw_fd() + 1, Ordering::Release);
     }
 
     /// Switches it on or off; false, and the line is closed, if the host has closed its descriptor.
@@ -269,7 +272,8 @@ impl Line {
             bare::retarget(event, attr).is_ok()
         });
         if done {
-            self.target.store(to, Ordering::Relaxed);
+            // Release: pairs with the load in `target`.
+            self.target.store(to, Ordering::Release);
             self.is_on.store(true, Ordering::Relaxed);
         } else {
             self.take();

@@ -23,8 +23,6 @@ use dormouse_sys::process::identity;
 
 /// The locked memory that a kernel allows a user for each processor by default, in KiB.
 const DEFAULT_KIB: usize = 516;
-/// A page, where pages are small; where they are larger, more than a quarter of little is taken.
-const PAGE_KIB: usize = 4;
 
 /// An open event of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +103,7 @@ fn quarter_of_locked_memory() -> u32 {
     let kib = fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb");
     let kib = kib.ok().and_then(|kib| kib.trim().parse().ok()).unwrap_or(DEFAULT_KIB);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let pages = kib / PAGE_KIB;
+    let pages = kib / (rustix::param::page_size() / 1024);
     u32::try_from(pages.saturating_mul(processors) / 4).unwrap_or(u32::MAX)
 }
 

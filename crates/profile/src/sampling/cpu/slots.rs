@@ -176,8 +176,8 @@ pub(super) fn announce(id: SlotId) {
     let mut first = NEW.load(Ordering::Relaxed);
     loop {
         slot.next.store(first, Ordering::Relaxed);
-        // Release: pairs with the swap in `announced`.
-        match NEW.compare_exchange_weak(first, id.index + 1, Ordering::Release, Ordering::Relaxed) {
+        // SeqCst: pairs with the swap in `announced`, and comes before the load of the period.
+        match NEW.compare_exchange_weak(first, id.index + 1, Ordering::SeqCst, Ordering::Relaxed) {
             Ok(_) => return,
             Err(other) => first = other,
         }
@@ -187,8 +187,8 @@ pub(super) fn announce(id: SlotId) {
 /// The slots that were announced since the last time; one whose thread has ended its timer itself
 /// has no generation, and is the caller's to free. The sampler alone calls it.
 pub(super) fn announced() -> impl Iterator<Item = (u32, SlotId)> {
-    // Acquire: pairs with the exchange in `announce`.
-    let mut next = NEW.swap(0, Ordering::Acquire);
+    // SeqCst: pairs with the exchange in `announce`, and comes after the store of the period.
+    let mut next = NEW.swap(0, Ordering::SeqCst);
     std::iter::from_fn(move || {
         let index = next.checked_sub(1)?;
         let slot = at(index);
