@@ -13,9 +13,9 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::ptr;
 
 use dormouse_maps::Held;
+use dormouse_sys::arch::stack_word;
 use dormouse_sys::peek;
 use dormouse_sys::stack::here;
 
@@ -123,8 +123,7 @@ unsafe fn walk_own(
         let is_there = at >= lowest && at <= last && at.is_multiple_of(WORD);
         // SAFETY: the address lies in the thread's own stack, as the caller guarantees: not below
         // the stack pointer, or where the interrupted code has written according to the table.
-        // Volatile: other code of the thread wrote it.
-        is_there.then(|| unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() })
+        is_there.then(|| unsafe { stack_word(at) })
     };
     walk_by(cache, from, word, take)
 }

@@ -19,9 +19,9 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use dormouse_sys::arch::stack_word;
 use dormouse_sys::stack::{CallFrame, here};
 use dormouse_sys::{own_stack, thread};
 use dormouse_unwind::{Walk, WalkEnd, arch, claim, frames, own, walk};
@@ -177,8 +177,8 @@ impl Taker {
     fn word(&self, at: usize) -> usize {
         debug_assert!(self.own.contains(&at) && at < self.top);
         // SAFETY: `own` can be read, as has been found out, and the address lies there (invariant
-        // 1). Volatile: other code of the thread wrote it.
-        unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() }
+        // 1).
+        unsafe { stack_word(at) }
     }
 
     /// Whether the stack can be read plainly up to the poll's end.

@@ -36,6 +36,17 @@ pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = false;
 
+/// A word of a stack.
+///
+/// # Safety
+///
+/// The word can be read, and is aligned.
+#[inline(always)]
+pub unsafe fn stack_word(at: usize) -> usize {
+    // SAFETY: the caller's promise. Volatile: other code wrote it.
+    unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() }
+}
+
 /// 0: the thread control block cannot be found.
 pub fn thread_pointer() -> u64 {
     0

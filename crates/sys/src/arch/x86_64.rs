@@ -55,6 +55,22 @@ pub fn thread_pointer() -> u64 {
     pointer
 }
 
+/// A word of a stack, which may lie in or between variables of whatever code. An instruction of
+/// ours: the compiler, and checkers of addresses, know of variables alone.
+///
+/// # Safety
+///
+/// The word can be read, and is aligned.
+#[inline(always)]
+pub unsafe fn stack_word(at: usize) -> usize {
+    let word: usize;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("mov {}, [{}]", out(reg) word, in(reg) at, options(readonly, nostack, preserves_flags));
+    }
+    word
+}
+
 /// The calling thread's control block: from its pointer on, and no longer than this.
 pub(crate) fn control_block() -> Option<Range<usize>> {
     const LONGEST: usize = 8192;
