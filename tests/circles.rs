@@ -2,7 +2,7 @@
 
 use dormouse_testkit::c::have;
 
-use crate::profile::{compiled, group, number, profile};
+use crate::profile::{compiled, group, profile, total_of};
 use crate::support::skip;
 
 /// Works while its frame pointer leads in a circle, for some seconds.
@@ -41,9 +41,6 @@ fn a_circle_of_frame_pointers_hides_no_callers() {
     }
     let document = ended.json();
     let functions = group(&document, "thread spins")["functions"].as_array().unwrap();
-    let share = |name: &str| {
-        let of = functions.iter().find(|of| of["function"] == name);
-        of.map_or(0.0, |of| number(of, "total_percent"))
-    };
+    let share = |name| total_of(functions, name);
     assert!(share("turns") > 90.0 && share("caller") > 90.0 && share("main") > 90.0, "{functions:#?}");
 }

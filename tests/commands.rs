@@ -28,10 +28,16 @@ fn nonsense_settings_are_told_at_the_start() {
     let runtime = tempfile::tempdir().expect("a temporary directory");
     let mut child = command(["teaparty", "--load", "10", "--for", "200ms"]);
     child.env("DORMOUSE_RUNTIME_DIR", runtime.path());
-    child.envs([("DORMOUSE_CLOCK", "sundial"), ("DORMOUSE_KEYS", "sledgehammer")]);
+    child.envs([
+        ("DORMOUSE_CLOCK", "sundial"),
+        ("DORMOUSE_KEYS", "sledgehammer"),
+        ("DORMOUSE_UNWIND_MEMORY", "a barn"),
+    ]);
     let run = support::finish(child);
     assert_eq!(run.code, Some(0), "it serves all the same: {run:?}");
-    for name in ["DORMOUSE_CLOCK=sundial", "DORMOUSE_KEYS=sledgehammer"] {
+    for name in
+        ["DORMOUSE_CLOCK=sundial", "DORMOUSE_KEYS=sledgehammer", "DORMOUSE_UNWIND_MEMORY is \"a barn\""]
+    {
         assert!(run.stderr.contains(name), "{run:?}");
     }
     let mut doctor = command(["doctor"]);

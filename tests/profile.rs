@@ -94,6 +94,12 @@ pub(crate) fn number(of: &Value, field: &str) -> f64 {
     of[field].as_f64().unwrap_or_else(|| panic!("no {field} in {of}"))
 }
 
+/// The share of a function and those that it called, in percent of its group.
+pub(crate) fn total_of(functions: &[Value], name: &str) -> f64 {
+    let of = functions.iter().find(|of| of["function"] == name);
+    of.map_or(0.0, |of| number(of, "total_percent"))
+}
+
 /// Waits until the service has used `ticks` ticks of CPU time while it is profiled.
 fn await_samples(service: &Service, ticks: u64) {
     let task = format!("/proc/{}/task", service.pid());
@@ -406,10 +412,7 @@ fn functions_of_the_kernel_have_names_for_root() {
         return skip("the kernel shows this user no time of its own");
     }
     let functions = group(&document, "thread spins")["functions"].as_array().unwrap();
-    let share = |name: &str| {
-        let of = functions.iter().find(|of| of["function"] == name);
-        of.map_or(0.0, |of| number(of, "total_percent"))
-    };
+    let share = |name| total_of(functions, name);
     assert!(share("vfs_read") > 50.0 && share("main") > 50.0, "{functions:#?}");
     // The innermost is a function of the kernel with a name, too.
     let most =
@@ -426,12 +429,13 @@ fn bare_callers_are_found_by_tables() {
     let program = compiled(directory.path(), BARE, &["-fomit-frame-pointer"]);
     let callers = ["bare1", "bare2", "bare3", "bare4", "bare5", "bare6", "bare7", "bare8", "compare", "main"];
     let all = [&callers[..], &["qsort"]].concat();
-    let total_of = |args: &[&str]| {
+    let totals = |args: &[&str]| {
         let ended = profile(&[args, &["--json", "--", program.to_str().unwrap()]].concat());
         if ended.stdout.is_empty() {
             skip("the kernel does not allow profiles from outside");
             return None;
         }
+        assert_eq!(ended.stderr.contains("--unwind has no effect"), args == ["--unwind"], "{ended:?}");
         let document = ended.json();
         let functions = group(&document, "thread spins")["functions"].as_array().unwrap().clone();
         let share = |name: &&str| {
@@ -443,7 +447,7 @@ fn bare_callers_are_found_by_tables() {
     // The option of earlier versions changes nothing.
     for args in [&[][..], &["--unwind"]] {
         // On a busy machine the kernel may find no room for most stacks of a short run.
-        eventually(|| total_of(args).is_none_or(|whole| whole.iter().all(|&share| share > 80.0)));
+        eventually(|| totals(args).is_none_or(|whole| whole.iter().all(|&share| share > 80.0)));
     }
 }
 

@@ -5,6 +5,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use dormouse::{Group, StaticKey, probe, unlikely};
+use dormouse_testkit::spin_for;
 
 /// How many tasks it has.
 pub(super) const TASKS: usize = 10_000;
@@ -27,7 +28,20 @@ pub(super) const PROBE: &str = "<svg onload=window.hit=1>";
 /// The name of its key.
 pub(super) const KEY: &str = "<b>*?[!x]{a,b}\\</b>";
 
+/// The depth of the calls in which its thread works: more than a profile has room for.
+const DEPTH: u32 = 600;
+
 static STRANGE: StaticKey<false> = StaticKey::new(KEY, file!(), line!());
+
+/// Works below as many calls.
+#[inline(never)]
+fn deeper(calls: u32) {
+    match calls.checked_sub(1) {
+        Some(calls) => deeper(std::hint::black_box(calls)),
+        None => spin_for(Duration::from_micros(400)),
+    }
+    std::hint::black_box(calls);
+}
 
 /// The service: it ends with its standard input.
 #[test]
@@ -50,6 +64,7 @@ fn strange() {
                 }
             });
             // It has something to do now and then.
+            deeper(DEPTH);
             std::thread::sleep(Duration::from_millis(2));
         }
     };

@@ -3,7 +3,7 @@
 use dormouse_testkit::Browser;
 use rustix::process::Signal;
 
-use super::stand::{Server, Visit};
+use super::stand::{Host, Server, Visit};
 use crate::locks::LockingService;
 use crate::support::{Service, skip};
 
@@ -142,6 +142,22 @@ fn other_views_show_their_documents() {
     visit.go(&format!("p={pid}&v=doctor"));
     visit.shows(".checks", &["keys.sites", "sites of"]);
     visit.browser.picture("doctor");
+    visit.assert_calm();
+}
+
+#[test]
+fn flames_mark_where_a_stack_is_cut() {
+    let Some(browser) = Browser::start() else { return };
+    let host = Host::start("page::strange::strange", "deep");
+    let server = Server::of(host.runtime(), host.pid());
+    let mut visit = Visit::start(browser, &server, &format!("p={}&v=flame&s=1", host.pid()));
+    visit.until("page.name === 'flame'");
+    visit.click("button.main");
+    visit.until("page.view.graph?.tree.whole > 0");
+    visit.shows("main .facts", &["stacks cut"]);
+    let mark = "(deeper than 512 frames)";
+    visit.until(&format!("page.view.graph.rows.flat().some(({{ box }}) => box?.label === '{mark}')"));
+    visit.browser.picture("flame-cut");
     visit.assert_calm();
 }
 

@@ -27,7 +27,7 @@ const READERS: [(&str, &str); 7] = [
     ("qemu-x86_64", "qemu-user"),
 ];
 const NPM: [&str; 2] = ["speedscope@1.25.0", "@firefox-devtools/profiler-cli@0.10.0"];
-const PERFETTO: &str = "perfetto==0.59.1";
+const PYTHON: [&str; 2] = ["perfetto==0.59.1", "wasmtime==50.0.1"];
 
 /// Installs packages of Debian's. Their services do not start: tests start programs of their own.
 pub(crate) fn install(packages: &[&str]) -> Result {
@@ -67,7 +67,9 @@ pub(crate) fn all() -> Result {
     if is_there("python3") && !python.exists() {
         let made = run(program("python3 -m venv").arg(&python));
         let pip = python.join("bin/pip");
-        optional(made.and_then(|()| run(std::process::Command::new(pip).args(["-q", "install", PERFETTO]))));
+        optional(
+            made.and_then(|()| run(std::process::Command::new(pip).args(["-q", "install"]).args(PYTHON))),
+        );
     }
     Ok(())
 }

@@ -11,13 +11,15 @@ static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
 impl Agent {
     /// The faults of settings from the environment (`DORMOUSE`, `DORMOUSE_RUNTIME_DIR`,
     /// `DORMOUSE_KEYS`, `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`,
-    /// `DORMOUSE_LOCKS`, `DORMOUSE_RECORD`), one sentence each; the default is used instead. For
-    /// the service's log; `dormouse doctor` reports the same.
+    /// `DORMOUSE_LOCKS`, `DORMOUSE_RECORD`, `DORMOUSE_UNWIND_MEMORY`), one sentence each; the
+    /// default is used instead. For the service's log; `dormouse doctor` reports the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::config_error();
         let clock = dormouse_clock::config_error().map(str::to_owned);
+        let tables = dormouse_profile::unwind_tables::config_error();
         let own = self.config_error().map(str::to_owned).into_iter().chain(keys);
-        own.chain(environment::config_errors()).chain(clock).chain(library::install()).collect()
+        let all = own.chain(environment::config_errors()).chain(clock).chain(tables);
+        all.chain(library::install()).collect()
     }
 }
 

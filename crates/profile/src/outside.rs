@@ -16,8 +16,8 @@
 //!
 //! # Stacks
 //!
-//! The kernel follows frame pointers, and on request copies 16 KiB of the stack into each sample,
-//! in which callers are then found by unwind tables.
+//! The kernel follows frame pointers, and copies 16 to 60 KiB of the stack into each sample, in
+//! which callers are then found by unwind tables.
 //!
 //! # Descriptors
 //!
@@ -49,12 +49,15 @@ use rustix::process::{Resource, getrlimit};
 use crate::aggregate::Aggregate;
 use crate::ends::StackEnd;
 use crate::{Error, Options};
-use callers::{COPY, Callers};
+use callers::{Callers, copy_in};
 
 /// Bytes of the ring of a processor: some hundred samples.
 const RING: usize = 128 << 10;
-/// The size of a ring with copied stacks: room for sixty.
-const RING_OF_STACKS: usize = 1 << 20;
+/// The most bytes of a ring with copied stacks, and of those of all processors together.
+const RING_OF_STACKS: usize = 2 << 20;
+const RINGS_OF_STACKS: usize = 128 << 20;
+/// The time between two passes, in nanoseconds.
+const PASS: u64 = SECOND / 10;
 /// Stands for CPU time of threads that ended before they were seen.
 const NOT_SEEN: &str = "(not seen)";
 /// Nanoseconds of a second.
@@ -340,12 +343,14 @@ fn name_of(pid: u32, tid: u32) -> Option<String> {
 fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Error> {
     let own = dormouse_sys::process::identity::tid();
     let idle = Attr::count(KernelEvent::Dummy).user_only().disabled();
-    let sampling =
-        Sampling { every, life: false, callchain: true, stack_bytes: if is_copied { COPY } else { 0 } };
-    let mut rings = Vec::new();
-    for cpu in online_cpus() {
-        let mut bytes = if is_copied { RING_OF_STACKS } else { RING };
+    let (mut rings, cpus) = (Vec::new(), online_cpus());
+    let each = (RINGS_OF_STACKS / cpus.len().max(1)).clamp(RING, RING_OF_STACKS);
+    for cpu in cpus {
+        let mut bytes = if is_copied { 1 << each.ilog2() } else { RING };
         loop {
+            let samples = (PASS / every) as usize;
+            let stack_bytes = if is_copied { copy_in(bytes, samples) } else { 0 };
+            let sampling = Sampling { every, life: false, callchain: true, stack_bytes };
             match Buffer::open(&idle, sampling, Subject::ThreadOnCpu { tid: own, cpu }, bytes) {
                 Ok(ring) => rings.push((cpu, ring)),
                 Err(Refusal::LockedMemory { .. }) if bytes > rustix::param::page_size() => {

@@ -263,6 +263,11 @@ pub fn capability() -> Option<Capability> {
     })
 }
 
+/// The fault of `DORMOUSE_UNWIND_MEMORY`; the default is used instead.
+pub fn config_error() -> Option<String> {
+    most().1
+}
+
 /// The bytes of the tables that learn, and the fault of the setting. Walks search as much again.
 fn most() -> (usize, Option<String>) {
     let Some(text) = &environment::variables().unwind_memory else { return (MOST / 2, None) };

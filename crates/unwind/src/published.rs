@@ -258,7 +258,59 @@ pub(crate) fn has_table(code: &Held<'_, TableRef>, address: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_testkit::in_child;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
     use super::*;
+    use crate::process::ProcessTables;
+
+    /// Limits the address space of this process.
+    fn limit_memory(current: Option<u64>) {
+        setrlimit(Resource::As, Rlimit { current, maximum: None }).unwrap();
+    }
+
+    /// All memory that a limit leaves, in pieces that the allocator may keep for later.
+    fn rest_of_memory() -> Vec<Vec<u8>> {
+        let mut taken = Vec::with_capacity(1 << 16);
+        loop {
+            let mut next = Vec::new();
+            if taken.len() == taken.capacity() || next.try_reserve_exact(64 << 10).is_err() {
+                return taken;
+            }
+            taken.push(next);
+        }
+    }
+
+    /// The rule that walks find.
+    fn published(address: u64) -> Option<FrameRule> {
+        CODE.hold(|code| search(&code, None, address)).unwrap()
+    }
+
+    #[test]
+    fn walks_go_on_with_old_tables_without_memory() {
+        in_child(|| {
+            let (old, new) = (libc::getpid as *const () as u64, libc::qsort as *const () as u64);
+            let (mut tables, mut publisher) = (ProcessTables::own().unwrap(), Publisher::new());
+            tables.tables().code(old);
+            assert!(publisher.publish(tables.tables()));
+            let rule = published(old);
+            assert!(rule.is_some() && published(new).is_none());
+            tables.tables().read_whole(new).unwrap();
+            let size = publisher.size();
+            limit_memory(Some(1));
+            let taken = rest_of_memory();
+            for _ in 0..3 {
+                assert!(!publisher.publish(tables.tables()), "there is memory");
+                assert_eq!((published(old), published(new)), (rule, None));
+                assert_eq!(publisher.size(), size, "nothing is left of the attempt");
+            }
+            limit_memory(None);
+            drop(taken);
+            assert!(publisher.publish(tables.tables()));
+            assert_eq!(published(old), rule);
+            assert!(published(new).is_some() && publisher.size() > size);
+        });
+    }
 
     #[test]
     fn what_one_stack_misses_is_learned_at_once() {

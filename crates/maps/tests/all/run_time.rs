@@ -13,6 +13,7 @@ use std::ptr;
 use dormouse_maps::symbols::Symbolizer;
 use dormouse_maps::{AddressSpace, Mapping, Region};
 use dormouse_testkit::skip;
+use dormouse_testkit::viewers::python_with;
 use program::{Language, Program, build};
 
 /// Copies its text to anonymous pages, and puts these where the text was; says where `pour` is, and
@@ -176,4 +177,43 @@ pour(99); print('ready', flush=True); sys.stdin.read()";
     let Some(python) = Runtime::start(command.args(["-X", "perf", "-c", source])) else { return };
     let names = python.names("pour");
     assert!(names.iter().any(|(listed, found)| listed == found && found.contains("pour")), "{names:?}");
+}
+
+#[test]
+fn functions_of_java_are_named() {
+    let source = "class Tea {
+        static int pour(int n) { int tea = 0; for (int i = 0; i < n; i++) tea += i % 7; return tea; }
+        public static void main(String[] arguments) throws Exception {
+            int all = 0;
+            for (int i = 0; i < 20000; i++) all += pour(2000);
+            System.out.println(\"ready\");
+            System.in.read();
+        } }";
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("Tea.java"), source).unwrap();
+    let mut command = Command::new("java");
+    // The compiler does not work beside it.
+    command.args(["-Xbatch", "Tea.java"]).current_dir(directory.path());
+    let Some(java) = Runtime::start(&mut command) else { return };
+    let listed = Command::new("jcmd").args([&java.0.id().to_string(), "Compiler.perfmap"]).output();
+    if !listed.is_ok_and(|listed| listed.status.success()) {
+        return skip("jcmd lists no functions");
+    }
+    let names = java.names("pour");
+    assert!(names.iter().any(|(listed, found)| listed == found && found.contains("Tea.pour")), "{names:?}");
+}
+
+#[test]
+fn functions_of_wasmtime_are_named() {
+    let source = "import sys, wasmtime
+config = wasmtime.Config()
+config.profiler = 'perfmap'
+store = wasmtime.Store(wasmtime.Engine(config))
+module = wasmtime.Module(store.engine, '(module (func $pour (export \"pour\") (result i32) i32.const 7))')
+wasmtime.Instance(store, module, []).exports(store)['pour'](store)
+print('ready', flush=True); sys.stdin.read()";
+    let Some(python) = python_with("wasmtime") else { return };
+    let Some(wasmtime) = Runtime::start(Command::new(python).args(["-c", source])) else { return };
+    let names = wasmtime.names("pour");
+    assert!(names.iter().any(|(listed, found)| listed == found && found == "pour"), "{names:?}");
 }

@@ -10,10 +10,17 @@ use dormouse_unwind::{CallFrame, ProcessTables};
 
 use crate::ends::{IN_KERNEL, StackEnd};
 
-/// Bytes of a copied stack: the kernel gives a record no less, and none may have 64 KiB.
-pub(super) const COPY: u16 = 16 << 10;
+/// The least and the most bytes of a copied stack: the kernel gives a record no less, and none may
+/// have 64 KiB. Builds without optimisation have stacks of that length.
+const COPY: [usize; 2] = [16 << 10, 60 << 10];
 /// The lower half of the address space is the program's.
 const USER_END: u64 = 1 << 63;
+
+/// How many bytes of each stack to copy into a ring of that size, of which a processor fills at
+/// most a half between two passes.
+pub(super) fn copy_in(ring: usize, samples: usize) -> u16 {
+    (ring / 2 / samples.max(1)).clamp(COPY[0], COPY[1]) as u16 & !7
+}
 
 /// The means of finding callers.
 #[derive(Debug)]
@@ -75,9 +82,7 @@ impl Callers {
         let Self { tables: Ok(tables), functions, deepest, .. } = self else { return Some(StackEnd::Unread) };
         let [instruction, stack, frame, link] = copy.registers.map(|register| register as usize);
         let end = tables.follow(CallFrame { instruction, stack, frame, link }, &copy.bytes, functions);
-        // A copy that is shorter than asked for has the whole stack, unless nothing could be read.
-        let goes_on = copy.bytes.is_empty() || copy.bytes.len() >= COPY.into();
-        let lack = StackEnd::of_copy(end, goes_on);
+        let lack = StackEnd::of_copy(end, copy.is_cut);
         let kernel = chain.iter().take_while(|&&address| address >= USER_END).count();
         let are_as_many = kernel + functions.len() >= chain.len() && !copy.bytes.is_empty();
         if lack.is_none() || are_as_many {

@@ -83,6 +83,8 @@ const RUNTIMES: [&str; 8] =
 /// A function that has a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mark {
+    /// The role by the rule, and by the name as well.
+    rule: Role,
     role: Role,
     name: TypeName,
 }
@@ -113,7 +115,8 @@ impl Mark {
             }
             unit => TypeName::of(unit),
         });
-        let TypeName::Known(unit) = &name else { return Some(Mark { role: *role, name }) };
+        let rule = *role;
+        let TypeName::Known(unit) = &name else { return Some(Mark { rule, role: rule, name }) };
         let begins = |all: &[&str]| all.iter().any(|begin| unit.starts_with(begin));
         let of_runtime = RUNTIMES.into_iter().find(|runtime| unit.split("::").next() == Some(runtime));
         let role = match role {
@@ -123,7 +126,7 @@ impl Mark {
             Role::Thread if of_runtime.is_some() => Role::Runtime,
             role => *role,
         };
-        Some(Mark { role, name })
+        Some(Mark { rule, role, name })
     }
 
     /// Whether this decides, where `before` has decided so far.
@@ -132,7 +135,7 @@ impl Mark {
         match (self.role, before.role) {
             (Role::Park, other) => other == Role::Root,
             // An inner function of the same unit, whose name says less.
-            (role, other) if role == other && before.name != TypeName::Missing && !is_known => false,
+            _ if self.rule == before.rule && before.name != TypeName::Missing && !is_known => false,
             (role, _) if role.is_unit() => true,
             (_, other) if other.is_unit() => false,
             (Role::Runtime, other) => other != Role::Root,
@@ -179,7 +182,7 @@ impl<'a> Reading<'a> {
 
     /// The work of the stack.
     pub(super) fn work(&self) -> Result<Work, Unnamed> {
-        let Some(Mark { role, name }) = &self.mark else { return Err(Unnamed::NoTask) };
+        let Some(Mark { role, name, .. }) = &self.mark else { return Err(Unnamed::NoTask) };
         let own = self.own.map(written);
         let kind = match role {
             Role::Thread => "thread",

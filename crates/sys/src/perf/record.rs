@@ -103,6 +103,9 @@ pub struct UserStack {
     pub registers: [u64; 4],
     /// The memory from the stack pointer on.
     pub bytes: Vec<u8>,
+    /// Whether the stack goes on behind it, or may do so: the record had no more room, or nothing
+    /// could be read.
+    pub is_cut: bool,
 }
 
 /// The meaning of a whole record, whose sample has a reading or not; none for kinds and shapes that
@@ -171,6 +174,7 @@ fn rest(bytes: &[u8]) -> Option<(Vec<u64>, Option<Box<UserStack>>)> {
         // How much of it the kernel could read.
         let is = usize::try_from(words.nth(size / 8)?).ok()?;
         stack.bytes = copied.get(..is)?.to_vec();
+        stack.is_cut = is == size || is == 0;
     }
     Some((callchain, Some(stack)))
 }
@@ -263,7 +267,7 @@ mod tests {
             What::Sample { callchain, stack, .. } => Some((callchain, stack)),
             _ => None,
         };
-        let stack = UserStack { registers, bytes: 0x1234_u64.to_ne_bytes().to_vec() };
+        let stack = UserStack { registers, bytes: 0x1234_u64.to_ne_bytes().to_vec(), is_cut: false };
         assert_eq!(of(&words), Some((vec![0x123], Some(Box::new(stack)))));
         // No registers, and a stack that breaks off.
         assert_eq!(of(&[1, 2, 3, 4, 0, 0, 0]), Some((Vec::new(), None)));

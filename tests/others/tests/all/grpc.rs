@@ -1,6 +1,7 @@
 //! The gRPC services: behind axum, and by tonic's own server.
 
 use http::uri::PathAndQuery;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -16,8 +17,8 @@ const SERVICES: [&str; 2] = ["grpc", "grpc-by-itself"];
 
 type Codec = ProstCodec<u32, u32>;
 
-async fn client(service: &Service) -> Grpc<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", service.address)).expect("an address");
+pub(crate) async fn client(address: SocketAddr) -> Grpc<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
     Grpc::new(endpoint.connect().await.expect("a service that accepts"))
 }
 
@@ -31,7 +32,7 @@ fn path(method: &str) -> PathAndQuery {
 }
 
 /// Calls of each kind, of which several are under way at once.
-async fn call_all(client: &mut Grpc<Channel>) {
+pub(crate) async fn call_all(client: &mut Grpc<Channel>) {
     let square = ready(client).await.unary(Request::new(5_u32), path("Square"), Codec::new()).await;
     assert_eq!(square.expect("a square").into_inner(), 25_u32);
     let count = ready(client).await.server_streaming(Request::new(3_u32), path("Count"), Codec::new()).await;
@@ -45,7 +46,7 @@ async fn call_all(client: &mut Grpc<Channel>) {
     assert_eq!(numbers.expect("numbers").len(), 6);
 }
 
-fn run<F: Future>(future: F) -> F::Output {
+pub(crate) fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(future)
 }
@@ -56,7 +57,7 @@ fn calls_of_all_kinds_have_their_time() {
         let mut service = Service::start(name, &[]);
         run(async {
             let clients = (0..3).map(|_| async {
-                let mut client = client(&service).await;
+                let mut client = client(service.address).await;
                 for _ in 0..2 {
                     call_all(&mut client).await;
                 }
@@ -79,7 +80,7 @@ fn cancelled_streams_and_panics_have_their_time() {
     for name in SERVICES {
         let mut service = Service::start(name, &[]);
         run(async {
-            let mut client = client(&service).await;
+            let mut client = client(service.address).await;
             for _ in 0..3 {
                 let count = ready(&mut client).await.server_streaming(
                     Request::new(1_000_000_u32),
@@ -124,7 +125,7 @@ fn a_blocked_worker_is_latency_of_others() {
         };
         // The tasks of the client run until none of them can go on.
         let send_all = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-        let client = runtime.block_on(client(&service));
+        let client = runtime.block_on(client(service.address));
         service.await_stamps("/others.Numbers/Square", || {
             assert_eq!(runtime.block_on(call(client.clone(), "Square")).expect("a call"), 49);
         });
@@ -147,7 +148,7 @@ fn idle_connections_await_their_clients() {
     for name in SERVICES {
         let mut service = Service::start(name, &[]);
         run(async {
-            let mut client = client(&service).await;
+            let mut client = client(service.address).await;
             call_all(&mut client).await;
             service.assert_awaiting(&["connections"]);
         });

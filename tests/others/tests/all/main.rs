@@ -3,6 +3,7 @@
 
 mod actix;
 mod batch;
+mod by_task;
 mod ends;
 mod every_end;
 mod grpc;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use std::thread;
@@ -38,8 +39,13 @@ pub(crate) struct Known(BTreeMap<String, u64>);
 impl Service {
     /// Starts a service, and has its groups counted and its times taken.
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Service {
+        Service::of_build(Path::new(env!("CARGO_BIN_EXE_others")), name, arguments)
+    }
+
+    /// Starts a service of a program that was built in another way.
+    pub(crate) fn of_build(program: &Path, name: &str, arguments: &[&str]) -> Service {
         let runtime = tempfile::tempdir().expect("a temporary directory");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_others"));
+        let mut command = Command::new(program);
         command.arg(name).args(arguments).env("DORMOUSE_RUNTIME_DIR", runtime.path());
         // Names of functions in the message of a panic are work that the service does not know of.
         command.env("RUST_BACKTRACE", "0");
@@ -56,6 +62,10 @@ impl Service {
         let ask = child.stdin.take();
         let address = address.trim().parse().expect("an address");
         Service { child, ask, answers, address, agent, begin, runtime }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// The service's own account.

@@ -13,11 +13,11 @@ use crate::support::{Service, row};
 const LARGE: usize = 1 << 20;
 
 /// A folder of static files, and one of them.
-const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+pub(crate) const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const FILE: &str = "Cargo.lock";
 
 /// A server of this process, so that its work is none of the service's.
-fn upstream() -> SocketAddr {
+pub(crate) fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {

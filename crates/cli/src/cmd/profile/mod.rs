@@ -157,6 +157,14 @@ impl Request {
         Ok(())
     }
 
+    /// Tells which options have no effect.
+    fn note_options(&self, context: &Context) {
+        if self.unwind {
+            let why = "callers in code without frame pointers are always found";
+            context.note(format_args!("{FAIR}--unwind has no effect:{FAIR:#} {why}"));
+        }
+    }
+
     /// The tasks of a profile, if it is wanted by task.
     fn tasks(&self, profile: &Profile, symbols: &Symbols) -> Option<Tasks> {
         (self.by == By::Task).then(|| Tasks::of(profile, symbols))
@@ -200,6 +208,7 @@ impl Asked for Request {
 
     fn run(&self, subject: &Subject, context: &mut Context) -> Outcome {
         self.check()?;
+        self.note_options(context);
         let signals = context.cancel()?;
         let length = self.length.map_or(LENGTH, |Length(length)| length);
         let taken = of_target(&subject.target, (&self.to_request(false), length), &signals, context)?;
@@ -214,6 +223,7 @@ impl Subcommand for Args {
     fn run(&self, context: &mut Context) -> Outcome {
         // Before anything is sampled or run: an unreadable or unwritable file costs no time.
         self.check()?;
+        self.request.note_options(context);
         let Args { target, request, output, diff, command } = self;
         let old = diff.as_deref().map(|path| earlier(path, request.kind)).transpose()?;
         // A command has its own way with signals.
