@@ -40,8 +40,11 @@ const TESTED: &str = "--package dormouse-keys --package dormouse-clock --package
                       --package dormouse-unwind --package dormouse-cli --no-default-features \
                       --features dormouse-keys/select,dormouse-cli/demo";
 
+/// A test that hangs at times, for a reason that is not known (`docs/design/arm64.md`).
+const HANGS: &str = "storm::children_of_forks_during_first_uses_use_everything";
+
 /// Tests for which the emulator needs more than ten seconds. They are left to long runs.
-const SLOW: [&str; 19] = [
+const SLOW: [&str; 18] = [
     "balance::keys_follow_baselines_and_leases",
     "fork::a_vfork_child_runs_through_batches",
     "patching::no_branch_is_wrong_under_flips",
@@ -60,8 +63,6 @@ const SLOW: [&str; 19] = [
     "tests::a_slow_reader_sees_whole_records_in_order",
     "rows::the_longest_table_makes_room",
     "storm::stacks_stay_whole_in_a_storm",
-    // At times it hangs (docs/design/arm64.md).
-    "storm::children_of_forks_during_first_uses_use_everything",
 ];
 
 /// The workspace optimises these for its own tests. No test here needs them to be fast.
@@ -72,6 +73,9 @@ const OPTIMISED: [&str; 5] = ["dormouse-events", "dormouse-maps", "blazesym", "l
 /// crates.
 pub(crate) fn step(suite: &mut Suite) -> Result {
     if let Err(why) = install_compilers() {
+        if suite.is_long {
+            return Err(why);
+        }
         suite.skip(&format!("nothing is built for arm64: {why}"));
         return Ok(());
     }
@@ -90,8 +94,12 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
     match MACHINE.fetch() {
         Ok(_) => {
             let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &**value)).collect();
-            let skipped = SLOW.map(|name| format!(" --skip {name}"));
-            let skipped = if suite.is_long { String::new() } else { format!("--{}", skipped.concat()) };
+            let mut skipped = String::new();
+            if !suite.is_long {
+                let left = SLOW.iter().chain([&HANGS]).map(|name| format!(" --skip {name}"));
+                skipped = format!("--{}", left.collect::<String>());
+                suite.skip(&format!("arm64: a test hangs at times: {HANGS}"));
+            }
             suite.run(&chosen, &format!("--lib --test all {skipped}"), &settings)?;
             demo(&folder)?;
         }
@@ -208,7 +216,9 @@ mod tests {
         let files = output(list.args(folders).current_dir(root)).unwrap();
         let sources = files.lines().map(|name| std::fs::read_to_string(root.join(name)).unwrap());
         let sources: Vec<_> = sources.collect();
-        for name in SLOW.map(|name| name.rsplit_once("::").map_or(name, |(_, name)| name)) {
+        for name in
+            SLOW.into_iter().chain([HANGS]).map(|name| name.rsplit_once("::").map_or(name, |(_, name)| name))
+        {
             assert!(sources.iter().any(|source| source.contains(&format!("fn {name}("))), "{name}");
         }
     }

@@ -2,11 +2,12 @@
 //! timed by the counter, with caches and system calls as they are in the service.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::point::ticks_to_ns;
 use crate::stamp::stamp;
-use crate::tier;
+use crate::thread::has_counter;
+use crate::tier::is_prepared;
 
 /// A prime: the calls of one request repeat, and each has its turn in some request.
 const ONE_IN: u64 = 61;
@@ -23,19 +24,25 @@ pub static TASKS: Overhead = Overhead(AtomicU64::new(0));
 /// Records of probes.
 pub static RECORDS: Overhead = Overhead(AtomicU64::new(0));
 
+/// A call could not be timed.
+static UNTIMED: AtomicBool = AtomicBool::new(false);
+
 thread_local! {
     /// How many calls of the thread come before the next one that is timed.
     static BEFORE: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Overhead {
-    /// In nanoseconds: an estimate.
-    pub fn ns(&self) -> u64 {
-        ticks_to_ns(self.0.load(Ordering::Relaxed).saturating_mul(ONE_IN))
+    /// In nanoseconds: an estimate. `None` if none was timed, and some could not be.
+    pub fn ns(&self) -> Option<u64> {
+        let ticks = self.0.load(Ordering::Relaxed);
+        let is_known = ticks > 0 || !UNTIMED.load(Ordering::Relaxed);
+        is_known.then(|| ticks_to_ns(ticks.saturating_mul(ONE_IN)))
     }
 
-    /// A call of this kind begins, and ends with the guard. It may be timed, after
-    /// [`prepare`](crate::prepare): before that the thread may have forbidden itself the counter.
+    /// A call of this kind begins, and ends with the guard. It may be timed, where the thread's
+    /// clock reads the counter, or after [`prepare`](crate::prepare): any other thread may have
+    /// forbidden itself the counter.
     ///
     /// # Cost
     ///
@@ -57,7 +64,8 @@ impl Overhead {
     #[cold]
     fn begin_timed(&'static self) -> Timed {
         BEFORE.set(ONE_IN - 1);
-        if !tier::is_prepared() {
+        if !is_prepared() && !has_counter() {
+            UNTIMED.store(true, Ordering::Relaxed);
             return Timed { of: self, since: 0 };
         }
         // Less the time that it takes to read a stamp.
@@ -100,19 +108,36 @@ impl Drop for Timed {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use dormouse_testkit::in_child;
+    use dormouse_testkit::{Filter, in_child, skip};
 
     use super::*;
     use crate::point::ns_to_ticks;
-    use crate::prepare;
+    use crate::{Tier, prepare, tier};
+
+    static CALLS: Overhead = Overhead(AtomicU64::new(0));
+
+    /// How many of ten times the number of calls are timed of which one is.
+    fn timed() -> usize {
+        (0..10 * ONE_IN).filter(|_| CALLS.begin().since != 0).count()
+    }
 
     #[test]
     fn one_call_in_some_is_timed() {
         in_child(|| {
-            static CALLS: Overhead = Overhead(AtomicU64::new(0));
-            let timed = || (0..10 * ONE_IN).filter(|_| CALLS.begin().since != 0).count();
-            assert_eq!((timed(), CALLS.ns()), (0, 0), "the thread may have forbidden itself the counter");
+            assert_eq!(CALLS.ns(), Some(0), "there was none");
+            assert_eq!((timed(), CALLS.ns()), (0, None), "the thread may have forbidden itself the counter");
             prepare();
+            assert_eq!(timed(), 10);
+        });
+    }
+
+    #[test]
+    fn calls_are_timed_under_a_filter() {
+        in_child(|| {
+            Filter::refuse(&[libc::SYS_acct]).install();
+            if tier() == Tier::Syscall {
+                return skip("the clock does not read the counter");
+            }
             assert_eq!(timed(), 10);
         });
     }
@@ -121,8 +146,9 @@ mod tests {
     fn an_interrupted_call_is_left_out() {
         let calls = Overhead::default();
         calls.add(ns_to_ticks(2 * LONGEST_NS));
-        assert_eq!(calls.ns(), 0);
+        assert_eq!(calls.0.load(Ordering::Relaxed), 0);
         calls.add(ns_to_ticks(LONGEST_NS / 2));
-        assert!(calls.ns().abs_diff(ONE_IN * LONGEST_NS / 2) < ONE_IN * 2, "{}", calls.ns());
+        let ns = calls.ns().unwrap();
+        assert!(ns.abs_diff(ONE_IN * LONGEST_NS / 2) < ONE_IN * 2, "{ns}");
     }
 }

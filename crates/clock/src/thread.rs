@@ -228,6 +228,11 @@ pub fn prepare() {
     tier::prepared();
 }
 
+/// Whether the calling thread's clock reads the counter.
+pub(crate) fn has_counter() -> bool {
+    with(|clock| clock.attached.get() != 0 && clock.tier.get() != Tier::Syscall)
+}
+
 /// The tier of the calling thread's clock.
 pub fn tier() -> Tier {
     CLOCK.with(Clock::attach)

@@ -40,7 +40,7 @@ impl StackSource {
         Err(NoStack::Refused("this build reads no stacks of threads".into()))
     }
 
-    pub(crate) fn read(&mut self, _: u32) -> Result<ThreadStack, NoStack> {
+    pub(crate) fn read(&mut self, _: u32, _: bool) -> Result<ThreadStack, NoStack> {
         match *self {}
     }
 }

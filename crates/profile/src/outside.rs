@@ -339,29 +339,37 @@ fn name_of(pid: u32, tid: u32) -> Option<String> {
 }
 
 /// A ring for each processor. They belong to events that count nothing, so that they outlive the
-/// threads.
+/// threads. All have one size: the kernel has one limit of locked memory for a user.
 fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Error> {
+    let cpus = online_cpus();
+    let each = (RINGS_OF_STACKS / cpus.len().max(1)).clamp(RING, RING_OF_STACKS);
+    let mut bytes = if is_copied { 1 << each.ilog2() } else { RING };
+    loop {
+        match rings_of(&cpus, every, is_copied, bytes) {
+            Err(Refusal::LockedMemory { .. }) if bytes > rustix::param::page_size() => bytes /= 2,
+            made => return made.map_err(unavailable),
+        }
+    }
+}
+
+/// Rings of that size.
+fn rings_of(
+    cpus: &[u32],
+    every: NonZero<u64>,
+    is_copied: bool,
+    bytes: usize,
+) -> Result<Vec<(u32, Buffer)>, Refusal> {
     let own = dormouse_sys::process::identity::tid();
     let idle = Attr::count(KernelEvent::Dummy).user_only().disabled();
-    let (mut rings, cpus) = (Vec::new(), online_cpus());
-    let each = (RINGS_OF_STACKS / cpus.len().max(1)).clamp(RING, RING_OF_STACKS);
-    for cpu in cpus {
-        let mut bytes = if is_copied { 1 << each.ilog2() } else { RING };
-        loop {
-            let samples = (PASS / every) as usize;
-            let stack_bytes = if is_copied { copy_in(bytes, samples) } else { 0 };
-            let sampling = Sampling { every, life: false, callchain: true, stack_bytes };
-            match Buffer::open(&idle, sampling, Subject::ThreadOnCpu { tid: own, cpu }, bytes) {
-                Ok(ring) => rings.push((cpu, ring)),
-                Err(Refusal::LockedMemory { .. }) if bytes > rustix::param::page_size() => {
-                    bytes /= 2;
-                    continue;
-                }
-                // Switched off since.
-                Err(Refusal::NoSuchCpu(_)) => {}
-                Err(refusal) => return Err(unavailable(refusal)),
-            }
-            break;
+    let stack_bytes = if is_copied { copy_in(bytes, (PASS / every) as usize) } else { 0 };
+    let sampling = Sampling { every, life: false, callchain: true, stack_bytes };
+    let mut rings = Vec::new();
+    for &cpu in cpus {
+        match Buffer::open(&idle, sampling, Subject::ThreadOnCpu { tid: own, cpu }, bytes) {
+            Ok(ring) => rings.push((cpu, ring)),
+            // Switched off since.
+            Err(Refusal::NoSuchCpu(_)) => {}
+            Err(refusal) => return Err(refusal),
         }
     }
     Ok(rings)
@@ -404,7 +412,28 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_testkit::in_child;
+    use rustix::process::{Rlimit, Uid, setrlimit};
+    use rustix::thread::set_thread_uid;
+
     use super::*;
+
+    /// The user whom nobody is.
+    const NOBODY: u32 = 65534;
+
+    #[test]
+    fn each_processor_has_a_ring_at_the_limit() {
+        in_child(|| {
+            if set_thread_uid(Uid::from_raw(NOBODY)).is_err() {
+                return dormouse_testkit::skip("only root can become another user");
+            }
+            setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+            match rings(NonZero::new(SECOND / 100).unwrap(), true) {
+                Ok(rings) => assert_eq!(rings.len(), online_cpus().len()),
+                Err(why) => dormouse_testkit::skip(why.to_string()),
+            }
+        });
+    }
 
     #[test]
     fn lost_samples_scale_nobody_up() {

@@ -33,6 +33,19 @@ impl StackReader {
     /// Some ten to some hundred microseconds for a thread that sleeps. For one that runs, the
     /// caller waits until it enters the kernel's next tick, at most 40 ms.
     pub fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
-        self.0.read(tid)
+        self.0.read(tid, true)
+    }
+
+    /// The stack of a thread if it sleeps: it gets no signal.
+    ///
+    /// # Errors
+    ///
+    /// [`NoStack::Runs`] if it does not sleep within 40 ms, and as [`StackReader::read`].
+    ///
+    /// # Cost
+    ///
+    /// As [`StackReader::read`].
+    pub fn read_asleep(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
+        self.0.read(tid, false)
     }
 }

@@ -43,6 +43,8 @@ impl StackWay {
 pub enum NoStack {
     /// The thread has ended.
     Ended,
+    /// It was running, and was not to be asked.
+    Runs,
     /// It was running, and blocks the signal that would read its stack.
     Blocked,
     /// It was running or runnable, and did not answer in time: it got no processor, was busy in the
@@ -58,6 +60,7 @@ impl fmt::Display for NoStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ended => "the thread has ended",
+            Self::Runs => "the thread runs",
             Self::Blocked => "the thread runs, and blocks the signal by which it would be asked",
             Self::Silent => "the thread did not answer in time: no processor for it, or busy in the kernel",
             Self::Busy => "another thread was being asked for its stack",

@@ -384,6 +384,7 @@ impl TaskWaits {
     /// Inlined: the stack that drops the task begins at the caller of [`TaskWaits::cancel`].
     #[inline]
     fn begin_drop(&mut self, who: Who) {
+        let _timed = TASKS.begin();
         if let Some(shelf) = rows::own()
             && let Some(account) = shelf.account(who.group)
             && let Some(slot) = self.slot(who, shelf, account, run())
@@ -394,6 +395,7 @@ impl TaskWaits {
 
     #[cold]
     fn begin_run(&mut self, who: Who) -> Option<Stretch> {
+        let _timed = TASKS.begin();
         let shelf = rows::own()?;
         let account = shelf.account(who.group)?;
         let run = run();

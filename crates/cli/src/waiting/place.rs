@@ -146,13 +146,18 @@ fn stem(function: &str) -> &str {
 /// the end stands why it is not whole.
 pub(crate) fn stack(text: &mut String, frames: &[CodeFrame]) {
     let (frames, lack) = match frames {
-        [frames @ .., last] if last.function.starts_with('(') => (frames, Some(last)),
+        [frames @ .., last] if is_reason(&last.function) => (frames, Some(last)),
         _ => (frames, None),
     };
     functions(text, frames);
     if let Some(lack) = lack {
         let _ = writeln!(text, "    {DIM}{}{DIM:#}", clean(&lack.function));
     }
+}
+
+/// Whether that stands in place of a function, as the names of stacks' ends do.
+fn is_reason(function: &str) -> bool {
+    ["(caller unknown: ", "(deeper than "].iter().any(|prefix| function.starts_with(prefix))
 }
 
 fn functions(text: &mut String, frames: &[CodeFrame]) {

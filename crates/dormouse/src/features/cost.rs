@@ -5,9 +5,9 @@
 //!
 //! # Things it does not do
 //!
-//! Not in it are wakes and the stacks of places, samples of allocations and page faults, reads of
-//! sockets that return a time, the kernel's part of signals and hits, and what dormouse costs while
-//! nothing is counted. A forked child has its parent's figures.
+//! Not in it are ends of polls in the account of waits, wakes and the stacks of places, samples of
+//! allocations and page faults, reads of sockets that return a time, the kernel's part of signals
+//! and hits, and the cost while nothing is counted. A forked child has its parent's figures.
 
 use dormouse_clock::overhead::{RECORDS, TASKS};
 use dormouse_protocol::OwnCost;
@@ -27,8 +27,8 @@ pub(crate) fn own_cost() -> OwnCost {
     let memory = rings * records::RING_BYTES + dormouse_waits::mapped_bytes() + recorded + tables;
     OwnCost {
         threads_ns: signals::own_cpu_ns(dormouse_clock::thread_cpu_ns_of),
-        polls_ns: Some(TASKS.ns()),
-        records_ns: Some(RECORDS.ns()),
+        polls_ns: TASKS.ns(),
+        records_ns: RECORDS.ns(),
         samples_ns: Some(dormouse_profile::spent_ns()),
         hits_ns: Some(dormouse_breakpoints::spent_ns()),
         memory_bytes: memory as u64 + Group::most() as u64 * GROUP_BYTES,

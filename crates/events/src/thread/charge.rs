@@ -159,6 +159,7 @@ impl Stack {
                 Switched::Read
             }
             Shortcut::FullRead => {
+                let _timed = TASKS.begin();
                 let mut now = Readings::default();
                 let set = self.charge_by_reading(edit, &mut now);
                 if self.scheduled.get().is_some() {

@@ -10,16 +10,18 @@ use dormouse_unwind::{CallFrame, ProcessTables};
 
 use crate::ends::{IN_KERNEL, StackEnd};
 
-/// The least and the most bytes of a copied stack: the kernel gives a record no less, and none may
-/// have 64 KiB. Builds without optimisation have stacks of that length.
+/// The least and the most bytes of a copied stack: no record may have 64 KiB. Builds without
+/// optimisation have stacks of that length.
 const COPY: [usize; 2] = [16 << 10, 60 << 10];
 /// The lower half of the address space is the program's.
 const USER_END: u64 = 1 << 63;
 
-/// How many bytes of each stack to copy into a ring of that size, of which a processor fills at
-/// most a half between two passes.
+/// How many bytes of each stack to copy into a ring of that size: so many that a processor fills at
+/// most a half between two passes, but no fewer than the least. None if the ring would not have
+/// room for two records.
 pub(super) fn copy_in(ring: usize, samples: usize) -> u16 {
-    (ring / 2 / samples.max(1)).clamp(COPY[0], COPY[1]) as u16 & !7
+    let [least, most] = COPY;
+    if ring < 4 * least { 0 } else { (ring / 2 / samples.max(1)).clamp(least, most) as u16 & !7 }
 }
 
 /// The means of finding callers.
@@ -57,7 +59,10 @@ impl Callers {
         copy: Option<&UserStack>,
     ) -> (Vec<u64>, Option<Result<(), StackEnd>>) {
         let lack = match copy {
-            Some(copy) => self.follow(copy, &mut chain),
+            Some(copy) => self.follow(copy, &mut chain).unwrap_or_else(|lack| {
+                let by_links = self.lack_by_links(space, &chain)?;
+                Some(if by_links == StackEnd::Unread { lack } else { by_links })
+            }),
             None => self.lack_by_links(space, &chain),
         };
         let own = chain.is_empty().then_some(if ip < USER_END { ip } else { IN_KERNEL });
@@ -77,9 +82,10 @@ impl Callers {
     }
 
     /// Puts the callers in a copied stack in place of the user's part of a chain, if they are as
-    /// many or lead to the thread's first function. Returns why they do not.
-    fn follow(&mut self, copy: &UserStack, chain: &mut Vec<u64>) -> Option<StackEnd> {
-        let Self { tables: Ok(tables), functions, deepest, .. } = self else { return Some(StackEnd::Unread) };
+    /// many or lead to the thread's first function. Returns why they do not; an error if the chain
+    /// stays as it was.
+    fn follow(&mut self, copy: &UserStack, chain: &mut Vec<u64>) -> Result<Option<StackEnd>, StackEnd> {
+        let Self { tables: Ok(tables), functions, .. } = self else { return Err(StackEnd::Unread) };
         let [instruction, stack, frame, link] = copy.registers.map(|register| register as usize);
         let end = tables.follow(CallFrame { instruction, stack, frame, link }, &copy.bytes, functions);
         let lack = StackEnd::of_copy(end, copy.is_cut);
@@ -89,9 +95,9 @@ impl Callers {
             chain.truncate(kernel);
             // As the kernel reports callers.
             chain.extend(functions.iter().enumerate().map(|(place, &at)| at + u64::from(place > 0)));
-            return lack;
+            return Ok(lack);
         }
-        if chain.len() >= *deepest { Some(StackEnd::Cut) } else { lack }
+        Err(lack.unwrap_or(StackEnd::NoRule))
     }
 
     /// Why a chain by frame pointers does not lead to the first function of its thread. It does if

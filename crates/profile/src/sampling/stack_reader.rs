@@ -59,8 +59,8 @@ impl StackSource {
         Ok(Self { process, memory, mappings, refreshed: Instant::now(), blocks: Blocks::find() })
     }
 
-    /// The stack of a thread.
-    pub(crate) fn read(&mut self, tid: u32) -> Result<ThreadStack, NoStack> {
+    /// The stack of a thread. One that runs gets a signal, if it may be asked.
+    pub(crate) fn read(&mut self, tid: u32, may_ask: bool) -> Result<ThreadStack, NoStack> {
         if self.process != identity::id() {
             return Err(NoStack::Refused("the process has forked since its stacks were first read".into()));
         }
@@ -77,6 +77,7 @@ impl StackSource {
                     // It goes to and fro.
                     std::thread::sleep(LOOK);
                 }
+                Doing::Runs if !may_ask => std::thread::sleep(LOOK),
                 Doing::Runs => {
                     if let Some(stack) = self.ask(tid, end)? {
                         return Ok(stack);
@@ -84,7 +85,7 @@ impl StackSource {
                 }
             }
             if Instant::now() >= end {
-                return Err(NoStack::Silent);
+                return Err(if may_ask { NoStack::Silent } else { NoStack::Runs });
             }
         }
     }

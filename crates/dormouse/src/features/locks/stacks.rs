@@ -52,7 +52,7 @@ fn stacks(tids: &[u32]) -> Vec<Result<ThreadStack, String>> {
     let read = |(at, tid): (usize, &u32)| match &mut reader {
         Ok(_) if at >= STACKS => Err(format!("only {STACKS} stacks are read at once")),
         Ok(_) if at > 0 && Instant::now() >= end => Err("there was no time to read it".to_owned()),
-        Ok(reader) => reader.read(*tid).map_err(|why| why.to_string()),
+        Ok(reader) => reader.read_asleep(*tid).map_err(|why| why.to_string()),
         Err(why) => Err(why.to_string()),
     };
     tids.iter().enumerate().map(read).collect()

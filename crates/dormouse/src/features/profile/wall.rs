@@ -15,8 +15,7 @@ use std::time::Instant;
 
 use dormouse_keys::Key;
 use dormouse_profile::{
-    Error, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, StackEnd, Values, WallState,
-    deeper_than,
+    Error, NO_GROUP, Node, Profile, ProfileGroup, ProfileKind, Sample, Values, WallState, deeper_than,
 };
 use dormouse_waits::places::{PlaceCoverage, WalkEnd, place, place_coverage};
 use dormouse_waits::{GroupWaits, Histograms, Waiting, read_each};
@@ -222,8 +221,6 @@ impl Picture {
                 let mut stack = place.stack;
                 if is_cut {
                     stack.insert(place.inner, deeper_than(stack.len()));
-                } else if place.end != WalkEnd::Outermost {
-                    stack.push(StackEnd::NoRule.address(stack.len()));
                 }
                 self.add(group, WallState::Awaiting, &stack, [waits, ns, 0, 0]);
                 self.cut += if is_cut { waits } else { 0 };
