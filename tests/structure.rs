@@ -15,7 +15,7 @@ const PLAN: [(&str, &[&str]); 26] = [
     (TESTKIT, &[]),
     (XTASK, &[]),
     // Its services use the processor by the testkit.
-    ("dormouse-others", &["dormouse", "dormouse-protocol", TESTKIT]),
+    ("dormouse-others", &["dormouse", "dormouse-profile", "dormouse-protocol", TESTKIT]),
     ("dormouse-sys", &[]),
     ("dormouse-api", &[]),
     ("dormouse-encode", &[]),
