@@ -134,8 +134,8 @@ impl Mark {
         let is_known = self.name != TypeName::Missing;
         match (self.role, before.role) {
             (Role::Park, other) => other == Role::Root,
-            // An inner function of the same unit, whose name says less.
-            _ if self.rule == before.rule && before.name != TypeName::Missing && !is_known => false,
+            // An inner function of the same unit, whose name says more or less.
+            _ if self.rule == before.rule && is_known != (before.name != TypeName::Missing) => is_known,
             (role, _) if role.is_unit() => true,
             (_, other) if other.is_unit() => false,
             (Role::Runtime, other) => other != Role::Root,
