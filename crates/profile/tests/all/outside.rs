@@ -86,8 +86,9 @@ fn stacks_deeper_than_the_kernel_follows_say_so() {
         let Some(mut profiling) = start(std::process::id()) else { return };
         let mut profile = Profile::default();
         eventually(|| {
+            // More than the kernel copies, too.
             // SAFETY: two words of stack for each call.
-            unsafe { deep(most + 50, 100_000_000) };
+            unsafe { deep(most + 8_000, 100_000_000) };
             assert!(profiling.pass());
             profile = profiling.read();
             profile.coverage.cut > 5
