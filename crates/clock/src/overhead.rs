@@ -1,5 +1,5 @@
-//! The time that dormouse takes on the service's threads, measured there: one call in 61 is timed by
-//! the counter, with caches and system calls as they are in the service.
+//! The time that dormouse takes on the service's threads, measured there: one call in 61 is timed
+//! by the counter, with caches and system calls as they are in the service.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
