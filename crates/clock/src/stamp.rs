@@ -23,6 +23,11 @@ pub fn stamp() -> u64 {
     }
 }
 
+/// Whether the source of stamps is known, so that a stamp makes no system call for it.
+pub(crate) fn is_chosen() -> bool {
+    SOURCE.load(Ordering::Relaxed) != 0
+}
+
 thread_local! {
     /// The counter at the last read of the thread's clock that did not ask the kernel, if it came
     /// since [`begin_sharing`]; else 0.

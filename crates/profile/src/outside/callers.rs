@@ -16,9 +16,9 @@ const COPY: [usize; 2] = [16 << 10, 60 << 10];
 /// The lower half of the address space is the program's.
 const USER_END: u64 = 1 << 63;
 
-/// How many bytes of each stack to copy into a ring of that size: so many that a processor fills at
-/// most a half between two passes, but no fewer than the least. None if the ring would not have
-/// room for two records.
+/// How many bytes of each stack to copy into a ring of that size. A processor then fills at
+/// most a half between two passes, unless the least is more than that. Nothing is copied if the
+/// ring has no room for two records.
 pub(super) fn copy_in(ring: usize, samples: usize) -> u16 {
     let [least, most] = COPY;
     if ring < 4 * least { 0 } else { (ring / 2 / samples.max(1)).clamp(least, most) as u16 & !7 }
