@@ -40,9 +40,6 @@ const TESTED: &str = "--package dormouse-keys --package dormouse-clock --package
                       --package dormouse-unwind --package dormouse-cli --no-default-features \
                       --features dormouse-keys/select,dormouse-cli/demo";
 
-/// A test that hangs at times, for a reason that is not known (`docs/design/arm64.md`).
-const HANGS: &str = "storm::children_of_forks_during_first_uses_use_everything";
-
 /// Tests for which the emulator needs more than ten seconds. They are left to long runs.
 const SLOW: [&str; 18] = [
     "balance::keys_follow_baselines_and_leases",
@@ -96,9 +93,7 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
             let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &**value)).collect();
             let mut skipped = String::new();
             if !suite.is_long {
-                let left = SLOW.iter().chain([&HANGS]).map(|name| format!(" --skip {name}"));
-                skipped = format!("--{}", left.collect::<String>());
-                suite.skip(&format!("arm64: a test hangs at times: {HANGS}"));
+                skipped = format!("--{}", SLOW.map(|name| format!(" --skip {name}")).concat());
             }
             suite.run(&chosen, &format!("--lib --test all {skipped}"), &settings)?;
             demo(&folder)?;
@@ -216,9 +211,7 @@ mod tests {
         let files = output(list.args(folders).current_dir(root)).unwrap();
         let sources = files.lines().map(|name| std::fs::read_to_string(root.join(name)).unwrap());
         let sources: Vec<_> = sources.collect();
-        for name in
-            SLOW.into_iter().chain([HANGS]).map(|name| name.rsplit_once("::").map_or(name, |(_, name)| name))
-        {
+        for name in SLOW.map(|name| name.rsplit_once("::").map_or(name, |(_, name)| name)) {
             assert!(sources.iter().any(|source| source.contains(&format!("fn {name}("))), "{name}");
         }
     }

@@ -22,6 +22,7 @@
 //! | [`rseq`] | a flag that the kernel clears when it deschedules a thread |
 //! | [`underway`] | a mark for code that a signal handler may interrupt and never return to |
 //! | [`process`] | which process this is; locks, and phases that a fork respects |
+//! | `bare_thread` | a thread without std's part |
 //! | [`signals`] | threads that keep off the host's signals, and those that wait while a handler runs |
 //! | [`passing`] | handlers of ours that pass a signal on to the host's |
 //! | [`keeper`] | a thread that is there while it has something to do |
@@ -63,6 +64,7 @@ macro_rules! of_this_version {
 }
 
 pub mod arch;
+mod bare_thread;
 pub mod barrier;
 mod capability;
 pub mod clock;

@@ -11,12 +11,11 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use crate::clock;
 use crate::process::identity;
 use crate::sync::answer;
+use crate::{bare_thread, clock};
 
 /// Signals that a thread raises by its own instructions. If they were blocked, they would kill the
 /// process all the same, but without the host's handler. (SIGSYS comes from a filter, and its
@@ -138,8 +137,8 @@ pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
 }
 
 /// Starts a thread with all signals but the synchronous ones blocked, and returns when it has
-/// begun. So the calls that a thread makes at its beginning (for its name, its signal stack) come
-/// before a filter that the caller installs next.
+/// begun. So the call that a thread makes at its beginning, for its name, comes before a filter
+/// that the caller installs next.
 pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // A thread's start is a kilobyte of code: once for all.
     spawn_boxed(name, stack, Box::new(run))
@@ -159,11 +158,12 @@ fn spawn_boxed(name: &str, stack: usize, run: Box<dyn FnOnce() + Send>) -> io::R
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
     };
     // The thread inherits the mask.
-    let spawned = thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
+    let begin = move || {
         let _running = Running::begin();
         begun.give(());
         run();
-    });
+    };
+    let spawned = bare_thread::spawn(name, stack, Box::new(begin));
     if is_masked {
         // SAFETY: the first call succeeded, so `before` is the mask that it stored.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
@@ -177,6 +177,7 @@ fn spawn_boxed(name: &str, stack: usize, run: Box<dyn FnOnce() + Send>) -> io::R
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::thread;
 
     #[test]
     fn time_of_running_and_ended_threads_is_known() {

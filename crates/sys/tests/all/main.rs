@@ -1,6 +1,8 @@
-//! Rings and what threads pass to one another. Each module runs in a process of its own.
+//! Rings, and what threads pass to one another, and where they begin. Each module runs in a process
+//! of its own.
 
 mod passing;
 mod rings;
+mod starts;
 
 dormouse_testkit::isolate_modules!();
