@@ -34,6 +34,13 @@ const MACHINE: Machine = Machine {
     strip: "aarch64-linux-gnu-strip",
 };
 
+/// One whose pages have 16 KiB.
+const LARGE_PAGES: Machine =
+    Machine { name: "arm64-16k", kernel: "linux-image-6.12-arm64-16k:arm64", ..MACHINE };
+
+/// The word before a program that runs it there.
+pub(crate) const WITH_LARGE_PAGES: &str = "--16k";
+
 /// The crates that differ most between processors, and the command. All are chosen in each call of
 /// cargo, so that the features of their dependencies are the same, and none is built twice.
 const TESTED: &str = "--package dormouse-keys --package dormouse-clock --package dormouse-sys \
@@ -65,9 +72,13 @@ const SLOW: [&str; 18] = [
 /// The workspace optimises these for its own tests. No test here needs them to be fast.
 const OPTIMISED: [&str; 5] = ["dormouse-events", "dormouse-maps", "blazesym", "lzma-rust2", "libsqlite3-sys"];
 
+/// The crates that long runs test, too.
+const LONG: &str = "--package dormouse-maps --package dormouse-events --package dormouse-waits \
+                    --package dormouse-locks --package dormouse-profile --package dormouse-breakpoints";
+
 /// Builds what services embed, and the command, with warnings denied, and runs tests and the demo
-/// in the machine. A long run checks the whole workspace before, and runs all tests of these
-/// crates.
+/// in the machine. A long run checks the whole workspace before, runs all tests of these crates and
+/// of more, and runs those that are not slow once more with pages of 16 KiB.
 pub(crate) fn step(suite: &mut Suite) -> Result {
     if let Err(why) = install_compilers() {
         if suite.is_long {
@@ -77,12 +88,12 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
         return Ok(());
     }
     let folder = target().join("arm64");
-    let settings = settings(suite.is_long, &folder)?;
+    let mut settings = settings(suite.is_long, &folder)?;
     let mut chosen = format!("{TESTED} --target {TRIPLE}");
     if suite.is_long {
         let mut check = cargo(&format!("check --workspace --target {TRIPLE} --locked"));
         run(check.envs(settings.clone()))?;
-        chosen.push_str(" --package dormouse-events");
+        chosen.extend([" ", LONG]);
     } else {
         chosen.extend(OPTIMISED.map(|name| format!(" --config profile.dev.package.{name}.opt-level=0")));
     }
@@ -90,17 +101,27 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
     run(build.args(["--test", "all"]).envs(settings.clone()))?;
     match MACHINE.fetch() {
         Ok(_) => {
-            let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &**value)).collect();
-            let mut skipped = String::new();
-            if !suite.is_long {
-                skipped = format!("--{}", SLOW.map(|name| format!(" --skip {name}")).concat());
+            let slow = format!("--{}", SLOW.map(|name| format!(" --skip {name}")).concat());
+            let all = "--lib --test all";
+            if suite.is_long {
+                suite.run(&chosen, all, &borrowed(&settings))?;
+                LARGE_PAGES.fetch()?;
+                let runner = settings.iter_mut().find(|(name, _)| *name == RUNNER);
+                runner.ok_or("there is no runner")?.1.extend([" ", WITH_LARGE_PAGES]);
             }
-            suite.run(&chosen, &format!("--lib --test all {skipped}"), &settings)?;
+            suite.run(&chosen, &format!("{all} {slow}"), &borrowed(&settings))?;
             demo(&folder)?;
         }
         Err(why) => suite.skip(&format!("there is no virtual machine of arm64: {why}")),
     }
     discard(&[folder])
+}
+
+/// The variable with the program that runs tests.
+const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
+
+fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
+    settings.iter().map(|(name, value)| (*name, &**value)).collect()
 }
 
 /// The compilers, and how they build: a short run as fast as they can, and a long one so that one
@@ -111,7 +132,7 @@ fn settings(is_long: bool, folder: &Path) -> Result<Vec<(&'static str, String)>>
     let mut settings = COMPILERS.map(|(name, value)| (name, value.to_owned())).to_vec();
     settings.extend([
         ("CARGO_TARGET_DIR", folder.to_owned()),
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{} vm", runner.display())),
+        (RUNNER, format!("{} vm", runner.display())),
         ("CARGO_PROFILE_DEV_DEBUG", "0".to_owned()),
         ("CARGO_PROFILE_DEV_OPT_LEVEL", if is_long { "1" } else { "0" }.to_owned()),
         ("RUSTFLAGS", "-D warnings".to_owned()),
@@ -196,6 +217,11 @@ fn add_architecture() -> Result {
 /// Cargo calls it for each test program.
 pub(crate) fn run_there(words: &[String]) -> Result<u8> {
     MACHINE.run(words, &[])
+}
+
+/// [`run_there`], with pages of 16 KiB.
+pub(crate) fn run_with_large_pages(words: &[String]) -> Result<u8> {
+    LARGE_PAGES.run(words, &[])
 }
 
 #[cfg(test)]

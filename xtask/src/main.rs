@@ -54,6 +54,9 @@ fn vm(words: &[String]) -> Result<u8> {
     const PROCESSOR: std::ops::Range<usize> = 18..20;
     const ARM64: [u8; 2] = [183, 0];
     let file = words.first().ok_or("a program is missing")?;
+    if file == arm64::WITH_LARGE_PAGES {
+        return arm64::run_with_large_pages(&words[1..]);
+    }
     let bytes = std::fs::read(file).map_err(|why| format!("{file}: {why}"))?;
     if bytes.get(PROCESSOR) == Some(&ARM64) { arm64::run_there(words) } else { amd64::run_there(words) }
 }

@@ -340,7 +340,7 @@ mod tests {
             let measured = || {
                 let anchor = Anchor { raw: Pair::now(raw_ns), monotonic: Pair::now(monotonic_ns) };
                 let start = raw_ns();
-                while raw_ns() < start + FIRST {}
+                while raw_ns() < start + LONGEST_FIRST {}
                 (anchor, Pair::now(raw_ns))
             };
             let (late, in_time) = (measured(), measured());

@@ -208,12 +208,14 @@ mod tests {
     fn functions_are_read_at_the_lowest_priority() {
         let (tell, told) = mpsc::channel();
         let before = nice();
-        let (batch, reading) = Batch::new(functions(), Watched(tell));
+        // So few that no machine takes the longest time of a batch for them.
+        let few = functions().into_iter().take(16).collect();
+        let (batch, reading) = Batch::new(few, Watched(tell));
         reading.start();
         let read: Vec<_> = told.iter().collect();
         assert!(!read.is_empty() && read.iter().all(|(tid, nice)| (*tid, *nice) == (read[0].0, 19)));
         assert!(read[0].0 != identity::tid() && nice() == before);
-        dormouse_testkit::eventually(|| batch.take().is_some_and(|learned| learned.len() > MOST / 2));
+        dormouse_testkit::eventually(|| batch.take().is_some_and(|learned| learned.len() > 8));
     }
 
     #[test]

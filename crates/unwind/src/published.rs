@@ -272,13 +272,13 @@ mod tests {
     /// All memory that a limit leaves, in pieces that the allocator may keep for later.
     fn rest_of_memory() -> Vec<Vec<u8>> {
         let mut taken = Vec::with_capacity(1 << 16);
-        loop {
+        for size in [64 << 10, 1 << 10] {
             let mut next = Vec::new();
-            if taken.len() == taken.capacity() || next.try_reserve_exact(64 << 10).is_err() {
-                return taken;
+            while taken.len() < taken.capacity() && next.try_reserve_exact(size).is_ok() {
+                taken.push(std::mem::take(&mut next));
             }
-            taken.push(next);
         }
+        taken
     }
 
     /// The rule that walks find.

@@ -236,16 +236,25 @@ mod tests {
         layout.runs.iter().map(|run| (run.pages.start, run.pages.end, run.has_gaps)).collect()
     }
 
+    /// The beginning of the page with this number.
+    fn page(number: usize) -> usize {
+        number * rustix::param::page_size()
+    }
+
     #[test]
     fn near_pages_of_one_mapping_are_one_run() {
-        let far = 0x1000 + 3 * MERGE_BYTES;
-        let mappings = [mapping(0x1000..far + 0x1000, R_X), mapping(far + 0x1000..far + 0x3000, R_X)];
+        let far = page(1) + 3 * MERGE_BYTES;
+        let mappings = [mapping(page(1)..far + page(1), R_X), mapping(far + page(1)..far + page(3), R_X)];
         for (length, expected_pages) in [(1, 4), (5, 5)] {
-            let patches = [0x1000, 0x1ffe, 0x5000, far, far + 0x1008].map(patch);
+            let patches = [page(1), page(2) - 2, page(5), far, far + page(1) + 8].map(patch);
             let layout = layout_of(&patches, length, &mappings, MERGE_BYTES).unwrap();
             assert_eq!(
                 bounds(&layout),
-                [(0x1000, 0x6000, true), (far, far + 0x1000, false), (far + 0x1000, far + 0x2000, false)]
+                [
+                    (page(1), page(6), true),
+                    (far, far + page(1), false),
+                    (far + page(1), far + page(2), false)
+                ]
             );
             // A site that crosses the end of its page needs the next one only where all of it is
             // written.
@@ -255,11 +264,11 @@ mod tests {
 
     #[test]
     fn runs_have_no_gaps_where_forbidden() {
-        let patches = [0x1000, 0x2000, 0x5000].map(patch);
-        for (mappings, nearer) in [(&[mapping(0x1000..0x9000, R_X)][..], 0), (&[], MERGE_BYTES)] {
+        let patches = [page(1), page(2), page(5)].map(patch);
+        for (mappings, nearer) in [(&[mapping(page(1)..page(9), R_X)][..], 0), (&[], MERGE_BYTES)] {
             let layout = layout_of(&patches, 1, mappings, nearer).unwrap();
             assert!(layout.runs.iter().all(|run| !run.has_gaps), "{:?}", layout.runs);
-            let pages: usize = layout.runs.iter().map(|run| run.pages.len() / 0x1000).sum();
+            let pages: usize = layout.runs.iter().map(|run| run.pages.len() / page(1)).sum();
             assert_eq!((pages, layout.count), (3, 3));
         }
     }
@@ -268,21 +277,22 @@ mod tests {
     fn what_has_other_permissions_is_in_no_run() {
         let rwx = R_X | MprotectFlags::WRITE;
         let mappings =
-            [mapping(0x1000..0x3000, R_X), mapping(0x3000..0x4000, rwx), mapping(0x4000..0x9000, R_X)];
+            [mapping(page(1)..page(3), R_X), mapping(page(3)..page(4), rwx), mapping(page(4)..page(9), R_X)];
         // One on each side, then one inside, then one that reaches into it.
-        let layout = layout_of(&[0x1000, 0x5000].map(patch), 1, &mappings, MERGE_BYTES).unwrap();
-        assert_eq!(bounds(&layout), [(0x1000, 0x2000, false), (0x5000, 0x6000, false)]);
-        let layout = layout_of(&[0x1000, 0x3008, 0x5000].map(patch), 1, &mappings, MERGE_BYTES).unwrap();
-        assert_eq!(bounds(&layout), [(0x1000, 0x2000, false), (0x5000, 0x6000, false)]);
-        assert_eq!((foreign(&layout), layout.count), (vec![(0x3000, 0x4000)], 3));
-        let layout = layout_of(&[patch(0x2ffe)], 5, &mappings, MERGE_BYTES).unwrap();
-        assert_eq!((bounds(&layout), foreign(&layout)), (vec![], vec![(0x2000, 0x4000)]));
+        let layout = layout_of(&[page(1), page(5)].map(patch), 1, &mappings, MERGE_BYTES).unwrap();
+        assert_eq!(bounds(&layout), [(page(1), page(2), false), (page(5), page(6), false)]);
+        let layout =
+            layout_of(&[page(1), page(3) + 8, page(5)].map(patch), 1, &mappings, MERGE_BYTES).unwrap();
+        assert_eq!(bounds(&layout), [(page(1), page(2), false), (page(5), page(6), false)]);
+        assert_eq!((foreign(&layout), layout.count), (vec![(page(3), page(4))], 3));
+        let layout = layout_of(&[patch(page(3) - 2)], 5, &mappings, MERGE_BYTES).unwrap();
+        assert_eq!((bounds(&layout), foreign(&layout)), (vec![], vec![(page(2), page(4))]));
     }
 
     #[test]
     fn shared_memory_is_refused() {
-        let mappings = [Mapping { is_shared: true, ..mapping(0x1000..0x9000, R_X) }];
-        let error = layout_of(&[patch(0x1008)], 1, &mappings, MERGE_BYTES).unwrap_err();
-        assert!(matches!(error, Error::SharedText { addr: 0x1008, .. }), "{error}");
+        let mappings = [Mapping { is_shared: true, ..mapping(page(1)..page(9), R_X) }];
+        let error = layout_of(&[patch(page(1) + 8)], 1, &mappings, MERGE_BYTES).unwrap_err();
+        assert!(matches!(error, Error::SharedText { addr, .. } if addr == page(1) + 8), "{error}");
     }
 }

@@ -16,9 +16,15 @@ use std::process::ExitStatus;
 use dormouse_keys::{Batch, Error, Mismatches, Protocol, StaticKey, all, try_list};
 use dormouse_testkit::{Filter, fork, in_child, skip};
 use process::{Mapped, mapping_at, refuse_exec_gain};
+use rustix::param::page_size;
 use sites::{
     KEY, OTHER, SITES, assert_all, assert_switchable, in_a_page, other, over_a_page, site, site_in, switch,
 };
+
+/// The beginning of the page with this function.
+fn page_of(function: extern "C" fn() -> bool) -> usize {
+    function as usize & !(page_size() - 1)
+}
 
 /// Maps a page of code anew, shared with a file of this process alone that holds a copy of it.
 /// Nobody runs it meanwhile.
@@ -26,10 +32,10 @@ fn share(page: usize) -> std::fs::File {
     // SAFETY: the copy is what was there.
     unsafe {
         let file = OwnedFd::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC));
-        assert_eq!(libc::write(file.as_raw_fd(), page as *const _, 4096), 4096);
+        assert_eq!(libc::write(file.as_raw_fd(), page as *const _, page_size()), page_size() as isize);
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        let mapped = libc::mmap(page as *mut _, 4096, protection, flags, file.as_raw_fd(), 0);
+        let mapped = libc::mmap(page as *mut _, page_size(), protection, flags, file.as_raw_fd(), 0);
         assert_eq!(mapped as usize, page);
         file.into()
     }
@@ -42,7 +48,7 @@ fn shared_code_is_not_written() {
         assert!(!all().is_empty());
         in_a_page::KEY.enable().unwrap();
         in_a_page::KEY.disable().unwrap();
-        share(in_a_page::SITE as usize & !4095);
+        share(page_of(in_a_page::SITE));
         for &protocol in PROTOCOLS {
             let error = Batch::new().enable(&in_a_page::KEY).protocol(protocol).apply().unwrap_err();
             let Error::SharedText { key, addr } = error else { panic!("{error}") };
@@ -59,9 +65,9 @@ fn permissions(at: usize) -> String {
 
 /// Gives the page of a function other permissions.
 fn protect(function: extern "C" fn() -> bool, protection: libc::c_int) {
-    let page = function as usize & !4095;
+    let page = page_of(function);
     // SAFETY: code that stays readable and executable.
-    assert_eq!(unsafe { libc::mprotect(page as *mut c_void, 4096, protection) }, 0);
+    assert_eq!(unsafe { libc::mprotect(page as *mut c_void, page_size(), protection) }, 0);
 }
 
 #[test]
@@ -136,12 +142,14 @@ fn locked_memory_is_copied_only_at_sites() {
             at.sort_unstable();
             (at[2] - at[0]) / 1024
         };
-        if span <= 4 * report.pages {
+        let page = page_size() / 1024;
+        if span <= page * report.pages {
             return skip("in this build no text lies between the sites");
         }
         // The trial of the ways copies a page of its own, which may be one of them.
         let copied = copied();
-        assert!([4 * report.pages, 4 * report.pages + 4].contains(&copied), "{copied} KiB, {report:?}");
+        let expected = [page * report.pages, page * (report.pages + 1)];
+        assert!(expected.contains(&copied), "{copied} KiB, {report:?}");
     });
 }
 
@@ -183,16 +191,16 @@ fn keys_switch_without_the_first_thread() {
         });
         assert!(switchable.success(), "{switchable}");
         let refused = without_first_thread(|| {
-            let page = in_a_page::SITE as usize & !4095;
+            let page = page_of(in_a_page::SITE);
             let file = share(page);
             for &protocol in PROTOCOLS {
                 let error = Batch::new().enable(&in_a_page::KEY).protocol(protocol).apply().unwrap_err();
                 assert!(matches!(error, Error::SharedText { .. }), "{error}");
             }
-            let mut bytes = [0; 4096];
+            let mut bytes = vec![0; page_size()];
             file.read_exact_at(&mut bytes, 0).unwrap();
             // SAFETY: a page of code.
-            assert_eq!(bytes, unsafe { *(page as *const [u8; 4096]) });
+            assert_eq!(bytes, unsafe { std::slice::from_raw_parts(page as *const u8, page_size()) });
             assert!(!in_a_page::SITE());
         });
         assert!(refused.success(), "{refused}");

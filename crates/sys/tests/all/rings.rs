@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_sys::records::{self, RINGS};
 use dormouse_testkit::{Child, fork, in_child};
+use rustix::param::page_size;
 
 fn drained() -> Vec<u8> {
     let mut all = Vec::new();
@@ -69,8 +70,6 @@ fn rings_that_nobody_uses_cost_no_memory() {
     });
 }
 
-const PAGE: usize = 4096;
-
 /// A record that cannot be copied whole: its second half is on a page that must not be read.
 fn record() -> &'static [u8] {
     // SAFETY: a new mapping of two pages, which stays; the slice is read by `push` alone, whose
@@ -78,17 +77,17 @@ fn record() -> &'static [u8] {
     unsafe {
         let pages = libc::mmap(
             ptr::null_mut(),
-            2 * PAGE,
+            2 * page_size(),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
             -1,
             0,
         );
         assert_ne!(pages, libc::MAP_FAILED);
-        let start = pages.cast::<u8>().add(PAGE - 16);
+        let start = pages.cast::<u8>().add(page_size() - 16);
         start.write_bytes(b'r', 32);
-        let second = pages.cast::<u8>().add(PAGE);
-        assert_eq!(libc::mprotect(second.cast(), PAGE, libc::PROT_NONE), 0);
+        let second = pages.cast::<u8>().add(page_size());
+        assert_eq!(libc::mprotect(second.cast(), page_size(), libc::PROT_NONE), 0);
         UNREADABLE.store(second, Ordering::Relaxed);
         std::slice::from_raw_parts(start, 32)
     }
@@ -111,7 +110,7 @@ static NESTED: AtomicBool = AtomicBool::new(true);
 extern "C" fn record_and_return(_signal: i32) {
     NESTED.store(records::push(b"nested"), Ordering::Relaxed);
     // SAFETY: the page of `record`.
-    unsafe { libc::mprotect(UNREADABLE.load(Ordering::Relaxed).cast(), PAGE, libc::PROT_READ) };
+    unsafe { libc::mprotect(UNREADABLE.load(Ordering::Relaxed).cast(), page_size(), libc::PROT_READ) };
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) fn is_below_page(tier: dormouse_clock::Tier) -> bool {
 
 /// Whether asking the kernel takes as long as a switch elsewhere, as in an emulator. A thread with
 /// a better tier than the gap has no need to know.
-pub(crate) fn asking_is_slow() -> bool {
+fn asking_is_slow() -> bool {
     let report = dormouse_clock::capability();
     report.iter().any(|line| line.detail.contains("gap: asking the kernel takes"))
 }
