@@ -39,6 +39,9 @@ async fn take<G, W: Future<Output = G>>(
     if !are_noted() {
         return LockGuard::new(wait().await, Held::NONE, ());
     }
+    // An attempt spends nothing of what tokio lets a task do in one poll. Without this, a task that
+    // finds its locks free would never yield to the others.
+    tokio::task::consume_budget().await;
     let waiting = match begin(lock, site, attempt) {
         Ok((guard, held)) => return LockGuard::new(guard, held, ()),
         Err(waiting) => waiting,

@@ -96,3 +96,27 @@ fn owned_guards_keep_their_lock() {
     assert!(tasks(&*lock).is_empty());
     assert_eq!(*lock.blocking_lock(), "tea");
 }
+
+#[test]
+fn a_task_that_only_locks_leaves_others_turns() {
+    async fn leaves_turns(take: impl AsyncFn()) {
+        let other = tokio::spawn(async {});
+        // tokio lets a task do some hundred things in one poll.
+        for _ in 0..10_000 {
+            take().await;
+            if other.is_finished() {
+                return;
+            }
+        }
+        panic!("no other task had a turn");
+    }
+    let _times = LockTimes::start(Holds::Sampled).unwrap();
+    let (lock, shared, pots) = (Mutex::new(()), RwLock::new(()), Arc::new(Semaphore::new(1)));
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+        leaves_turns(async || drop(lock.lock().await)).await;
+        leaves_turns(async || drop(shared.read().await)).await;
+        leaves_turns(async || drop(shared.write().await)).await;
+        leaves_turns(async || drop(pots.acquire().await)).await;
+        leaves_turns(async || drop(Arc::clone(&pots).acquire_owned().await)).await;
+    });
+}
