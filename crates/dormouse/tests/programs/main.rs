@@ -7,6 +7,7 @@ mod descriptors;
 mod environment;
 mod filtered;
 mod fork;
+mod fork_allocator;
 mod forked_agent;
 mod forked_trace;
 mod memory;
@@ -21,6 +22,7 @@ fn main() {
         ("environment", environment::main),
         ("filtered", filtered::main),
         ("fork", fork::main),
+        ("fork_allocator", fork_allocator::main),
         ("forked_agent", forked_agent::main),
         ("forked_trace", forked_trace::main),
         ("memory", memory::main),

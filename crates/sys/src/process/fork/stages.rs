@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
@@ -230,6 +231,11 @@ pub fn is_forking() -> bool {
 fn install() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, Ordering::Relaxed) {
+        // An allocator that installs handlers at its first allocation, as jemalloc does, has to
+        // have done so: see the module.
+        let mut first = Vec::<u8>::new();
+        _ = first.try_reserve_exact(1);
+        drop(black_box(first));
         // SAFETY: plain functions of this object; the C library forgets them when it leaves.
         // Without memory for them a child of a fork in the middle of a change must not use
         // dormouse.
