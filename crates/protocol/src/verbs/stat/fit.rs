@@ -5,13 +5,12 @@
 //! first what only makes figures finer, then figures of which all groups have the sums, then rows.
 //! All counters of groups stay.
 
-use std::io;
-
 use dormouse_statistics::buckets::{EXPORTED_SCALE, SCALE};
 use serde::{Deserialize, Serialize};
 
 use super::Stat;
 use super::columns::{HistogramColumns, WaitsColumns};
+use crate::json::length;
 use crate::verbs::waits::HistogramRow;
 
 /// The parts of an answer that are left out.
@@ -188,25 +187,6 @@ impl HistogramColumns {
         // Those of the narrow buckets.
         self.tasks = Vec::new();
     }
-}
-
-/// How long an answer is in JSON.
-fn length(of: &Stat) -> u64 {
-    struct Length(u64);
-    impl io::Write for Length {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len() as u64;
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut length = Length(0);
-    // An answer that cannot be written is none, whatever its length.
-    let _written = serde_json::to_writer(&mut length, of);
-    length.0
 }
 
 #[cfg(test)]
