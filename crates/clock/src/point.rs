@@ -49,8 +49,11 @@ pub fn point() -> Point {
     tsc::calibrate();
     let now = Pair::now(monotonic_ns);
     let offset = realtime_ns().saturating_sub(monotonic_ns());
-    // Against the clock that the stamps are turned into, slewed as it may be.
-    let hz = tsc::anchor().map(|anchor| anchor.monotonic).map_or(1e9, |since| {
+    // Against the clock that the stamps are turned into, slewed as it may be. Over a jump of the
+    // counter there is no rate.
+    let since = tsc::anchor().filter(|_| !tsc::is_broken()).map(|anchor| anchor.monotonic);
+    let last = || (1_u64 << 32) as f64 / (tsc::rate().max(1) as f64) * 1e9;
+    let hz = since.map_or_else(last, |since| {
         let (ticks, ns) = (now.tsc.wrapping_sub(since.tsc), now.ns.wrapping_sub(since.ns));
         ticks as f64 / (ns as f64).max(1.0) * 1e9
     });

@@ -5,7 +5,8 @@
 //! `CLOCK_MONOTONIC_RAW`, which is never slewed: at first over one millisecond, and from then on
 //! over the whole time since. At every resync of a thread's clock the two are compared with the
 //! pair that the thread saw before. If they differ by more than one in a thousand, the counter was
-//! changed (live migration, suspend, a processor out of step) and is no longer used. If the kernel
+//! changed (live migration, suspend, a processor out of step) and is no longer used by clocks of
+//! CPU time. Stamps are still by it, and keep the last rate from before. If the kernel
 //! gives the counter up later without such a difference, it is still good enough for a millisecond,
 //! the longest time without a call to the kernel. So only the first test opens a file.
 //!
@@ -38,6 +39,9 @@ const LONGEST_FIRST: u64 = 16_000_000;
 const SLACK: u64 = 20_000;
 /// The longest time between two measurements, in nanoseconds.
 const LONGEST: u64 = 10_000_000_000;
+/// A rate that differs from the one before by more than one in so many is that of a counter which
+/// has jumped. The first measurement is right to one in a thousand.
+const MOST_CHANGE: u64 = 256;
 
 const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
@@ -220,7 +224,10 @@ pub(crate) fn holds(reference: &Reference) -> bool {
         return !is_broken();
     }
     match reference.get() {
-        Some(earlier) if !pair.fits(earlier, rate()) => give_up(),
+        Some(earlier) if !pair.fits(earlier, rate()) => {
+            give_up();
+            return false;
+        }
         // Long enough that a rate which is a little wrong shows.
         Some(earlier) if pair.ns.saturating_sub(earlier.ns) < LONGEST => {}
         _ if pair.is_narrow() => reference.set(pair),
@@ -237,15 +244,19 @@ fn renew() {
     let Some(anchor) = anchor() else { return };
     let due = RENEWAL.load(Ordering::Relaxed);
     let pair = Pair::now(raw_ns);
-    // Else the next resync measures.
-    if pair.ns >= due
-        && pair.is_sharp_since(anchor.raw)
-        && let Some(rate) = pair.rate_since(anchor.raw)
-        && RENEWAL
-            .compare_exchange(due, next_renewal(anchor, pair), Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-    {
-        RATE.store(rate, Ordering::Relaxed);
+    // Else the next resync measures. A counter that was changed keeps its rate: over a jump there
+    // is none.
+    if is_broken() || pair.ns < due || !pair.is_sharp_since(anchor.raw) {
+        return;
+    }
+    let Some(new) = pair.rate_since(anchor.raw) else { return };
+    let before = rate();
+    if new.abs_diff(before) > before / MOST_CHANGE {
+        return give_up();
+    }
+    let next = next_renewal(anchor, pair);
+    if RENEWAL.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        RATE.store(new, Ordering::Relaxed);
     }
 }
 
@@ -287,6 +298,35 @@ mod tests {
 
     fn pair(tsc: u64, ns: u64, width: u64) -> Pair {
         Pair { tsc, ns, width }
+    }
+
+    /// The rate is as if the clock had gone half as far as the counter.
+    #[cfg(not(miri))] // Needs real time.
+    fn jumps(reference: &Reference) {
+        let before = rate() * 2;
+        RATE.store(before, Ordering::Relaxed);
+        let begun = raw_ns();
+        while raw_ns() - begun < FIRST {}
+        RENEWAL.store(0, Ordering::Relaxed);
+        assert!(!holds(reference) && is_broken());
+        assert_eq!(rate(), before);
+        let hz = 1e9 / (before as f64 / ONE as f64);
+        assert!((crate::point().hz - hz).abs() < 1.0, "as stamps are converted");
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn no_rate_is_measured_over_a_jump() {
+        in_child(|| {
+            assert!(calibrate());
+            let reference = Reference::new();
+            reference.set(Pair::now(raw_ns));
+            jumps(&reference);
+        });
+        in_child(|| {
+            assert!(calibrate());
+            jumps(&Reference::new());
+        });
     }
 
     #[test]

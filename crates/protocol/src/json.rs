@@ -21,7 +21,7 @@ pub(crate) fn write_pieces(
     Ok(serde_json::to_writer(Pieces { piece, most, full }, of)?)
 }
 
-/// How long the JSON is. What cannot be written has no length.
+/// How long the JSON is, up to the first part that cannot be written.
 pub(crate) fn length(of: &impl Serialize) -> u64 {
     const PIECE: usize = 4096;
     let (mut piece, mut length) = (Vec::new(), 0);

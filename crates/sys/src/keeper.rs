@@ -239,11 +239,12 @@ impl<D: Duty> Keeper<D> {
         &'static self,
         errand: impl FnOnce(&mut D) -> T + Send + 'static,
     ) -> Result<T, KeeperError> {
-        self.ask_for(LONGEST, errand)
+        self.ask_until(LONGEST, false, errand)
     }
 
-    /// Does what [`Keeper::ask`] does, but gives up if the thread has not begun the errand after
-    /// `longest`, checked once a second. Then the errand is not run.
+    /// Does what [`Keeper::ask`] does, for an errand that only looks: after `longest`, checked once
+    /// a second, it gives up. An errand that has not begun is not run then, and the answer of one
+    /// that has is dropped: it may be looking at a disk that does not answer.
     ///
     /// # Errors
     ///
@@ -251,6 +252,15 @@ impl<D: Duty> Keeper<D> {
     pub fn ask_for<T: Send + 'static>(
         &'static self,
         longest: Duration,
+        errand: impl FnOnce(&mut D) -> T + Send + 'static,
+    ) -> Result<T, KeeperError> {
+        self.ask_until(longest, true, errand)
+    }
+
+    fn ask_until<T: Send + 'static>(
+        &'static self,
+        longest: Duration,
+        leaves_begun: bool,
         errand: impl FnOnce(&mut D) -> T + Send + 'static,
     ) -> Result<T, KeeperError> {
         if !memory::is_there(ASKING) {
@@ -284,7 +294,7 @@ impl<D: Duty> Keeper<D> {
                 self.give_up(tid);
                 return Err(KeeperError::Killed);
             }
-            if begun.elapsed() >= longest && !taken.swap(true, Ordering::Relaxed) {
+            if begun.elapsed() >= longest && (!taken.swap(true, Ordering::Relaxed) || leaves_begun) {
                 return Err(KeeperError::Busy);
             }
         }

@@ -37,13 +37,20 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::time::Duration;
 
 use crate::arch;
 use crate::process::identity;
 use crate::readable::is_readable;
 use crate::rseq::thread_pointer;
+use crate::signals;
+use crate::sync::answer;
 
 const WORD: usize = size_of::<usize>();
+
+/// The stack of the thread that learns, and how long that thread is waited for.
+const STACK: usize = 128 * 1024;
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The deepest stack of the first thread that is asked about.
 const DEEPEST: usize = 1 << 20;
@@ -74,9 +81,14 @@ pub fn learn() {
     if identity::tid() != identity::pid() {
         return learn_here();
     }
+    let (learned, learns) = answer();
+    let learn = move || {
+        learn_here();
+        learned.give(());
+    };
     // If no thread can be started, stacks are copied by the kernel.
-    if let Ok(thread) = std::thread::Builder::new().spawn(learn_here) {
-        let _ = thread.join();
+    if signals::spawn("dormouse-stack", STACK, learn).is_ok() {
+        let _ = learns.wait(PATIENCE);
     }
 }
 

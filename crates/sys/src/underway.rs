@@ -30,7 +30,8 @@ use crate::rseq::thread_pointer;
 /// that deeply.
 const PATIENCE: u64 = 1000;
 
-/// The bits of an address of user space; the refusals are counted in those above.
+/// The bits of an address that are compared; the refusals are counted in those above. (Addresses
+/// with more bits are only where a program asks for them.)
 const ADDRESS_BITS: u32 = 48;
 const ADDRESS: u64 = (1 << ADDRESS_BITS) - 1;
 
@@ -56,7 +57,7 @@ impl Underway {
     #[inline(always)]
     pub fn begin(&self) -> Option<Begun> {
         let frame = 0_u8;
-        let here = (&raw const frame).addr() as u64;
+        let here = (&raw const frame).addr() as u64 & ADDRESS;
         let word = self.word.load(Ordering::Relaxed);
         if word != 0 && !self.was_left(word, here) {
             return None;
@@ -93,7 +94,7 @@ impl Underway {
     #[cold]
     fn was_left(&self, word: u64, here: u64) -> bool {
         let (frame, refused) = (word & ADDRESS, word >> ADDRESS_BITS);
-        let pointer = thread_pointer();
+        let pointer = thread_pointer() & ADDRESS;
         if frame <= here && !(frame < pointer && pointer <= here) {
             return true;
         }

@@ -271,6 +271,11 @@ fn errands_that_nobody_awaits_are_not_run() {
         // In order: the errand before this one is over.
         BUSY.ask(|_| ()).unwrap();
         assert!(!run.load(Ordering::Relaxed));
+        // One that has begun may go on for as long as it likes.
+        let (go_on, waits) = mpsc::channel::<()>();
+        let looking = BUSY.ask_for(Duration::from_millis(1), move |_| waits.recv().is_ok());
+        assert!(matches!(looking, Err(KeeperError::Busy)), "{looking:?}");
+        go_on.send(()).unwrap();
         BUSY.end(1);
     });
 }

@@ -200,9 +200,11 @@ pub(super) fn take() -> Option<(&'static ThreadBlock, bool)> {
     let given_back = GIVEN_BACK.load(Ordering::Relaxed);
     // The lowest free block, so that the table stays as short as the thread count. The exchange
     // pairs with the stores of FREE in `free` and `begin_in_child`.
-    let block = BLOCKS
-        .iter()
-        .find(|b| b.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok());
+    // Looked at first: the exchange would take the line away from the block's thread.
+    let block = BLOCKS.iter().find(|b| {
+        b.state.load(Ordering::Relaxed) == FREE
+            && b.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    });
     let Some(block) = block else {
         REFUSED.fetch_add(1, Ordering::Relaxed);
         FULL_AT.with(|at| at.set(given_back));

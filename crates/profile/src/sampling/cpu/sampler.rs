@@ -26,8 +26,9 @@ use crate::{Error, Profile};
 const DRAIN: Duration = Duration::from_millis(100);
 /// The shortest time between two scans for new threads.
 const RESCAN: Duration = Duration::from_millis(200);
-/// The pause between scans for new threads is this many times the CPU time of the last scan, so
-/// scans use at most 0.2 % of a CPU.
+/// The pause between scans for new threads is this many times the CPU time of the last scan, but at
+/// most [`LONGEST`]: scans use at most 0.2 % of a CPU, or with more than a thousand threads what
+/// one scan a second takes.
 const RARELY: u32 = 500;
 /// The corresponding factor for reading the mappings, which is done only after new threads were
 /// found.
