@@ -18,7 +18,7 @@ const MACHINE: Machine = Machine {
     emulator: "qemu-system-x86_64 -M q35 -cpu max -accel tcg,thread=multi -smp 2 -m 2G",
     // On a busy host the emulated timer is late, which the kernel would take for a broken one.
     console: "ttyS0 no_timer_check",
-    strip: "strip",
+    strip: Some("strip"),
 };
 
 /// Parts of the names of tests: limits that stall polls, and pressure.

@@ -31,7 +31,7 @@ const MACHINE: Machine = Machine {
     emulator: "qemu-system-aarch64 -M virt,gic-version=3 -cpu neoverse-n1 \
                -accel tcg,thread=single -smp 2 -m 2G",
     console: "ttyAMA0",
-    strip: "aarch64-linux-gnu-strip",
+    strip: None,
 };
 
 /// One whose pages have 16 KiB.
@@ -133,7 +133,8 @@ fn settings(is_long: bool, folder: &Path) -> Result<Vec<(&'static str, String)>>
     settings.extend([
         ("CARGO_TARGET_DIR", folder.to_owned()),
         (RUNNER, format!("{} vm", runner.display())),
-        ("CARGO_PROFILE_DEV_DEBUG", "0".to_owned()),
+        // Some tests want lines and inlined functions.
+        ("CARGO_PROFILE_DEV_DEBUG", if is_long { "line-tables-only" } else { "0" }.to_owned()),
         ("CARGO_PROFILE_DEV_OPT_LEVEL", if is_long { "1" } else { "0" }.to_owned()),
         ("RUSTFLAGS", "-D warnings".to_owned()),
     ]);

@@ -32,8 +32,9 @@ pub(crate) struct Machine {
     pub(crate) emulator: &'static str,
     /// The kernel's name of that line, and further words for the kernel.
     pub(crate) console: &'static str,
-    /// The program that removes symbols which nobody needs.
-    pub(crate) strip: &'static str,
+    /// The program that removes debug information, if programs have more than the machine's memory
+    /// has room for.
+    pub(crate) strip: Option<&'static str>,
 }
 
 impl Machine {
@@ -148,8 +149,9 @@ impl Machine {
             files.file(&format!("lib/{name}"), &bytes(&library)?);
         }
         let stripped = |file: &Path| {
+            let Some(strip) = self.strip else { return bytes(file) };
             let to = work.join("program");
-            run(program(&format!("{} -g -o", self.strip)).arg(&to).arg(file))?;
+            run(program(&format!("{strip} -g -o")).arg(&to).arg(file))?;
             bytes(&to)
         };
         for file in std::iter::once(&file).chain(beside) {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use dormouse_testkit::{assert_about, eventually, fork, in_child, spin_for};
+use dormouse_testkit::{assert_about, eventually, fork, in_child, spin_for, thread_cpu};
 use dormouse_waits::{CpuTaking, TaskWaits, Waiting, Who};
 use support::{living_task, number};
 
@@ -34,6 +34,14 @@ impl Handled {
     }
 }
 
+/// Uses at least that much CPU time, and returns how much: more, where a virtual processor stands
+/// still.
+fn work(least: Duration) -> Duration {
+    let begin = thread_cpu();
+    spin_for(least);
+    thread_cpu().checked_sub(begin).unwrap()
+}
+
 #[test]
 fn each_task_has_its_own() {
     in_child(|| {
@@ -43,17 +51,18 @@ fn each_task_has_its_own() {
         assert_eq!(outer.cpu(), None, "nobody asked");
         let cpu = CpuTaking::start();
         assert_eq!(outer.cpu(), Some(Duration::ZERO));
+        let (mut outside, mut inside) = (Duration::ZERO, Duration::ZERO);
         outer.poll(|| {
-            spin_for(PART);
+            outside += work(PART);
             // In the poll, and not on a CPU.
             thread::sleep(PART);
-            inner.poll(|| spin_for(2 * PART));
-            spin_for(PART);
+            inner.poll(|| inside += work(2 * PART));
+            outside += work(PART);
         });
-        inner.poll(|| spin_for(PART));
+        inner.poll(|| inside += work(PART));
         spin_for(PART);
-        assert_about(outer.cpu().unwrap(), 2 * PART);
-        assert_about(inner.cpu().unwrap(), 3 * PART);
+        assert_about(outer.cpu().unwrap(), outside);
+        assert_about(inner.cpu().unwrap(), inside);
         drop(cpu);
         assert_eq!(outer.cpu(), None);
         outer.poll(|| spin_for(PART));
@@ -102,8 +111,9 @@ fn a_child_takes_none() {
             assert_eq!(task.cpu(), None);
             drop(cpu);
             let _cpu = CpuTaking::start();
-            task.poll(|| spin_for(PART));
-            assert_about(task.cpu().unwrap(), PART);
+            let mut used = Duration::ZERO;
+            task.poll(|| used = work(PART));
+            assert_about(task.cpu().unwrap(), used);
         });
         assert!(ended.success());
     });
