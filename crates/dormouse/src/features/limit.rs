@@ -117,15 +117,33 @@ pub(crate) fn capability() -> Option<Capability> {
         }
     };
     Some(match asleep::limited() {
-        None => Capability::ok(CHECK, format!("dormouse may use {percent} % of a CPU, and has used less")),
+        None => within(percent, own_cost()),
         Some(what) => {
             Capability::limited(CHECK, what).with_fix("run dormouse wake, or raise DORMOUSE_MAX_CPU")
         }
     })
 }
 
+/// The outcome of a limit for which nothing is suspended. A cost that is not known counts for
+/// nothing in [`judge`], so it may be above the limit.
+fn within(percent: f64, cost: OwnCost) -> Capability {
+    let may = format!("dormouse may use {percent} % of a CPU");
+    let parts = [(cost.polls_ns, "tasks and calls"), (cost.records_ns, "records of probes")];
+    let unknown: Vec<_> = parts.into_iter().filter(|(ns, _)| ns.is_none()).map(|(_, name)| name).collect();
+    if unknown.is_empty() {
+        return Capability::ok(CHECK, format!("{may}, and has used less"));
+    }
+    let why = "no call there could be timed, because a filter of system calls was there before dormouse, and \
+               the threads do not read the counter";
+    let what = unknown.join(" and of ");
+    let detail = format!("{may}; the cost of {what} on the service's threads is not known: {why}");
+    Capability::limited(CHECK, detail).with_fix("call dormouse::init before the filter is installed")
+}
+
 #[cfg(test)]
 mod tests {
+    use dormouse_sys::State;
+
     use super::*;
 
     #[test]
@@ -135,6 +153,24 @@ mod tests {
         }
         for text in ["", "1", "%", "0%", "-1%", "101%", "NaN%", "one%"] {
             assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_cost_is_no_lower_one() {
+        let known = OwnCost { polls_ns: Some(0), records_ns: Some(0), ..OwnCost::default() };
+        let check = within(1.0, known);
+        assert_eq!((check.state, check.fix), (State::Ok, None));
+        assert_eq!(check.detail, "dormouse may use 1 % of a CPU, and has used less");
+        for (cost, what) in [
+            (OwnCost { polls_ns: None, ..known }, "the cost of tasks and calls on"),
+            (OwnCost { records_ns: None, ..known }, "the cost of records of probes on"),
+            (OwnCost::default(), "the cost of tasks and calls and of records of probes on"),
+        ] {
+            let check = within(0.5, cost);
+            assert!(check.state == State::Limited && check.fix.is_some(), "{check:?}");
+            assert!(check.detail.contains(what) && !check.detail.contains("less"), "{check:?}");
+            assert!(check.detail.contains("is not known: no call there could be timed"), "{check:?}");
         }
     }
 
