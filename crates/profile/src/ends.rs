@@ -26,6 +26,9 @@ pub fn deeper_than(frames: usize) -> u64 {
 /// An address at which no code can be: a sample in the kernel's code that has no other frame.
 pub(crate) const IN_KERNEL: u64 = DEEPER - 1;
 
+/// The kernel's addresses begin here.
+pub(crate) const USER_END: u64 = 1 << 63;
+
 /// Below the addresses of [`WallState`].
 const DEEPER: u64 = u64::MAX - 16 - MOST_FRAMES;
 const MOST_FRAMES: u64 = 0xffff;
@@ -108,8 +111,8 @@ impl StackEnd {
     pub fn fix(self) -> &'static str {
         match self {
             Self::Cut => {
-                "build dormouse into the service: it learns its functions, and follows them without copies; or \
-                 reduce its recursion"
+                "reduce its recursion; if the profile was taken from outside, build dormouse into the service: \
+                 it learns its functions, and follows them without copies"
             }
             Self::NoTable => "have the code that is generated at run time keep frame pointers",
             Self::NoRule => {
@@ -151,7 +154,8 @@ pub struct ObjectEnd {
 /// How many stacks of a profile are whole, and where the others end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StackEnds {
-    /// Number of stacks.
+    /// Number of stacks. A sample without code of the process, as of a thread of the kernel's, has
+    /// none.
     pub stacks: u64,
     /// Number of those that end at the first function of a thread.
     pub whole: u64,
@@ -164,14 +168,16 @@ impl StackEnds {
     /// running tasks. In one of allocations a row does not have the number of its stacks, so
     /// nothing is listed.
     pub fn of(profile: &Profile) -> Self {
-        let stacks = profile.coverage.samples;
-        let whole = profile.coverage.ended.min(stacks);
+        let mut in_kernel: u64 = 0;
         let mut sums: HashMap<(&str, StackEnd), u64> = HashMap::new();
         let counted = profile.samples.iter().filter(|_| profile.kind != ProfileKind::Alloc);
         for sample in counted.filter(|sample| sample.values[0] > 0) {
             let mut frames = Outermost::default();
             profile.stack(sample.stack).for_each(|address| frames.put(address));
-            let Outermost { why: Some(why), function, state: None | Some(WallState::OnCpu) } = frames else {
+            let Outermost { why, function, state: None | Some(WallState::OnCpu) } = frames else { continue };
+            let Some(why) = why else {
+                let has_no_stack = function >= USER_END;
+                in_kernel = in_kernel.saturating_add(if has_no_stack { sample.values[0] } else { 0 });
                 continue;
             };
             let object = profile.mapping(function).map_or("", |mapping| &mapping.path);
@@ -183,7 +189,8 @@ impl StackEnds {
             |((object, why), stacks): ((&str, _), _)| ObjectEnd { object: object.to_owned(), why, stacks };
         let mut others: Vec<_> = sums.into_iter().map(end).collect();
         others.sort_by(|a, b| (b.stacks, &a.object, a.why).cmp(&(a.stacks, &b.object, b.why)));
-        Self { stacks, whole, others }
+        let stacks = profile.coverage.samples.saturating_sub(in_kernel);
+        Self { stacks, whole: profile.coverage.ended.min(stacks), others }
     }
 
     /// Whether nearly all stacks are whole.
@@ -292,6 +299,28 @@ mod tests {
             coverage: ProfileCoverage { samples: 98, ended: 90, ..ProfileCoverage::default() },
             ..Profile::default()
         }
+    }
+
+    #[test]
+    fn a_sample_in_the_kernel_has_no_stack() {
+        let mut profile = profile();
+        let stacks = StackEnds::of(&profile).stacks;
+        profile.coverage.samples += 100;
+        let (kernel, user) = (USER_END + 64, 17);
+        // Alone, as the marker of one, and with the function that made the call.
+        for (addresses, met) in [(vec![kernel], 60), (vec![IN_KERNEL], 30), (vec![user, kernel], 10)] {
+            let mut parent = 0;
+            for address in addresses {
+                profile.stacks.push(Node { parent, address });
+                parent = profile.stacks.len() as u32;
+            }
+            profile.samples.push(Sample { stack: parent, values: [met, 0, 0, 0], ..Sample::default() });
+        }
+        profile.coverage.ended += 10;
+        let ends = StackEnds::of(&profile);
+        assert_eq!((ends.stacks, ends.whole), (stacks + 10, 100));
+        profile.coverage.ended += 8;
+        assert!(StackEnds::of(&profile).are_well());
     }
 
     #[test]

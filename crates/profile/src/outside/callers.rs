@@ -8,13 +8,11 @@ use dormouse_maps::{AddressSpace, Cache, Region};
 use dormouse_sys::perf::UserStack;
 use dormouse_unwind::{CallFrame, ProcessTables};
 
-use crate::ends::{IN_KERNEL, StackEnd};
+use crate::ends::{IN_KERNEL, StackEnd, USER_END};
 
 /// The least and the most bytes of a copied stack: no record may have 64 KiB. Builds without
 /// optimisation have stacks of that length.
 const COPY: [usize; 2] = [16 << 10, 60 << 10];
-/// The lower half of the address space is the program's.
-const USER_END: u64 = 1 << 63;
 
 /// How many bytes of each stack to copy into a ring of that size. A processor then fills at
 /// most a half between two passes, unless the least is more than that. Nothing is copied if the

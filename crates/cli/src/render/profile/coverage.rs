@@ -30,24 +30,23 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     if coverage.samples == 0 {
         fine("nothing was sampled".to_owned());
     }
-    let ended = percent(coverage.ended, coverage.samples);
+    let ends = StackEnds::of(profile);
+    let ended = percent(ends.whole, ends.stacks);
     let frames = frames(profile);
     // From outside it is unknown where a stack ends.
     let is_told = has_groups(profile) || coverage.ended > 0;
     let whole = if is_told { format!("{ended:.1} % ended properly, ") } else { String::new() };
-    let stacks =
-        format!("stacks of {}: {whole}{frames:.1} frames on average", count(coverage.samples, "sample"));
+    let stacks = format!("stacks of {}: {whole}{frames:.1} frames on average", count(ends.stacks, "sample"));
     // A stack that was cut, or lacks a library's caller, is short for another reason.
     let reasons = coverage.ended + coverage.cut + coverage.in_library;
-    let known = percent(reasons.min(coverage.samples), coverage.samples);
-    let is_short = coverage.samples > 0 && (is_told && known < FEW_PERCENT || frames < FEW_FRAMES);
-    if coverage.samples > 0 && !is_short {
+    let known = percent(reasons.min(ends.stacks), ends.stacks);
+    let is_short = ends.stacks > 0 && (is_told && known < FEW_PERCENT || frames < FEW_FRAMES);
+    if ends.stacks > 0 && !is_short {
         fine(stacks.clone());
     }
     if coverage.overruns > 0 && coverage.overruns < coverage.samples {
         fine(format!("{}; the weight is kept", expiries(coverage.overruns)));
     }
-    let ends = StackEnds::of(profile);
     if ends.are_well() {
         ends.sentences().into_iter().for_each(|sentence| fine(clean(&sentence)));
     }
