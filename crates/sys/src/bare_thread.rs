@@ -69,18 +69,26 @@ unsafe fn create(stack: usize, beginning: *mut c_void) -> c_int {
     // SAFETY: the attributes are made before they are used, and the thread is there if there is no
     // error; it is not joined.
     unsafe {
+        let mut start = |attributes: *const libc::pthread_attr_t| {
+            let refused = libc::pthread_create(thread.as_mut_ptr(), attributes, begin, beginning);
+            if refused == 0 {
+                libc::pthread_detach(thread.assume_init());
+            }
+            refused
+        };
+        if cfg!(miri) {
+            // It has no attributes.
+            return start(ptr::null());
+        }
         let refused = libc::pthread_attr_init(attributes.as_mut_ptr());
         if refused != 0 {
             return refused;
         }
         let mut refused = libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack);
         if refused == 0 {
-            refused = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, beginning);
+            refused = start(attributes.as_ptr());
         }
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        if refused == 0 {
-            libc::pthread_detach(thread.assume_init());
-        }
         refused
     }
 }

@@ -34,8 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::futex;
 use rustix::io::Errno;
-use rustix::thread::futex;
 
 use crate::descriptors::LentStderr;
 use crate::environment;
@@ -317,7 +317,7 @@ impl<D: Duty> Keeper<D> {
         self.wakes.fetch_add(1, Ordering::SeqCst);
         // SeqCst, as both accesses in `sleep`: one side sees the other's.
         if self.sleeps.load(Ordering::SeqCst) {
-            let _ = futex::wake(&self.wakes, futex::Flags::PRIVATE, 1);
+            futex::wake(&self.wakes, 1);
         }
     }
 
@@ -448,7 +448,7 @@ impl<D: Duty> Keeper<D> {
         if self.wakes.load(Ordering::SeqCst) == seen {
             let timeout = at_most.try_into().ok();
             // Interrupted or woken: the thread looks again.
-            let waited = futex::wait(&self.wakes, futex::Flags::PRIVATE, seen, timeout.as_ref());
+            let waited = futex::wait(&self.wakes, seen, timeout.as_ref());
             is_over = waited == Err(Errno::TIMEDOUT);
         }
         self.sleeps.store(false, Ordering::SeqCst);

@@ -8,6 +8,7 @@
 //! | [`arch`] | everything that differs between processors |
 //! | [`barrier`] | memory barriers of which one side costs nothing |
 //! | [`errno`] | keeps that of the code that a handler interrupts |
+//! | [`futex`] | sleeping until another thread changes a word |
 //! | [`clock`] | the kernel's clocks, asked without the C library |
 //! | [`environment`] | the variables that dormouse looks at, read once |
 //! | [`likeness()`] | how alike two names are |
@@ -73,6 +74,7 @@ pub mod descriptors;
 pub mod directory;
 pub mod environment;
 pub mod errno;
+pub mod futex;
 pub mod heap;
 pub mod interrupts;
 pub mod keeper;

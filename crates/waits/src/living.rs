@@ -351,13 +351,14 @@ mod tests {
 
     #[test]
     fn times_add_up_to_the_age() {
+        const POLLS: u32 = if cfg!(miri) { 500 } else { 200_000 };
         let _waiting = Waiting::start().unwrap();
         let who = Who { task: 0xdead_0001, group: 900 };
         let mut waits = TaskWaits::begun(who);
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
             let looking = scope.spawn(|| look_all_the_time(who.task, &ends));
-            for n in 0..200_000 {
+            for n in 0..POLLS {
                 let waker = waits.poll(who, &mut Context::from_waker(Waker::noop()), |cx| cx.waker().clone());
                 if n % 3 != 0 {
                     waker.wake();

@@ -51,9 +51,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use dormouse_sys::clock::monotonic_ns;
+use dormouse_sys::futex;
 use dormouse_sys::process::identity;
 use rustix::io::Errno;
-use rustix::thread::futex;
 
 pub use meter::CpuMeter;
 pub use timer::start_timer;
@@ -181,8 +181,7 @@ impl Budget {
                 return None;
             }
             let left = Duration::from_nanos(left).try_into().ok();
-            if futex::wait(&self.watch.ended, futex::Flags::PRIVATE, 0, left.as_ref()) == Err(Errno::TIMEDOUT)
-            {
+            if futex::wait(&self.watch.ended, 0, left.as_ref()) == Err(Errno::TIMEDOUT) {
                 return self.end();
             }
             // Woken or interrupted: look again.

@@ -40,8 +40,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_sys::clock::monotonic_ns;
+use dormouse_sys::futex;
 use dormouse_sys::process::identity;
-use rustix::thread::futex;
 
 use super::pace::Seen;
 use super::watch::{BudgetEnd, NOT_QUEUED, Watch, caught};
@@ -213,7 +213,7 @@ impl Timer {
         if due < self.looks_at.load(Ordering::SeqCst) || unread.is_multiple_of(UNREAD) {
             // Pairs with the load in `wait`: the futex does not sleep on the old number.
             self.sooner.fetch_add(1, Ordering::SeqCst);
-            let _ = futex::wake(&self.sooner, futex::Flags::PRIVATE, 1);
+            futex::wake(&self.sooner, 1);
         }
     }
 
@@ -282,7 +282,7 @@ impl Timer {
             if self.letters.load(Ordering::SeqCst).is_null() {
                 let wait = first.and_then(|first| Duration::from_nanos(first - now).try_into().ok());
                 // Woken, interrupted, or over: look again.
-                let _ = futex::wait(&self.sooner, futex::Flags::PRIVATE, seen, wait.as_ref());
+                let _ = futex::wait(&self.sooner, seen, wait.as_ref());
             }
         }
         queue.take(monotonic_ns(), due);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
+use dormouse_sys::futex;
 use dormouse_sys::process::identity;
-use rustix::thread::futex;
 
 use super::meter::CpuMeter;
 use super::pace::Pace;
@@ -98,7 +98,7 @@ impl Watch {
         // thread that puts it there finds the end.
         let _or_before = self.end.compare_exchange(0, used | kind, Ordering::SeqCst, Ordering::SeqCst);
         self.ended.store(1, Ordering::SeqCst);
-        let _ = futex::wake(&self.ended, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
+        futex::wake(&self.ended, i32::MAX.cast_unsigned());
         if self.cancelled.load(Ordering::Relaxed) {
             return;
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::thread::futex;
+use dormouse_sys::futex;
 
 use crate::kernel;
 
@@ -32,7 +32,7 @@ pub(super) trait Proof {
 /// Blocks for `time`, by a call that filters of services with threads allow.
 pub(super) fn sleep(time: Duration) {
     let word = AtomicU32::new(0);
-    let _over = futex::wait(&word, futex::Flags::PRIVATE, 0, time.try_into().ok().as_ref());
+    let _over = futex::wait(&word, 0, time.try_into().ok().as_ref());
 }
 
 /// The test of a tier that raises a flag: the flag must fall when the thread blocks, and stay up

@@ -46,10 +46,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_sys::Capability;
+use dormouse_sys::futex;
 use dormouse_sys::loader::PinError;
 use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Sequence};
-use rustix::thread::futex;
 
 use crate::core::ends;
 
@@ -192,7 +192,7 @@ pub(crate) fn ready() {
 pub(crate) fn written() {
     // Release: pairs with the load in `wait`. The file is in its place.
     WRITTEN.fetch_add(1, Ordering::Release);
-    let _ = futex::wake(&WRITTEN, futex::Flags::PRIVATE, i32::MAX as u32);
+    futex::wake(&WRITTEN, i32::MAX as u32);
 }
 
 /// Leaves panics alone from now on, or no longer. A thread that waits for its file goes on.
@@ -373,7 +373,7 @@ fn wait(written: u32) {
     while WRITTEN.load(Ordering::Acquire) == written {
         let Some(left) = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else { return };
         let Ok(left) = left.try_into() else { return };
-        let _ = futex::wait(&WRITTEN, futex::Flags::PRIVATE, written, Some(&left));
+        let _ = futex::wait(&WRITTEN, written, Some(&left));
     }
 }
 

@@ -233,7 +233,7 @@ mod tests {
                     }
                 }
             });
-            for _ in 0..500 {
+            for _ in 0..if cfg!(miri) { 5 } else { 500 } {
                 scope.spawn(|| shown(|cells| cells.moves.add(1))).join().unwrap();
             }
             stop.store(true, Ordering::Relaxed);

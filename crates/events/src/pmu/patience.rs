@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
+use dormouse_sys::futex;
 use rustix::time::Timespec;
 
 /// How often the waiting thread yields before it sleeps.
@@ -34,7 +34,7 @@ pub(super) fn until(word: &AtomicU32, sleeps: u32, is_right: impl Fn(u32) -> boo
             std::thread::yield_now();
         } else {
             // Nobody wakes us. Refused by a filter, it is one round less.
-            let _ = futex::wait(word, futex::Flags::PRIVATE, now, Some(&SLEEP));
+            let _ = futex::wait(word, now, Some(&SLEEP));
         }
     }
     false

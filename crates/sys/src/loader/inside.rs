@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::thread::futex;
+use crate::futex;
 
 use crate::process::fork::{self, Phase, Side, Stage};
 
@@ -63,7 +63,7 @@ impl Drop for Inside {
         // so no wake-up is lost.
         LOOKING.fetch_sub(1, Ordering::SeqCst);
         if FORKING.load(Ordering::SeqCst) > 0 {
-            let _ = futex::wake(&LOOKING, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
+            futex::wake(&LOOKING, i32::MAX.cast_unsigned());
         }
     }
 }
@@ -74,7 +74,7 @@ fn wait_for_change(word: &AtomicU32) {
     // SeqCst: in the order of the additions and loads of `enter`, `drop` and `before_fork`.
     let seen = word.load(Ordering::SeqCst);
     if seen > 0 {
-        let _ = futex::wait(word, futex::Flags::PRIVATE, seen, moment.as_ref());
+        let _ = futex::wait(word, seen, moment.as_ref());
     }
 }
 
@@ -103,7 +103,7 @@ unsafe fn after_fork(_: *const Stage, side: Side) {
             FORKING.store(0, Ordering::Relaxed);
         }
     }
-    let _ = futex::wake(&FORKING, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
+    futex::wake(&FORKING, i32::MAX.cast_unsigned());
 }
 
 #[cfg(all(test, not(miri)))]

@@ -171,16 +171,16 @@ pub(crate) fn each<B>(visit: impl FnMut(Object<'_>) -> Option<B>) -> Option<B> {
     }
 
     fn run<F: FnMut(Object<'_>) -> Option<B>, B>(mut walk: Walk<F, B>) -> Option<B> {
-        if cfg!(miri) {
-            // No loader to ask.
-            return None;
-        }
         let _inside = Inside::enter();
         // SAFETY: the callback gets the walk that is passed here, and runs before the call returns.
         unsafe { libc::dl_iterate_phdr(Some(step::<F, B>), (&raw mut walk).cast()) };
         walk.found
     }
 
+    if cfg!(miri) {
+        // No loader to ask.
+        return None;
+    }
     // SAFETY: reads a value that the kernel gave the process at its start.
     let executable = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
     run(Walk { visit, executable, found: None })

@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
+use crate::futex;
 
 use super::identity::{forker, tid};
 
@@ -79,7 +79,7 @@ impl Lock {
                 || self.word.compare_exchange(word, slept, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 // Interrupted, woken, or the word has changed: look again.
-                let _ = futex::wait(&self.word, futex::Flags::PRIVATE, slept, None);
+                let _ = futex::wait(&self.word, slept, None);
                 // Other threads may sleep still, and the bit is the only trace of them.
                 wanted = own | WAITERS;
             }
@@ -89,7 +89,7 @@ impl Lock {
     fn release(&self) {
         // Pairs with the exchange in `acquire`.
         if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
-            let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);
+            futex::wake(&self.word, 1);
         }
     }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::thread::futex;
+use crate::futex;
 
 const WAITED_FOR: u32 = 0;
 const GIVEN: u32 = 1;
@@ -33,7 +33,7 @@ impl Progress {
     fn end(&self, state: u32) {
         // Release: pairs with the load in `wait`. The value is there.
         if self.0.compare_exchange(WAITED_FOR, state, Ordering::Release, Ordering::Relaxed).is_ok() {
-            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+            futex::wake(&self.0, 1);
         }
     }
 
@@ -41,7 +41,7 @@ impl Progress {
     fn wait(&self, at_most: Duration) -> u32 {
         if self.0.load(Ordering::Relaxed) == WAITED_FOR {
             let timeout = at_most.try_into().ok();
-            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, WAITED_FOR, timeout.as_ref());
+            let _ = futex::wait(&self.0, WAITED_FOR, timeout.as_ref());
         }
         // Acquire: pairs with the exchange in `end`.
         self.0.load(Ordering::Acquire)

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
+use dormouse_sys::futex;
 use rustix::time::Timespec;
 
 /// How often the waiting thread yields before it sleeps: a real-time thread that only yielded would
@@ -27,7 +27,7 @@ pub(super) fn until(word: &AtomicU32, sleeps: u32, is_so: impl Fn() -> bool) -> 
             std::thread::yield_now();
         } else {
             // Nobody wakes us. Refused by a filter, it is one round less.
-            let _ = futex::wait(word, futex::Flags::PRIVATE, word.load(Ordering::Relaxed), Some(&SLEEP));
+            let _ = futex::wait(word, word.load(Ordering::Relaxed), Some(&SLEEP));
         }
     }
     false

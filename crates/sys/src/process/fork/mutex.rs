@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::thread::futex;
+use crate::futex;
 
 use super::stages::{Phase, Side, Stage, join};
 use crate::process::lock::{Guard, Lock, Reentrant};
@@ -197,14 +197,14 @@ impl Condvar {
         drop(guard);
         let timeout = timeout.and_then(|left| left.try_into().ok());
         // Interrupted, over, or word has come: the caller looks again.
-        let _ = futex::wait(&self.notified, futex::Flags::PRIVATE, seen, timeout.as_ref());
+        let _ = futex::wait(&self.notified, seen, timeout.as_ref());
     }
 
     /// Wakes one thread that waits.
     pub fn notify_one(&self) {
         // Relaxed: the mutex protects the state that the waiter waits for.
         self.notified.fetch_add(1, Ordering::Relaxed);
-        let _ = futex::wake(&self.notified, futex::Flags::PRIVATE, 1);
+        futex::wake(&self.notified, 1);
     }
 }
 
