@@ -135,10 +135,12 @@ fn is_allowed(expression: &str) -> bool {
     expression.split(" AND ").all(|part| part.replace('/', " OR ").split(" OR ").any(is_known))
 }
 
-/// Asks the database of advisories about the packages of the lock file.
+/// Asks the database of advisories about the packages of the lock file. Without a network there is
+/// no such database.
 pub(crate) fn advisories(suite: &mut Suite) -> Result {
-    match tool("cargo-deny", DENY) {
-        Ok(deny) => run(std::process::Command::new(deny).args(["--all-features", "check", "advisories"])),
+    let deny = |deny: &Path, line: &str| run(program(&deny.display().to_string()).args(line.split(' ')));
+    match tool("cargo-deny", DENY).and_then(|file| deny(&file, "fetch db").map(|()| file)) {
+        Ok(file) => deny(&file, "--all-features --offline check advisories"),
         Err(why) => {
             suite.skip(&format!("advisories: {why}"));
             Ok(())
