@@ -85,9 +85,10 @@ pub enum Error {
          from outside, as root of the host"
     )]
     Filtered,
-    /// The processor stops before the access, and no signal handler gets past it.
+    /// The processor stops before what is watched, and no signal handler gets past it: on arm64 an
+    /// instruction that is watched, on unknown processors anything.
     #[error(
-        "on this processor a thread cannot pass a watch of its own process, which stops it before each access: \
+        "on this processor a thread cannot get past an instruction at which a watch of its own process stops it: \
          watch the process from outside, as root"
     )]
     Processor,

@@ -31,5 +31,5 @@ pub use slots::oracle;
 pub use slots::{Reservation, Slots};
 pub use watch::{
     Access, Coverage, HitStackEnd, Watch, WatchHit, WatchReport, WatchSite, WatchSpec, WatchState, held,
-    on_hit, on_stray, refusal, sched_in, sched_out, spent_ns, switches,
+    on_hit, on_stray, refusal, registers, sched_in, sched_out, spent_ns, switches,
 };

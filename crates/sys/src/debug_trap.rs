@@ -18,14 +18,24 @@
 //! One case stays fatal: the kernel forces this signal, so if a thread blocks SIGTRAP at that
 //! moment, its process ends. No handler can prevent that.
 //!
+//! # Watches that stop before the access
+//!
+//! Where the processor does so (arm64), the handler makes the access, and the thread goes on behind
+//! it. So the rest is as on processors that stop behind it. The access hits the watch again; as the
+//! handler blocks SIGTRAP, the kernel's single step gets it past that, and leaves a second signal,
+//! which the handler takes at once.
+//!
 //! # Async-signal-safety
 //!
 //! No lock, no allocation, no thread-local but `errno`, which stays as it was. A hit makes the
-//! system calls of its watcher; an exception without a cause makes those of [`peek`].
+//! system calls of its watcher; an exception without a cause makes those of [`peek`]. A handler
+//! that makes the access also makes those, and `rt_sigtimedwait`, which does not wait; under a
+//! filter it makes neither.
 //!
 //! # References
 //!
-//! `arch/x86/kernel/traps.c`: `exc_debug_user`; `arch/x86/kernel/hw_breakpoint.c`:
+//! `arch/arm64/kernel/hw_breakpoint.c`: `watchpoint_handler`; `arch/x86/kernel/traps.c`:
+//! `exc_debug_user`; `arch/x86/kernel/hw_breakpoint.c`:
 //! `hw_breakpoint_handler`; `kernel/signal.c`: `send_sig_perf`.
 //!
 //! # Safety
@@ -40,8 +50,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::arch;
 use crate::errno::keeping_errno;
 use crate::peek;
+use crate::perf::is_filtered;
 use crate::stack::{CallFrame, interrupted, lowest};
-pub use crate::trap_types::{PerfTrap, Watcher};
+pub use crate::trap_types::{Passing, PerfTrap, Watcher};
 
 /// How many copies of dormouse can use SIGTRAP in one process.
 pub(crate) const MOST_COPIES: usize = 16;
@@ -66,6 +77,9 @@ pub(crate) static CRAMPED: AtomicU64 = AtomicU64::new(0);
 
 /// The kernel's code for an event.
 pub(crate) const TRAP_PERF: libc::c_int = 6;
+
+/// The kernel's type of events that are breakpoints and watches (`PERF_TYPE_BREAKPOINT`).
+pub(crate) const BREAKPOINT: u32 = 5;
 
 /// Number of hits and samples for which the alternate stack of their thread had no room, if this
 /// copy leads: nobody was told of them.
@@ -110,13 +124,22 @@ pub(crate) unsafe fn take(info: *const libc::siginfo_t, context: *const c_void) 
     // SAFETY: the kernel has filled it in.
     match unsafe { (*info).si_code } {
         TRAP_PERF => {
-            // SAFETY: the kernel has filled these in for this code.
-            let (addr, data, flags) = unsafe {
-                let info = info.cast::<PerfInfo>();
-                ((*info).addr, (*info).data, (*info).flags)
-            };
+            // SAFETY: the kernel has filled it in for this code.
+            let PerfInfo { addr, data, flags, kind, .. } = unsafe { info.cast::<PerfInfo>().read() };
             let is_late = flags & 1;
-            keeping_errno(|| tell(&PerfTrap { data, ip, frame, stack, is_late, addr, link, lowest }))
+            if !is_ours(data) {
+                return false;
+            }
+            keeping_errno(|| {
+                let (passing, made_at) = if arch::WATCHES_STOP_BEHIND || kind != BREAKPOINT {
+                    (Passing::Behind, 0)
+                } else {
+                    // SAFETY: the caller's promise, and the thread is at an access.
+                    unsafe { pass(is_late != 0, context.cast_mut()) }
+                };
+                let passing = passing as usize;
+                tell(&PerfTrap { data, ip, frame, stack, is_late, addr, link, lowest, passing, made_at })
+            })
         }
         code if arch::may_be_unexplained(code) => keeping_errno(|| is_unexplained(ip)),
         _ => false,
@@ -135,11 +158,61 @@ fn is_unexplained(ip: usize) -> bool {
     is_unexplained
 }
 
-/// Tells the watcher of a hit; false if the event is not dormouse's.
-fn tell(trap: &PerfTrap) -> bool {
-    if trap.data >> 52 != OF_WATCHERS >> 52 {
+/// Gets a thread past the access before which a watch has stopped it. Returns the address of the
+/// access, if it was made here.
+///
+/// # Safety
+///
+/// The context is that of a handler of SIGTRAP, which blocks the signal.
+unsafe fn pass(is_late: bool, context: *mut c_void) -> (Passing, usize) {
+    if is_late {
+        // Under a filter ours is not taken below, and nothing tells it from one that is late.
+        return (if is_filtered() { Passing::Repeated } else { Passing::Behind }, 0);
+    }
+    // SAFETY: the caller's promise.
+    let Some(made) = (unsafe { arch::make_access(context) }) else { return (Passing::Ahead, 0) };
+    let passing = match !is_filtered() && take_own() {
+        false => Passing::Made,
+        true if made.is_store => Passing::MadeStore,
+        true => Passing::MadeLoad,
+    };
+    (passing, made.address)
+}
+
+/// Takes the signal that an access of the handler's has left. Whether there was one.
+fn take_own() -> bool {
+    let only = 1_u64 << (libc::SIGTRAP - 1);
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: an information that is all zeros is whole.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel reads a set of 64 bits and a time, and writes the information.
+    let taken = unsafe {
+        libc::syscall(libc::SYS_rt_sigtimedwait, &raw const only, &raw mut info, &raw const at_once, 8)
+    };
+    if taken != libc::c_long::from(libc::SIGTRAP) {
         return false;
     }
+    // SAFETY: the kernel has filled it in.
+    let is_hit =
+        info.si_code == TRAP_PERF && is_ours(unsafe { (&raw const info).cast::<PerfInfo>().read().data });
+    if !is_hit {
+        // Somebody's, who was first: ours was dropped for it.
+        // SAFETY: a signal for this thread, with the information that it had.
+        unsafe {
+            let (pid, tid) = (libc::getpid(), libc::gettid());
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, &raw const info);
+        }
+    }
+    true
+}
+
+/// Whether an event with this data is dormouse's.
+fn is_ours(data: u64) -> bool {
+    data >> 52 == OF_WATCHERS >> 52
+}
+
+/// Tells the watcher of a hit; false if there is none.
+fn tell(trap: &PerfTrap) -> bool {
     // Pairs with the exchange in `add`.
     let watcher = WATCHERS[(trap.data >> WATCHER_SHIFT) as usize % MOST_COPIES].load(Ordering::Acquire);
     if watcher.is_null() {
@@ -159,7 +232,7 @@ pub(crate) struct PerfInfo {
     pub(crate) code: libc::c_int,
     addr: usize,
     pub(crate) data: u64,
-    kind: u32,
+    pub(crate) kind: u32,
     /// Bit 0: the thread blocked the signal.
     flags: u32,
 }

@@ -22,6 +22,50 @@ pub struct PerfTrap {
     pub link: usize,
     /// The lowest address of the alternate stack on which the handler runs, or 0.
     pub lowest: usize,
+    /// How the thread gets past the access: the number of a [`Passing`].
+    pub passing: usize,
+    /// The address of the access that the handler has made, or 0.
+    pub made_at: usize,
+}
+
+/// How the thread gets past the access that hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passing {
+    /// It has passed it: on processors that stop behind it, or because the signal was blocked.
+    Behind,
+    /// The handler has made it, and the kernel has not counted it again.
+    Made,
+    /// The handler has made it, a load, which the kernel has counted again.
+    MadeLoad,
+    /// The handler has made it, a store, which the kernel has counted again.
+    MadeStore,
+    /// This is the signal of an access that the handler had made: no hit.
+    Repeated,
+    /// Not at all: the handler cannot make it, and the thread comes back to it.
+    Ahead,
+}
+
+/// An access that a handler has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub(crate) address: usize,
+    pub(crate) is_store: bool,
+}
+
+impl PerfTrap {
+    /// How the thread gets past the access. Always the first on processors that stop behind it.
+    pub fn passing(&self) -> Passing {
+        const ALL: [Passing; 6] = [
+            Passing::Behind,
+            Passing::Made,
+            Passing::MadeLoad,
+            Passing::MadeStore,
+            Passing::Repeated,
+            Passing::Ahead,
+        ];
+        // Of a leader that is newer: it has passed it.
+        ALL.get(self.passing).copied().unwrap_or(Passing::Behind)
+    }
 }
 
 /// Called for hits, with the signals of [`all_but_faults`](crate::signals::all_but_faults) blocked.

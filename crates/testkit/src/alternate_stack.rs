@@ -21,14 +21,17 @@ pub struct AlternateStack {
 static END: AtomicUsize = AtomicUsize::new(0);
 static FRAME: AtomicUsize = AtomicUsize::new(0);
 
-unsafe extern "C" fn measure(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // The frame begins with a return address, behind which the context lies.
-    FRAME.store(END.load(Ordering::Relaxed) - (context.addr() - 8), Ordering::Relaxed);
+unsafe extern "C" fn measure(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // The frame begins with a return address, behind which the context lies (x86-64), or with the
+    // information.
+    let begin = info.addr().min(context.addr() - 8);
+    FRAME.store(END.load(Ordering::Relaxed) - begin, Ordering::Relaxed);
 }
 
 impl AlternateStack {
     /// Has this room below the frame of the kernel. One thread of the process at a time; it takes
-    /// the handler of SIGUSR1. A room of 0 has no place for the frame either.
+    /// the handler of SIGUSR1. A room of 0 has no place for the frame either. The room is larger
+    /// where the kernel refuses such a stack.
     #[must_use]
     pub fn new(room: usize) -> Self {
         // SAFETY: fresh memory, which stays.
@@ -58,7 +61,7 @@ impl AlternateStack {
         }
         let frame = FRAME.load(Ordering::Relaxed);
         assert!((512..16 * 1024).contains(&frame), "{frame}");
-        use_last(frame + room);
+        use_last((frame + room).max(libc::MINSIGSTKSZ));
         memory.fill(UNTOUCHED);
         Self { memory, frame }
     }

@@ -178,15 +178,20 @@ impl Duty {
         let place = self.watches.iter().position(|watch| watch.number == number)?;
         let mut watch = self.watches.swap_remove(place);
         watch.disarm();
-        let known = watch.known(&self.plan);
+        let mut known = watch.known(&self.plan);
         if exactly {
             for _ in 0..LAST_SIGNALS {
                 // The threads' descriptors have reported their counts for a group's watch.
-                if watch.claimed.tally.counts().delivered >= known.hits + sched::hits(number) {
+                let again = watch.claimed.tally.again();
+                if watch.claimed.tally.counts().delivered
+                    >= (watch.counted() + sched::hits(number)).saturating_sub(again)
+                {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
+            // Handlers that were on their way have found out what was counted twice.
+            known.hits = watch.hits();
         }
         if watch.is_flexible {
             watch.give_back(&mut self.at_rest);
@@ -373,8 +378,8 @@ fn open_line(attr: &Attr, until: Instant) -> Result<Line, Error> {
 
 impl Watched {
     fn counts(&self) -> HitCounts {
-        let counts = self.claimed.tally.counts();
-        HitCounts { all: counts.delivered + self.unsignalled, passed: counts.passed }
+        let (counts, is_stuck) = (self.claimed.tally.counts(), self.claimed.tally.is_stuck());
+        HitCounts { all: counts.delivered + self.unsignalled, passed: counts.passed, is_stuck }
     }
 
     fn set_alarm(&self, hits: u64) {
@@ -388,17 +393,23 @@ impl Watched {
 
     /// Closes its lines.
     fn close(&mut self) {
-        self.earlier = self.hits();
+        self.earlier = self.counted();
         self.lines.clear();
     }
 
     /// Gives its lines back, but for those that were closed.
     fn give_back(&mut self, at_rest: &mut Vec<Line>) {
-        self.earlier = self.hits();
+        self.earlier = self.counted();
         at_rest.extend(self.lines.drain(..).filter(Line::is_open));
     }
 
     fn hits(&self) -> u64 {
+        let again = self.claimed.tally.again();
+        self.counted().saturating_sub(again)
+    }
+
+    /// The kernel's count.
+    fn counted(&self) -> u64 {
         self.earlier + self.lines.iter().map(Line::hits).sum::<u64>()
     }
 

@@ -32,6 +32,12 @@
 //! armed by then. If watches overlap in another way, only one gets the hit, and the hits that the
 //! others lose are counted in their reports.
 //!
+//! # Watches that stop before the access
+//!
+//! There the handler makes the access, and the kernel counts it a second time, for each watch that
+//! it hits ([`count_again`]). An access that the handler cannot make is reported, and its watch
+//! rests, so that the thread gets past it.
+//!
 //! # Invariants
 //!
 //! 1. A handler uses a tally between its addition to `handlers` and its subtraction, and only if it
@@ -51,7 +57,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_sys::clock::monotonic_ns;
-use dormouse_sys::trap::PerfTrap;
+use dormouse_sys::trap::{Passing, PerfTrap};
 
 use super::tally::Tally;
 
@@ -171,7 +177,12 @@ pub fn spent_ns() -> u64 {
 #[must_use]
 pub(super) fn on_trap(trap: &PerfTrap) -> bool {
     let came = monotonic_ns();
-    let is_due = if is_moved(trap) { deal_out_by_address(trap, came) } else { deal_out(trap, came) };
+    let is_due = match trap.passing() {
+        Passing::Repeated => is_repeated(trap),
+        _ if is_moved(trap) => deal_out_by_address(trap, came),
+        _ => deal_out(trap, came),
+    };
+    count_again(trap, came);
     SPENT_NS.fetch_add(monotonic_ns().saturating_sub(came), Ordering::Relaxed);
     is_due
 }
@@ -189,6 +200,38 @@ fn parts(data: u64) -> (usize, u64, usize) {
 fn is_moved(trap: &PerfTrap) -> bool {
     let (entry, generation, piece) = parts(trap.data);
     with(entry, |present| present == generation, |tally| tally.is_of(piece, trap.addr)) == Some(false)
+}
+
+/// A signal without a hit: the kernel has counted an access of the handler's.
+fn is_repeated(trap: &PerfTrap) -> bool {
+    let (entry, generation, _) = parts(trap.data);
+    let _ended = with(entry, |present| present == generation, Tally::count_again);
+    false
+}
+
+/// Where the handler has made the access, each watch that it hits has counted it twice.
+fn count_again(trap: &PerfTrap, came: u64) {
+    let is_store = match trap.passing() {
+        Passing::MadeStore => true,
+        Passing::MadeLoad => false,
+        _ => return,
+    };
+    // The kernel finds watches by this byte.
+    let at = trap.made_at.max(trap.addr);
+    let (own, generation, _) = parts(trap.data);
+    for (entry, there) in TABLE.iter().enumerate() {
+        let present = there.generation.load(Ordering::Relaxed);
+        if present == 0 {
+            continue;
+        }
+        let is_own = entry == own && present == generation;
+        let count = |tally: &Tally| {
+            if is_own || tally.has_counted(at, is_store, came) {
+                tally.count_again();
+            }
+        };
+        let _ended = with(entry, |again| again == present, count);
+    }
 }
 
 /// Counts the hit in the watches that begin at its address.
@@ -248,7 +291,18 @@ mod tests {
     }
 
     fn hit_at(data: u64, addr: usize) {
-        let trap = PerfTrap { data, ip: 0x1000, frame: 0, stack: 0, is_late: 0, addr, link: 0, lowest: 0 };
+        let trap = PerfTrap {
+            data,
+            ip: 0x1000,
+            frame: 0,
+            stack: 0,
+            is_late: 0,
+            addr,
+            link: 0,
+            lowest: 0,
+            passing: Passing::Behind as usize,
+            made_at: 0,
+        };
         let _ = on_trap(&trap);
     }
 

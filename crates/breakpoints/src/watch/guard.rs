@@ -1,7 +1,8 @@
 //! The guard of a watch: from the request to the last report.
 
-use dormouse_sys::arch::WATCHES_STOP_BEHIND;
+use dormouse_sys::arch::{PASSES_WATCHES, WATCH_REGISTERS, WATCHES_STOP_BEHIND};
 use dormouse_sys::keeper::KeeperError;
+use dormouse_sys::perf::Access;
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::trap::{self, Disposition};
 use dormouse_sys::{loader, perf, rendezvous};
@@ -11,6 +12,7 @@ use super::duty::{Duty, Known};
 use super::entry::{self, Claimed, MOST_WATCHES};
 use super::holders;
 use super::keeper::{self, KEEPER};
+use super::line::free_registers;
 use super::report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 use super::sched::{self, Covered};
 use super::spec::WatchSpec;
@@ -77,7 +79,11 @@ impl Watch {
         if let Some(why) = never() {
             return Err(why);
         }
+        if spec.access == Access::Execute && !WATCHES_STOP_BEHIND {
+            return Err(Error::Processor);
+        }
         let copy = take_signal()?;
+        count_registers()?;
         // Without tables callers are found by frame pointers.
         let _no_tables = own::begin();
         let mut holders = holders::lock()?;
@@ -199,7 +205,7 @@ impl Watch {
         let threads_alive = count_threads();
         let (hits, followed) = if self.claimed.tally.is_following() {
             // Descriptors of threads cannot be read by a caller with a table of its own.
-            let hits = sched::hits(self.number()).max(counts.delivered);
+            let hits = sched::hits(self.number()).saturating_sub(counts.again).max(counts.delivered);
             (if self.is_here() { hits } else { counts.delivered }, sched::covered(self.number()))
         } else {
             (
@@ -228,6 +234,7 @@ impl Watch {
                 late: counts.late,
                 unread: counts.unread,
                 dropped: counts.dropped,
+                unpassed: counts.unpassed,
                 unarmed: followed.unarmed,
                 unarmed_because: followed.reason,
                 is_signal_taken,
@@ -309,7 +316,7 @@ pub fn refusal() -> Option<Error> {
 
 /// Why no watch of this process is possible.
 fn never() -> Option<Error> {
-    if !WATCHES_STOP_BEHIND {
+    if !PASSES_WATCHES {
         return Some(Error::Processor);
     }
     perf::is_filtered().then_some(Error::Filtered)
@@ -322,6 +329,24 @@ fn count_threads() -> u32 {
     }
     let mut list = Vec::new();
     threads::list(&mut list).map_or(0, |_| list.len() as u32)
+}
+
+/// The debug registers of a thread that watch memory; 0: they cannot be counted here.
+pub fn registers() -> u32 {
+    if never().is_none() {
+        let _uncounted = count_registers();
+    }
+    holders::registers()
+}
+
+/// Counts the registers, once, where their number varies: those that the keeper's thread has free.
+/// Not under the lock of watches.
+fn count_registers() -> Result<(), Error> {
+    if holders::registers() == 0 {
+        let count = |_: &mut Duty| free_registers(identity::tid(), WATCH_REGISTERS);
+        holders::set_registers(KEEPER.ask(count)??.unwrap_or(0));
+    }
+    Ok(())
 }
 
 /// The registers that watches of this process hold.

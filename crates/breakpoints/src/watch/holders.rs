@@ -15,6 +15,9 @@
 //! them free. The child's handler ends all entries, and frees nothing; the first thread that takes
 //! the lock in the child drops what belonged to its parent.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dormouse_sys::arch::{USER_END, WATCH_REGISTERS, WATCH_REGISTERS_VARY};
 use dormouse_sys::perf::{Access, WatchLen};
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::identity;
@@ -27,13 +30,18 @@ use crate::{Cpu, Error, HeldSlot, Registers, Reservation, SlotKind, SlotRequest,
 /// The processor that stands for any thread.
 const ANY_THREAD: Target = Target::Cpu(Cpu(0));
 
-/// The debug registers of a thread.
-pub(super) const REGISTERS: u32 = match Registers::X86 {
-    Registers::Shared(registers) | Registers::Separate { data: registers, .. } => registers,
-};
+/// The debug registers of a thread that watch memory; 0 until they are counted.
+static REGISTERS: AtomicU32 = AtomicU32::new(if WATCH_REGISTERS_VARY { 0 } else { WATCH_REGISTERS });
 
-/// The addresses of user code end here.
-const USER_END: usize = 1 << 47;
+/// The debug registers of a thread that watch memory; 0 if they are not counted yet.
+pub(super) fn registers() -> u32 {
+    REGISTERS.load(Ordering::Relaxed)
+}
+
+/// Sets their number. Of two threads that count, the second may come after the first has armed.
+pub(super) fn set_registers(counted: u32) {
+    REGISTERS.fetch_max(counted, Ordering::Relaxed);
+}
 
 /// Registers that are reserved for a watch but not armed yet, with the pieces that they are to
 /// watch.
@@ -177,7 +185,7 @@ impl Holders {
         split(addr, len, free, access == Access::Write).map_err(|unfit| match unfit {
             Unfit::Empty => unwatchable("it is empty"),
             Unfit::Wraps => unwatchable("it ends behind the last address"),
-            Unfit::TooLong { needs: Some(needs), .. } if needs <= REGISTERS => no_register(needs),
+            Unfit::TooLong { needs: Some(needs), .. } if needs <= registers() => no_register(needs),
             Unfit::TooLong { .. } => unwatchable("it is longer than all debug registers together can watch"),
         })
     }
@@ -195,7 +203,7 @@ impl Holders {
 
     fn slots(&mut self) -> Result<&'static Slots, Error> {
         if self.slots.is_none() {
-            self.slots = Some(Box::leak(Box::new(Slots::new(Registers::X86, 1)?)));
+            self.slots = Some(Box::leak(Box::new(Slots::new(Registers::Shared(registers()), 1)?)));
         }
         self.slots.ok_or(Error::Reentrant)
     }
@@ -211,7 +219,7 @@ fn free_for(slots: &Slots, target: Target) -> u32 {
         let request = SlotRequest { weight, ..SlotRequest::new(target, SlotKind::Data) };
         slots.reserve(request).is_ok()
     };
-    (1..=REGISTERS).rev().find(fits).unwrap_or(0)
+    (1..=registers()).rev().find(fits).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -224,6 +232,7 @@ mod tests {
         spec: &WatchSpec,
         group: Option<u32>,
     ) -> Result<usize, Error> {
+        set_registers(4);
         let admitted = holders.admit(spec, group)?;
         Ok(holders.hold(number, &spec.name, admitted).len())
     }
@@ -300,7 +309,7 @@ mod tests {
         for (addr, len, expected) in [
             (0x1000, 0, "it is empty"),
             (0x1000, 100, "longer than all debug registers"),
-            (1 << 47, 8, "memory of a program"),
+            (USER_END, 8, "memory of a program"),
             (usize::MAX - 3, 8, "memory of a program"),
             (0x1001, 23, "needs 4"),
         ] {

@@ -46,7 +46,7 @@ use dormouse_sys::perf::{
 };
 use dormouse_sys::process::{identity, threads};
 
-use super::holders::REGISTERS;
+use super::holders::registers;
 use crate::Error;
 
 /// The longest time for arming, on a machine that has other work: all lines of a watch.
@@ -177,7 +177,7 @@ impl Opening {
             self.settle()?;
             let is_settled = self.unsettled.is_empty();
             let is_complete = threads::list(&mut list).map_err(Error::Keeper)?;
-            let free = free_registers(own, REGISTERS)?.unwrap_or(0);
+            let free = free_registers(own, registers())?.unwrap_or(0);
             let (mut new, mut gone, mut unarmed) = (0, 0, false);
             // The last ones have just begun, and may not live for long.
             for &tid in list.iter().rev() {
@@ -266,7 +266,7 @@ fn state_of(tid: u32, free_here: u32, held: u32) -> Result<State, Error> {
 }
 
 /// How many registers a thread has free, as far as `most`: takes them, and gives them back.
-fn free_registers(tid: u32, most: u32) -> Result<Option<u32>, Error> {
+pub(super) fn free_registers(tid: u32, most: u32) -> Result<Option<u32>, Error> {
     // Never armed: registers are taken at the opening.
     let probe = Breakpoint::watch(0, WatchLen::One, Access::Write).map_err(|source| refused(tid, source))?;
     let probe = Attr::breakpoint(probe).disabled();

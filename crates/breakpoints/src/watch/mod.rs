@@ -22,7 +22,7 @@ mod turns;
 
 pub use dormouse_sys::perf::Access;
 pub use entry::spent_ns;
-pub use guard::{Watch, held, refusal};
+pub use guard::{Watch, held, refusal, registers};
 pub use hook::{on_hit, on_stray};
 pub use report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 pub use sched::{sched_in, sched_out, switches};

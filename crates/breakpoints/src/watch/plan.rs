@@ -8,8 +8,9 @@
 //! | resting | | armed or waiting | over | | |
 //! | over | | | | | |
 //!
-//! A pinned watch never waits. Hits may arrive late, after the change that was to end them, so a
-//! watch that waits or rests can end, too.
+//! A watch before which a thread is stuck has a storm, whatever its rate. A pinned watch never
+//! waits. Hits may arrive late, after the change that was to end them, so a watch that waits or
+//! rests can end, too.
 //!
 //! # Invariants
 //!
@@ -49,6 +50,8 @@ pub(crate) struct HitCounts {
     pub(crate) all: u64,
     /// Those that passed the filters.
     pub(crate) passed: u64,
+    /// A thread cannot go on before the watch is disarmed.
+    pub(crate) is_stuck: bool,
 }
 
 /// An order to the keeper.
@@ -153,7 +156,7 @@ impl Plan {
             let number = watch.request.number;
             let counts = counts(number);
             let is_over = watch.request.max_hits.is_some_and(|max| counts.passed >= max);
-            let next = match watch.throttle.look(now, counts.all) {
+            let next = match watch.look(now, counts) {
                 _ if is_over => Stage::Over,
                 Allowance::RestUntil(until) => {
                     wake_at = Some(wake_at.map_or(until, |at| at.min(until)));
@@ -202,7 +205,7 @@ impl Plan {
             return None;
         }
         let is_over = watch.request.max_hits.is_some_and(|max| counts.passed >= max);
-        match watch.throttle.look(now, counts.all) {
+        match watch.look(now, counts) {
             Allowance::Hits(alarm) if !is_over => return Some(Order::Alarm(number, alarm)),
             _ => {}
         }
@@ -224,6 +227,13 @@ impl Plan {
 }
 
 impl Planned {
+    fn look(&mut self, now: u64, counts: HitCounts) -> Allowance {
+        if counts.is_stuck && self.stage == Stage::Armed {
+            return self.throttle.rest_now(now, counts.all);
+        }
+        self.throttle.look(now, counts.all)
+    }
+
     fn enter(&mut self, now: u64, next: Stage, frees: &mut Vec<Order>, takes: &mut Vec<Order>) {
         let number = self.request.number;
         match (self.share.is_armed(), next == Stage::Armed) {
@@ -273,7 +283,7 @@ mod tests {
     fn a_storm_rests_and_comes_back() {
         let mut plan = Plan::new(1);
         plan.join(0, pinned(1));
-        let storm = |_| HitCounts { all: 110, passed: 0 };
+        let storm = |_| HitCounts { all: 110, passed: 0, is_stuck: false };
         assert_eq!(plan.step(0, SLICE, storm), (vec![Order::Disarm(1)], Some(20 * MS)));
         assert_eq!(plan.step(5 * MS, SLICE, storm), (vec![], Some(20 * MS)));
         assert_eq!(plan.look(1, 10 * MS), Some((Stage::Resting, 0, 10 * MS, 1)));
@@ -282,10 +292,23 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_rests_for_a_stuck_thread() {
+        let mut plan = Plan::new(1);
+        plan.join(0, pinned(1));
+        let stuck = |_| HitCounts { all: 1, passed: 1, is_stuck: true };
+        assert_eq!(plan.step(0, SLICE, stuck), (vec![Order::Disarm(1)], Some(20 * MS)));
+        // It has gone on.
+        let later = |_| HitCounts { is_stuck: false, ..stuck(1) };
+        assert_eq!(plan.step(20 * MS, SLICE, later), (vec![Order::Alarm(1, 101), Order::Arm(1)], None));
+        assert_eq!(plan.rest(1, 21 * MS, stuck(1)), Some(Order::Disarm(1)));
+        assert_eq!(plan.look(1, 21 * MS), Some((Stage::Resting, MS, 21 * MS, 2)));
+    }
+
+    #[test]
     fn max_hits_end_a_resting_watch_too() {
         let mut plan = Plan::new(1);
         plan.join(0, Request { max_hits: Some(105), ..pinned(1) });
-        let hits = |all, passed| move |_| HitCounts { all, passed };
+        let hits = |all, passed| move |_| HitCounts { all, passed, is_stuck: false };
         plan.step(0, SLICE, hits(110, 104));
         assert_eq!(plan.step(MS, SLICE, hits(111, 105)), (vec![], None));
         assert_eq!(plan.look(1, 9 * MS), Some((Stage::Over, 0, MS, 1)));
@@ -299,7 +322,7 @@ mod tests {
         plan.join(0, Request { flexible: Some(1), ..pinned(1) });
         plan.step(0, SLICE, none);
         plan.join(MS, Request { flexible: Some(1), ..pinned(2) });
-        let storm = |number| HitCounts { all: if number == 1 { 1_000 } else { 0 }, passed: 0 };
+        let storm = |number| HitCounts { all: if number == 1 { 1_000 } else { 0 }, ..none(number) };
         let (orders, wake_at) = plan.step(MS, SLICE, storm);
         assert_eq!(orders, [Order::Disarm(1), Order::Alarm(2, 100), Order::Arm(2)]);
         assert_eq!(wake_at, Some(100 * MS), "no turns, only the end of the rest");
@@ -310,7 +333,7 @@ mod tests {
         let mut plan = Plan::new(1);
         plan.join(0, pinned(1));
         plan.join(0, Request { max_hits: Some(50), ..pinned(2) });
-        let counts = |all| HitCounts { all, passed: all };
+        let counts = |all| HitCounts { all, passed: all, is_stuck: false };
         assert_eq!(plan.rest(1, 0, counts(20)), Some(Order::Alarm(1, 100)));
         assert_eq!(plan.rest(1, MS, counts(210)), Some(Order::Disarm(1)));
         assert_eq!(plan.rest(1, 2 * MS, counts(210)), None, "it rests");
@@ -367,7 +390,7 @@ mod tests {
                     3 if armed.contains(&number) => *hits.entry(number).or_default() += amount,
                     4 if weights.contains_key(&number) => {
                         let all = hits.get(&number).copied().unwrap_or(0);
-                        match plan.rest(number, now, HitCounts { all, passed: all }) {
+                        match plan.rest(number, now, HitCounts { all, passed: all, is_stuck: false }) {
                             Some(Order::Disarm(_)) => prop_assert!(armed.remove(&number)),
                             Some(Order::Alarm(_, alarm)) => prop_assert!(alarm >= all),
                             _ => prop_assert!(!armed.contains(&number)),
@@ -377,7 +400,7 @@ mod tests {
                 }
                 let count = |number: u32| {
                     let all = hits.get(&number).copied().unwrap_or(0);
-                    HitCounts { all, passed: all }
+                    HitCounts { all, passed: all, is_stuck: false }
                 };
                 let (orders, wake_at) = plan.step(now, SLICE, count);
                 prop_assert!(wake_at.is_none_or(|at| at > now));

@@ -97,6 +97,14 @@ impl Throttle {
         }
     }
 
+    /// Looks at all hits so far, and has the watch rest in any case.
+    pub(crate) fn rest_now(&mut self, now: u64, hits: u64) -> Allowance {
+        match (self.look(now, hits), self.state) {
+            (Allowance::Hits(_), State::Armed { since }) => self.rest(now, since),
+            (rests, _) => rests,
+        }
+    }
+
     /// How often the watch rested.
     pub(crate) fn rests(&self) -> u32 {
         self.rests

@@ -60,7 +60,7 @@ pub struct Coverage {
     pub armed_ns: u64,
     /// The time since the watch was first armed, in nanoseconds.
     pub wall_ns: u64,
-    /// How often the watch was disarmed because of its rate.
+    /// How often the watch was disarmed because of its rate, or for [`Self::unpassed`].
     pub rests: u32,
     /// The number of signals that came late because their thread blocked SIGTRAP: their instruction
     /// is unknown.
@@ -70,6 +70,10 @@ pub struct Coverage {
     pub unread: u64,
     /// The number of single hits that found the stream full.
     pub dropped: u64,
+    /// For processors that stop a thread before the access (arm64): how often this was one that
+    /// nobody can make in the thread's stead, such as the second of an exclusive pair (`stxr`).
+    /// Then the watch rests, so that the thread can pass. The value after it is unknown.
+    pub unpassed: u64,
     /// For a watch of a group: how often a task of the group came to a thread that could not be
     /// armed. ([`Self::threads_armed`] then counts threads that have run the group's tasks.)
     pub unarmed: u64,
@@ -87,8 +91,8 @@ pub struct Coverage {
 /// A place in the code that accessed the watched memory, with its hits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WatchSite {
-    /// The address after the instruction (for a watch of executions, of the instruction itself); 0
-    /// for hits whose signal came late.
+    /// The address after the instruction (on arm64, and for a watch of executions, that of the
+    /// instruction itself); 0 for hits whose signal came late.
     pub ip: usize,
     /// The number of the group of the task that ran, or 0.
     pub group: u32,

@@ -12,7 +12,7 @@ use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Access, Attr, Breakpoint};
 use dormouse_sys::process::identity;
 use dormouse_sys::sync::{OnceBox, Queue};
-use dormouse_sys::trap::PerfTrap;
+use dormouse_sys::trap::{Passing, PerfTrap};
 use dormouse_sys::{peek, thread};
 use dormouse_unwind::{CopyEnd, MAY_LACK_ROOM, own};
 
@@ -43,6 +43,12 @@ pub(super) struct Tally {
     passed: AtomicU64,
     late: AtomicU64,
     unread: AtomicU64,
+    /// Hits that the kernel has counted, of accesses that had one already.
+    again: AtomicU64,
+    /// Hits of accesses that the handler could not make.
+    unpassed: AtomicU64,
+    /// A thread is before such an access, until the watch is disarmed.
+    is_stuck: AtomicBool,
     /// The keeper is woken when more hits were delivered.
     alarm: AtomicU64,
     pub(super) sites: Sites,
@@ -70,6 +76,8 @@ pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) late: u64,
     pub(super) unread: u64,
+    pub(super) again: u64,
+    pub(super) unpassed: u64,
     pub(super) dropped: u64,
 }
 
@@ -84,6 +92,9 @@ impl Tally {
             passed: AtomicU64::new(0),
             late: AtomicU64::new(0),
             unread: AtomicU64::new(0),
+            again: AtomicU64::new(0),
+            unpassed: AtomicU64::new(0),
+            is_stuck: AtomicBool::new(false),
             alarm: AtomicU64::new(u64::MAX),
             sites: Sites::new(),
             queue: OnceBox::new(),
@@ -145,7 +156,33 @@ impl Tally {
     }
 
     pub(super) fn set_armed(&self, is_armed: bool) {
+        if is_armed {
+            self.is_stuck.store(false, Ordering::Relaxed);
+        }
         self.armed_since.store(if is_armed { monotonic_ns() } else { u64::MAX }, Ordering::Relaxed);
+    }
+
+    /// Whether a thread cannot go on before the watch is disarmed.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// The kernel has counted an access twice.
+    pub(super) fn count_again(&self) {
+        // Pairs with the load in `again`: the kernel has counted before.
+        self.again.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many hits the kernel has counted twice. Read it before the kernel's count.
+    pub(super) fn again(&self) -> u64 {
+        self.again.load(Ordering::Acquire)
+    }
+
+    /// Whether the kernel has counted an access of this byte, also if it has told another watch.
+    pub(super) fn has_counted(&self, at: usize, is_store: bool, came: u64) -> bool {
+        let is_in = |piece: &Piece| (piece.addr..piece.addr + piece.len as usize).contains(&at);
+        let counts = is_store || self.spec.access == Access::ReadWrite;
+        counts && self.armed_since.load(Ordering::Relaxed) < came && self.pieces.iter().any(is_in)
     }
 
     /// Whether a hit of the address can be one of this piece; 0: unknown.
@@ -204,6 +241,8 @@ impl Tally {
             passed,
             late: self.late.load(Ordering::Relaxed),
             unread: self.unread.load(Ordering::Relaxed),
+            again: self.again(),
+            unpassed: self.unpassed.load(Ordering::Relaxed),
             dropped: self.queue.get().map_or(0, Queue::dropped),
         }
     }
@@ -239,6 +278,12 @@ impl Tally {
     /// Returns whether the keeper must look at the watch now.
     #[must_use]
     pub(super) fn hit(&self, number: usize, trap: &PerfTrap, came: u64) -> bool {
+        let is_ahead = trap.passing() == Passing::Ahead;
+        if is_ahead && !self.is_following && self.is_stuck.swap(true, Ordering::Relaxed) {
+            // It has come back before the watch was disarmed.
+            self.count_again();
+            return true;
+        }
         let is_late = trap.is_late != 0;
         let delivered = self.delivered.fetch_add(1, Ordering::Relaxed) + 1;
         let alarm = self.alarm.load(Ordering::Relaxed);
@@ -248,13 +293,24 @@ impl Tally {
         if is_late {
             self.late.fetch_add(1, Ordering::Relaxed);
         }
-        let values = self.values(number);
+        let values = if is_ahead {
+            self.unpassed.fetch_add(1, Ordering::Relaxed);
+            Some(None)
+        } else {
+            self.values(number)
+        };
+        // The keeper disarms a watch for a thread that cannot go on.
+        let is_alarm = is_alarm || is_ahead;
         let tid = identity::tid();
         let current = thread::find(tid).map(thread::ThreadBlock::own_current).unwrap_or_default();
         let is_of = |group| current.task != 0 && group == current.group;
         let in_group = self.spec.filter.group.is_none_or(is_of);
         if self.is_following {
             sched::on_hit(self.number(), in_group);
+            if is_ahead {
+                // Until the thread's next switch.
+                sched::sched_out(self.number());
+            }
         }
         let Some(seen) = values.filter(|_| in_group) else { return is_alarm };
         // Pairs with the load in `counts`: it is delivered.

@@ -174,6 +174,10 @@ pub struct CoverageRow {
     /// The number of hits whose value could not be read.
     #[serde(default)]
     pub unread: u64,
+    /// For arm64: how often a thread was at an access that nobody can make in its stead, so that
+    /// the watch rested.
+    #[serde(default)]
+    pub unpassed: u64,
 }
 
 /// A place in the code, in one group.
@@ -254,7 +258,7 @@ impl Verb for SlotsRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlotsAnswer {
-    /// The number of debug registers of a thread.
+    /// The number of debug registers of a thread that watch memory; 0: they cannot be counted.
     pub registers: u32,
     /// How many of these registers are reserved for debuggers: only a watch that asks for all takes
     /// them.

@@ -11,7 +11,10 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::ptr;
 
+use crate::debug_trap::{BREAKPOINT, PerfInfo};
 use crate::stack::CallFrame;
+
+pub(crate) use access::make_access;
 
 /// This processor's code is here.
 pub(crate) const IS_KNOWN: bool = true;
@@ -33,6 +36,9 @@ pub(crate) const REGISTER_PLACES: &[usize] = &[2, 3, 1, 0];
 /// refuses what is too much.
 pub const WATCH_REGISTERS: u32 = 16;
 
+/// Whether processors of this kind have different numbers of them, which must be counted.
+pub const WATCH_REGISTERS_VARY: bool = true;
+
 /// The end of the address space of programs.
 pub const USER_END: usize = 1 << 48;
 
@@ -41,8 +47,12 @@ pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
 
 /// Whether a thread has passed the access when a watch stops it. Here it stops before it. The
 /// kernel takes a single step over the access, but not where the event sends a signal: that step
-/// goes into the handler, which returns to the access for ever.
+/// goes into the handler, which would return to the access for ever. So the handler makes the
+/// access.
 pub const WATCHES_STOP_BEHIND: bool = false;
+
+/// Whether a thread gets past the access at which a watch of its own process stops it.
+pub const PASSES_WATCHES: bool = true;
 
 /// A word of a stack, which may lie in or between variables of whatever code. An instruction of
 /// ours: the compiler, and checkers of addresses, know of variables alone.
@@ -109,7 +119,11 @@ pub(crate) fn interrupted(registers: &libc::mcontext_t) -> CallFrame {
 /// Has interrupted code go on at an address.
 pub(crate) fn go_on_at(registers: &mut libc::mcontext_t, address: usize) {
     registers.pc = address as u64;
+    registers.pstate &= !BRANCH_KIND;
 }
+
+/// In the state of the processor: the kind of branch that led to the next instruction.
+const BRANCH_KIND: u64 = 3 << 10;
 
 /// No breakpoint instruction is ours: sites change without one.
 pub(crate) fn breakpoint(_: libc::c_int, _: usize) -> Option<usize> {
@@ -228,7 +242,9 @@ macro_rules! room_code {
     };
 }
 
-/// The instructions of [`counting_entry!`](super::counting_entry).
+/// The instructions of [`counting_entry!`](super::counting_entry). A thread that a watch has
+/// stopped is still before its access: from then on it blocks SIGTRAP, so that the kernel's single
+/// step gets it past that.
 macro_rules! counting_code {
     () => {
         $crate::assembly!(
@@ -246,6 +262,13 @@ macro_rules! counting_code {
             "add x10, x10, #1",
             "stxr w11, x10, [x9]",
             "cbnz w11, 2b",
+            "ldr w9, [x1, #32]",
+            "cmp w9, #5",
+            "b.ne 4f",
+            "ldr x9, [x2, #40]",
+            "orr x9, x9, #16",
+            "str x9, [x2, #40]",
+            "4:",
             "ret",
             "3:",
             "b {go_on}",
@@ -253,6 +276,12 @@ macro_rules! counting_code {
     };
 }
 pub(crate) use counting_code;
+const _: () = assert!(
+    offset_of!(PerfInfo, kind) == 32
+        && BREAKPOINT == 5
+        && offset_of!(libc::ucontext_t, uc_sigmask) == 40
+        && 1 << (libc::SIGTRAP - 1) == 16
+);
 
 /// The beginning of the memory that the kernel writes on the stack for a handler. Behind it may lie
 /// more state of vector registers, and then a frame record.
@@ -343,8 +372,6 @@ impl KernelFrame {
     /// The frame is the kernel's, on another stack than that code's, and [`entry!`](crate::entry)
     /// runs below it.
     pub(crate) unsafe fn go_on_below(frame: *mut Self, handler: usize, signal: libc::c_int, mask: u64) {
-        /// The kind of branch that led to the interrupted instruction.
-        const BRANCH_KIND: u64 = 3 << 10;
         /// The two words of a frame record.
         const RECORD: usize = 16;
         // SAFETY: all places are those of the kernel's frame, or free memory of the interrupted
@@ -428,6 +455,8 @@ macro_rules! address_of_thread_local {
 }
 pub(crate) use address_of_thread_local;
 
+#[path = "aarch64_access.rs"]
+mod access;
 #[cfg(test)]
 #[path = "aarch64_tests.rs"]
 mod tests;

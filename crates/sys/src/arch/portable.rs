@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::stack::CallFrame;
+use crate::trap_types::Made;
 
 /// This processor's code is not here.
 pub(crate) const IS_KNOWN: bool = false;
@@ -27,6 +28,9 @@ pub(crate) const REGISTER_PLACES: &[usize] = &[];
 /// refuses what is too much.
 pub const WATCH_REGISTERS: u32 = 16;
 
+/// Whether processors of this kind have different numbers of them, which must be counted.
+pub const WATCH_REGISTERS_VARY: bool = true;
+
 /// The end of the address space of programs.
 pub const USER_END: usize = usize::MAX;
 
@@ -35,6 +39,19 @@ pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
 
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = false;
+
+/// Whether a thread gets past the access at which a watch of its own process stops it.
+pub const PASSES_WATCHES: bool = false;
+
+/// Makes the access before which code was interrupted. `None`: no
+/// instruction is known.
+///
+/// # Safety
+///
+/// None is needed.
+pub(crate) unsafe fn make_access(_: *mut std::ffi::c_void) -> Option<Made> {
+    None
+}
 
 /// A word of a stack.
 ///

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::ptr;
 
 use crate::stack::CallFrame;
+use crate::trap_types::Made;
 
 /// This processor's code is here.
 pub(crate) const IS_KNOWN: bool = true;
@@ -32,6 +33,9 @@ pub(crate) const REGISTER_PLACES: &[usize] = &[2, 1, 0];
 /// refuses what is too much.
 pub const WATCH_REGISTERS: u32 = 4;
 
+/// Whether processors of this kind have different numbers of them, which must be counted.
+pub const WATCH_REGISTERS_VARY: bool = false;
+
 /// The end of the address space of programs.
 pub const USER_END: usize = 1 << 47;
 
@@ -43,6 +47,19 @@ pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = calls![
 
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = true;
+
+/// Whether a thread gets past the access at which a watch of its own process stops it.
+pub const PASSES_WATCHES: bool = true;
+
+/// Makes the access before which code was interrupted. `None`: watches stop
+/// behind it.
+///
+/// # Safety
+///
+/// None is needed.
+pub(crate) unsafe fn make_access(_: *mut std::ffi::c_void) -> Option<Made> {
+    None
+}
 
 /// The address of the thread's control block.
 #[inline(always)]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::leader::used;
 use crate::debug_trap::data_of;
-pub use crate::debug_trap::{PerfTrap, Watcher, cramped, unexplained};
+pub use crate::debug_trap::{Passing, PerfTrap, Watcher, cramped, unexplained};
 use crate::sigtrap::{FOREIGN, LATE, present};
 pub use crate::sigtrap::{INT3, Resolver, Verdict};
 pub use crate::trap_types::Disposition;

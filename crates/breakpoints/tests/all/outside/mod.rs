@@ -3,7 +3,6 @@
 //! Each test runs in a child of its own, whose forks have one thread.
 #![cfg(target_os = "linux")]
 
-mod arch;
 mod ends;
 mod limits;
 mod process;
@@ -14,12 +13,13 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arch::{dormouse_test_outer, dormouse_test_returned, dormouse_test_stopped};
 use dormouse_breakpoints::{Access, Outside, OutsideBudget, OutsideReport, WatchSpec, WatchState};
 use dormouse_sys::perf::{Attr, Breakpoint, OpenEvent, Subject};
 use dormouse_testkit::{HANG, eventually, in_child, short_or_long, skip};
 use process::{Process, Shared};
 use rustix::process::Signal;
+
+use crate::arch::{dormouse_test_outer, dormouse_test_returned, dormouse_test_stopped};
 
 /// The forks have it at the same address, each its own.
 static WATCHED: AtomicU64 = AtomicU64::new(1);

@@ -13,6 +13,7 @@ use dormouse_sys::perf::Error as Refusal;
 use dormouse_testkit::{Child, Filter, eventually, skip};
 
 use super::support::{VALUE, in_child, in_child_with, of, of_value, write};
+use crate::arch;
 
 /// System calls that a filter does not expect of its program.
 const UNKNOWN: [libc::c_long; 4] =
@@ -185,10 +186,8 @@ fn a_hosts_handler_keeps_its_traps() {
         };
         write(1);
         // SAFETY: the handler of above takes it.
-        unsafe {
-            libc::raise(libc::SIGTRAP);
-            std::arch::asm!("int3");
-        }
+        unsafe { libc::raise(libc::SIGTRAP) };
+        arch::trap();
         write(2);
         assert!(refusal().is_none(), "it passes on what is not its own");
         assert_eq!((watch.report().delivered, TAKEN.load(Ordering::Relaxed)), (2, 2));

@@ -6,6 +6,8 @@ use dormouse_breakpoints::{Access, Error, WatchSpec};
 use dormouse_sys::perf::Error as Refusal;
 use dormouse_testkit::{Child, skip};
 
+pub(crate) use crate::arch::write_to;
+
 /// The variable that tests watch.
 pub(crate) static VALUE: AtomicU64 = AtomicU64::new(0);
 
@@ -23,13 +25,6 @@ pub(crate) fn of(word: &AtomicU64) -> WatchSpec {
 #[inline(never)]
 pub(crate) fn write(value: u64) {
     write_to(VALUE.as_ptr(), value);
-}
-
-/// One write to anywhere.
-#[inline(always)]
-pub(crate) fn write_to(word: *mut u64, value: u64) {
-    // SAFETY: the caller's word, of which no reference is held that would be confused.
-    unsafe { std::arch::asm!("mov qword ptr [{}], {}", in(reg) word, in(reg) value, options(nostack)) };
 }
 
 /// Runs `body` in a child, if watches work here.

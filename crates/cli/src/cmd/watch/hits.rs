@@ -165,7 +165,8 @@ pub(crate) fn report(snapshot: &WatchSnapshot, places: &mut Places, stacks: bool
 /// The lines below a table, without which "no hit" would mean nothing.
 fn coverage(snapshot: &WatchSnapshot) -> Vec<String> {
     let row = &snapshot.row;
-    let CoverageRow { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread } = row.coverage;
+    let CoverageRow { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread, unpassed } =
+        row.coverage;
     let mut seen = match row.hits {
         0 => "no hit".to_owned(),
         n => count(n, "hit"),
@@ -215,8 +216,16 @@ fn coverage(snapshot: &WatchSnapshot) -> Vec<String> {
         };
         lines.push(format!("{FAIR}{what}{FAIR:#}"));
     }
-    if rests > 0 {
-        let times = count(u64::from(rests), "time");
+    if unpassed > 0 {
+        let hits = count(unpassed, "hit");
+        lines.push(format!(
+            "{FAIR}{hits} of an exclusive or unknown instruction, which needs a rest to pass: it may have \
+             written meanwhile{FAIR:#}"
+        ));
+    }
+    // The others are in the line above.
+    if u64::from(rests) > unpassed {
+        let times = count(u64::from(rests) - unpassed, "time");
         lines.push(format!("{FAIR}rested {times}: more hits a second than --rate allows{FAIR:#}"));
     }
     lines.push(format!("{DIM}never seen: {}{DIM:#}", BLIND.join(", ")));
@@ -351,6 +360,7 @@ mod tests {
                 rests: 1,
                 late: 1,
                 unread: 0,
+                unpassed: 0,
             },
             sites: vec![SiteRow { hits: 3, last: hit }],
             other_sites: 0,
@@ -381,6 +391,9 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in {text}");
         }
+        let coverage = CoverageRow { rests: 2, unpassed: 2, ..row().coverage };
+        let text = plain(&report(&snapshot(WatchRow { coverage, ..row() }), &mut places(), false, 0));
+        assert!(text.contains("2 hits of an exclusive") && !text.contains("rested"), "{text}");
         let coverage = CoverageRow { late: 0, ..row().coverage };
         let sites = Vec::new();
         let none = WatchRow { hits: 0, delivered: 0, passed: 0, lost: 0, coverage, sites, ..row() };

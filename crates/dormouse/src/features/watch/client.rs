@@ -22,8 +22,7 @@ use super::rows::{watch_row, watch_spec};
 use crate::agent::ClientState;
 use crate::core::group::Group;
 
-/// Debug registers of a thread, and those of them that no watch takes: debuggers'.
-pub(super) const REGISTERS: u32 = 4;
+/// Debug registers of a thread that no watch takes: debuggers'.
 pub(super) const SPARE: u32 = 1;
 
 /// Single hits in one answer; the others wait for the next.

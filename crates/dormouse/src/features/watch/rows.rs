@@ -69,7 +69,16 @@ pub fn watch_row(
     group: impl Fn(u32) -> Option<String>,
 ) -> WatchRow {
     let Coverage {
-        threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread, over_because, ..
+        threads_armed,
+        threads_alive,
+        armed_ns,
+        wall_ns,
+        rests,
+        late,
+        unread,
+        unpassed,
+        over_because,
+        ..
     } = report.coverage;
     WatchRow {
         name: report.name,
@@ -83,7 +92,16 @@ pub fn watch_row(
         passed: report.passed,
         lost: report.lost,
         over_because: over_because.map(str::to_owned),
-        coverage: CoverageRow { threads_armed, threads_alive, armed_ns, wall_ns, rests, late, unread },
+        coverage: CoverageRow {
+            threads_armed,
+            threads_alive,
+            armed_ns,
+            wall_ns,
+            rests,
+            late,
+            unread,
+            unpassed,
+        },
         sites: report.sites.into_iter().map(|of| site(of, &group)).collect(),
         other_sites: report.other_sites,
         stream: hits.into_iter().map(|of| hit(of, &group)).collect(),

@@ -7,7 +7,7 @@ use dormouse_protocol::{
 };
 use dormouse_sys::perf;
 
-use super::client::{ClientWatch, REGISTERS, SPARE, group_name};
+use super::client::{ClientWatch, SPARE, group_name};
 use crate::agent::{Answered, Asked, Client, Peer};
 use crate::core::asleep::{Part, check};
 use crate::core::group::Group;
@@ -86,7 +86,7 @@ impl Answered for SlotsRequest {
             flexible: held.is_flexible,
         };
         Ok(SlotsAnswer {
-            registers: REGISTERS,
+            registers: breakpoints::registers(),
             spare: SPARE,
             held: breakpoints::held().into_iter().map(row).collect(),
         })
