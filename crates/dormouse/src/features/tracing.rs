@@ -28,6 +28,8 @@
 
 #[cfg(feature = "tracing-calls")]
 mod calls;
+#[cfg(feature = "tracing-calls")]
+mod fields;
 
 #[cfg(feature = "tracing-calls")]
 pub use calls::{CallsFilter, CallsLayer, calls, carry};

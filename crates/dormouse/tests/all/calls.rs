@@ -1,7 +1,7 @@
 //! Outgoing calls, by the group that calls and by peer: counts and errors are exact, values stay
 //! away, and nothing is taken while nobody looks. Each test is a child: times are taken in the
 //! whole process.
-#![cfg(all(feature = "tower", feature = "tracing-calls", feature = "tokio"))]
+#![cfg(all(feature = "tower", feature = "tokio"))]
 
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -11,19 +11,16 @@ use std::time::Duration;
 
 use axum::http::{Request, Response};
 use dormouse::metrics::{Metrics, MetricsSpec};
-use dormouse::tracing::{calls, carry};
 use dormouse::waits::{PEERS, Waiting};
 use dormouse::{Call, CallKind, Group};
 use dormouse_testkit::{Answer, Filter, fork, in_child};
 use http_body::Body as _;
 use tower::{Layer, Service, service_fn};
-use tracing::field::Empty;
-use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::framed::{FrameResult, Framed, framed, trailers};
 
 /// Kind, peer, answered calls, errors and cancelled calls of each peer, in order.
-fn of(group: Group) -> Vec<(&'static str, String, u64, Option<u64>, u64)> {
+pub(crate) fn of(group: Group) -> Vec<(&'static str, String, u64, Option<u64>, u64)> {
     let rows = group.read_calls().into_iter().map(|row| {
         let peer = row.peer.map_or_else(|| "(others)".into(), |peer| peer.as_str().to_owned());
         let kind = row.peer.map_or("other", |peer| peer.kind().name());
@@ -238,169 +235,5 @@ fn without_memory_calls_go_on() {
         assert_eq!(of(other), []);
         let own = [("other", "(others)".into(), 1, Some(0), 0), ("redis", "GET".into(), 2, Some(1), 0)];
         assert_eq!(of(route), own);
-    });
-}
-
-/// The event that sqlx 0.8 writes at the end of a statement. A short statement is the summary.
-fn sqlx_event(summary: &str, statement: &str, seconds: f64) {
-    let elapsed = Duration::from_secs_f64(seconds);
-    tracing::event!(
-        target: "sqlx::query",
-        tracing::Level::DEBUG,
-        summary,
-        db.statement = statement,
-        rows_affected = 0_u64,
-        rows_returned = 1_u64,
-        ?elapsed,
-        elapsed_secs = seconds,
-    );
-}
-
-#[test]
-fn spans_of_clients_are_calls() {
-    in_child(|| {
-        let subscriber = tracing_subscriber::registry().with(calls());
-        let _default = tracing::subscriber::set_default(subscriber);
-        let route = Group::new("GET /route");
-        route.scope(|| sqlx_event("SELECT 1", "", 0.1));
-        let _waiting = Waiting::start().unwrap();
-        route.scope(|| {
-            sqlx_event("SELECT 7", "", 0.002);
-            sqlx_event("SELECT name FROM tea …", "\n\nSELECT name FROM tea\nWHERE id = 7\n", 0.004);
-            // sqlx after 0.9: the event is a part of the span.
-            let query = tracing::info_span!(
-                target: "sqlx::query",
-                "db.query",
-                "db.system.name" = Empty,
-                "db.operation.name" = "INSERT",
-                "db.query.summary" = "INSERT INTO tea VALUES",
-                "db.query.text" = "INSERT INTO tea VALUES (1, 'Assam')",
-                "otel.kind" = "client",
-            );
-            query.record("db.system.name", "postgresql");
-            query.in_scope(|| {
-                sqlx_event("INSERT INTO tea VALUES …", "\n\nINSERT INTO tea VALUES (1, 'Assam')\n", 0.1);
-            });
-            drop(query);
-            // fred 10.
-            let command =
-                tracing::debug_span!("fred.command", module = "fred", "cmd.name" = Empty, "cmd.req" = Empty);
-            command.record("cmd.name", "HGET");
-            drop(command);
-            // reqwest-tracing 0.7.
-            for status in ["OK", "ERROR"] {
-                let span = tracing::info_span!(
-                    "HTTP request",
-                    http.request.method = "GET",
-                    url.scheme = "http",
-                    server.address = %"stock.test",
-                    server.port = 8080_i64,
-                    user_agent.original = "tea",
-                    otel.kind = "client",
-                    otel.name = "GET /tea/7",
-                    otel.status_code = Empty,
-                );
-                span.record("otel.status_code", status);
-            }
-            // OpenTelemetry's conventions, as tonic's users write them, and for Redis.
-            drop(tracing::info_span!(
-                "c",
-                otel.kind = "CLIENT",
-                rpc.service = "tea.Kitchen",
-                rpc.method = "Brew"
-            ));
-            drop(tracing::info_span!(
-                "c",
-                otel.kind = "client",
-                db.system = "redis",
-                db.statement = "SET cup:7 x"
-            ));
-            // No calls: a server's span, and a span that names nobody.
-            drop(tracing::info_span!("s", otel.kind = "server", server.address = "me", http.route = "/"));
-            drop(tracing::info_span!("c", otel.kind = "client"));
-        });
-        assert_eq!(
-            of(route),
-            [
-                ("grpc", "tea.Kitchen/Brew".into(), 1, None, 0),
-                ("http", "stock.test:8080".into(), 2, Some(1), 0),
-                ("redis", "HGET".into(), 1, None, 0),
-                ("redis", "SET".into(), 1, None, 0),
-                ("sql", "INSERT INTO tea VALUES (?)".into(), 1, None, 0),
-                ("sql", "SELECT ?".into(), 1, None, 0),
-                ("sql", "SELECT name FROM tea WHERE id = ?".into(), 1, None, 0),
-            ]
-        );
-        let statement = route.read_calls().into_iter().find(|row| row.peer.unwrap().as_str() == "SELECT ?");
-        assert_eq!(statement.unwrap().times.sum_ns, 2_000_000, "the time that sqlx has measured");
-    });
-}
-
-#[test]
-fn a_span_carries_its_group_to_other_threads() {
-    in_child(|| {
-        // One layer of the service sees all spans.
-        let all = tracing_subscriber::fmt::layer().with_writer(std::io::sink);
-        tracing::subscriber::set_global_default(tracing_subscriber::registry().with(calls()).with(all))
-            .unwrap();
-        let _waiting = Waiting::start().unwrap();
-        // As sqlx does for SQLite.
-        let on_its_thread = || {
-            let span = tracing::Span::current();
-            let work = move || {
-                let _inside = span.enter();
-                sqlx_event("SELECT 7", "", 0.002);
-                // sqlx after 0.9.
-                drop(
-                    tracing::info_span!(target: "sqlx::query", "db.query", db.query.text = "BEGIN", otel.kind = "client"),
-                );
-            };
-            std::thread::spawn(work).join().unwrap();
-        };
-        let [route, other] = ["GET /route", "GET /other"].map(Group::new);
-        route.scope(|| tracing::info_span!("handler").in_scope(on_its_thread));
-        assert_eq!(of(route), [], "nothing carries the group");
-        route.scope(|| carry().in_scope(on_its_thread));
-        route.scope(|| carry().in_scope(|| tracing::info_span!("handler").in_scope(on_its_thread)));
-        // The current group counts, and the innermost span.
-        route.scope(|| {
-            carry().in_scope(|| {
-                other.scope(|| sqlx_event("SELECT 7", "", 0.002));
-                other.scope(|| carry().in_scope(on_its_thread));
-            });
-        });
-        let row = |statement: &str, n| ("sql", statement.to_owned(), n, None, 0);
-        assert_eq!(of(route), [row("BEGIN", 2), row("SELECT ?", 2)]);
-        assert_eq!(of(other), [row("BEGIN", 1), row("SELECT ?", 2)]);
-    });
-}
-
-#[test]
-fn spans_of_others_stay_disabled() {
-    in_child(|| {
-        let _waiting = Waiting::start().unwrap();
-        let _default = tracing::subscriber::set_default(tracing_subscriber::registry().with(calls()));
-        assert!(tracing::info_span!("work").is_disabled());
-        assert!(!tracing::enabled!(tracing::Level::ERROR));
-        assert!(!tracing::info_span!("call", otel.kind = "client").is_disabled());
-    });
-}
-
-#[test]
-fn more_open_spans_than_places_are_counted() {
-    in_child(|| {
-        let _waiting = Waiting::start().unwrap();
-        let _default = tracing::subscriber::set_default(tracing_subscriber::registry().with(calls()));
-        let route = Group::new("GET /route");
-        let open = |n: usize| {
-            let span = |_| tracing::info_span!("c", otel.kind = "client", server.address = "stock.test");
-            (0..n).map(span).collect::<Vec<_>>()
-        };
-        route.scope(|| drop(open(10_000)));
-        let [row] = &route.read_calls()[..] else { panic!("one peer") };
-        let first = row.times.count();
-        assert!((500..=1024).contains(&first), "{first}");
-        route.scope(|| (0..10_000).for_each(|_| drop(open(1))));
-        assert_eq!(route.read_calls()[0].times.count(), first + 10_000, "places are given again");
     });
 }

@@ -8,6 +8,7 @@ mod budgets;
 mod calls;
 mod cancelled;
 mod cancelled_elsewhere;
+mod client_spans;
 mod connections;
 mod copies;
 mod counts;

@@ -5,7 +5,7 @@
 //! | sqlx 0.7 to 0.9 | an event `sqlx::query` at the end of a statement, with its time | the statement |
 //! | sqlx after 0.9 | a span `sqlx::query` around that event | the statement |
 //! | fred 9 and 10 | a span `fred.command` | the command |
-//! | reqwest-tracing, spans by OpenTelemetry's conventions | a span with `otel.kind = "client"` | by [`Fields::peer`] |
+//! | reqwest-tracing, spans by OpenTelemetry's conventions | a span with `otel.kind = "client"` | by [`Fields::operation_name`], otherwise the host |
 //!
 //! # Threads of clients
 //!
@@ -20,19 +20,22 @@
 //! A span is open from its creation until it closes. A table of the layer has its beginning and its
 //! peer, by the span's id: an extension of the registry's would be an allocation for each call.
 //!
+//! Values may be recorded later, in any order. A host that was known first is the peer only until
+//! something better is: its row stays without calls, and is not shown. A statement is named as its
+//! database demands; while that is not known yet, by its command alone.
+//!
 //! # Invariants
 //!
 //! 1. Only the thread that has put an id into a free place writes its other words, until the
 //!    subscriber shares the span; then whichever thread records values, or closes the span.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_clock::{stamp, ticks_to_ns};
-use dormouse_waits::calls::{CallKind, LONGEST_PEER, Peer, PeerCell, PeerName, lose};
+use dormouse_waits::calls::{Peer, PeerCell, lose};
 use tracing::dispatcher::WeakDispatch;
-use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Metadata, Span, Subscriber};
@@ -40,6 +43,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{Filtered, LevelFilter};
 use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::registry::{LookupSpan, Registry, SpanRef};
+
+use super::fields::{Database, Fields, STATUSES, SYSTEMS, has_any};
 
 /// Where sqlx writes.
 const SQLX: &str = "sqlx::query";
@@ -55,9 +60,6 @@ const OPEN: usize = 1024;
 
 /// The places in which the table may keep an id.
 const PROBES: usize = 8;
-
-/// The bytes of a text that is formatted to become a name.
-const FORMATTED: usize = 512;
 
 /// A layer that counts outgoing calls from what clients write: sqlx, fred, reqwest-tracing, and
 /// whatever writes spans by OpenTelemetry's conventions, with `otel.kind = "client"`. Each is a
@@ -161,11 +163,15 @@ struct OpenSpan {
     begun: AtomicU64,
     /// The number of the group that calls.
     group: AtomicU32,
-    /// None until the name is recorded.
+    /// None until a name is recorded.
     peer: PeerCell,
+    /// The peer is more than a host.
+    is_named: AtomicBool,
+    /// A [`Database`].
+    database: AtomicU8,
+    /// A status or an error was recorded, and one of them was a failure.
+    is_seen: AtomicBool,
     is_error: AtomicBool,
-    /// Whether the span would report an error.
-    sees_errors: AtomicBool,
 }
 
 impl CallsLayer {
@@ -208,15 +214,28 @@ impl CallsLayer {
 
 impl OpenSpan {
     /// Takes over what was recorded.
-    fn record(&self, fields: &Fields) {
-        if fields.is_error {
-            self.is_error.store(true, Ordering::Relaxed);
+    fn record(&self, fields: &mut Fields) {
+        if let Some(is_error) = fields.is_error {
+            self.is_seen.store(true, Ordering::Relaxed);
+            self.is_error.fetch_or(is_error, Ordering::Relaxed);
         }
-        if self.peer.get().is_none()
-            && let Some(name) = fields.peer()
-        {
+        if fields.database == Database::None {
+            fields.database = Database::of(self.database.load(Ordering::Relaxed));
+        }
+        self.database.store(fields.database as u8, Ordering::Relaxed);
+        let name = match fields.operation_name() {
+            Some(name) if !self.is_named.swap(true, Ordering::Relaxed) => Some(name),
+            None if self.peer.get().is_none() => fields.host_name(),
+            _ => None,
+        };
+        if let Some(name) = name {
             self.peer.set(Peer::of(self.group.load(Ordering::Relaxed), &name));
         }
+    }
+
+    /// Whether the call has failed, if that was recorded.
+    fn is_error(&self) -> Option<bool> {
+        self.is_seen.load(Ordering::Relaxed).then(|| self.is_error.load(Ordering::Relaxed))
     }
 }
 
@@ -250,17 +269,20 @@ where
         open.begun.store(stamp(), Ordering::Relaxed);
         open.group.store(group, Ordering::Relaxed);
         open.peer.set(None);
-        open.is_error.store(false, Ordering::Relaxed);
-        let sees_errors = ERRORS.iter().any(|name| names.field(name).is_some());
-        open.sees_errors.store(sees_errors, Ordering::Relaxed);
-        open.record(&fields);
+        for flag in [&open.is_named, &open.is_seen, &open.is_error] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        let is_later = of.metadata().target() != SQLX && has_any(names, &SYSTEMS);
+        let database = if is_later { Database::Unknown } else { Database::None };
+        open.database.store(database as u8, Ordering::Relaxed);
+        open.record(&mut fields);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
         if let Some(open) = self.find(id.into_u64()) {
             let mut fields = Fields::default();
             values.record(&mut fields);
-            open.record(&fields);
+            open.record(&mut fields);
         }
     }
 
@@ -273,7 +295,7 @@ where
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
-        if let (Some(name), Some(seconds)) = (fields.peer(), fields.seconds)
+        if let (Some(name), Some(seconds)) = (fields.operation_name(), fields.seconds)
             && let Some(peer) = Peer::of(self.group(), &name)
         {
             // The event does not show whether the statement failed.
@@ -281,189 +303,17 @@ where
         }
     }
 
-    fn on_close(&self, id: Id, _: Context<'_, S>) {
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(open) = self.find(id.into_u64()) else { return };
         let lasted = stamp().saturating_sub(open.begun.load(Ordering::Relaxed));
-        let sees_errors = open.sees_errors.load(Ordering::Relaxed);
-        let is_error = sees_errors.then(|| open.is_error.load(Ordering::Relaxed));
-        if let Some(peer) = open.peer.get() {
-            peer.answered(ticks_to_ns(lasted), is_error);
+        let has_status = || context.metadata(&id).is_some_and(|of| has_any(of.fields(), &STATUSES));
+        match (open.peer.get(), open.is_error()) {
+            (None, _) => {}
+            // An answer would have had a status, and a failure an error.
+            (Some(peer), None) if has_status() => peer.cancelled(),
+            (Some(peer), is_error) => peer.answered(ticks_to_ns(lasted), is_error),
         }
         // Release: pairs with the exchange in `claim`.
         open.id.store(0, Ordering::Release);
-    }
-}
-
-/// Fields by which a span reports that a call has failed.
-const ERRORS: [&str; 7] = [
-    "otel.status_code",
-    "error.type",
-    "error.message",
-    "http.response.status_code",
-    "http.status_code",
-    "rpc.response.status_code",
-    "rpc.grpc.status_code",
-];
-
-/// The call that the fields of a span or an event describe.
-#[derive(Default)]
-struct Fields {
-    is_client: bool,
-    is_redis: bool,
-    is_error: bool,
-    /// A statement, and the first word of it.
-    statement: Option<[PeerName; 2]>,
-    operation: Option<[PeerName; 2]>,
-    summary: Option<PeerName>,
-    service: Text<LONGEST_PEER>,
-    method: Text<LONGEST_PEER>,
-    host: Text<LONGEST_PEER>,
-    port: Option<u16>,
-    /// The time that the event names.
-    seconds: Option<f64>,
-}
-
-impl Fields {
-    /// The name: the statement of a database, or else the operation; the command of Redis; the
-    /// method of an RPC; otherwise the host.
-    fn peer(&self) -> Option<PeerName> {
-        if let Some([statement, command]) =
-            self.operation.filter(|_| self.is_redis).or(self.statement).or(self.operation)
-        {
-            return Some(if self.is_redis { command } else { statement });
-        }
-        if let Some(summary) = self.summary {
-            return Some(summary);
-        }
-        if !self.method.is_empty() {
-            let mut method = Text::<LONGEST_PEER>::default();
-            // Newer conventions have the whole name in the method.
-            let has_service = !self.service.is_empty() && !self.method.as_str().contains('/');
-            let _cut = if has_service {
-                write!(method, "{}/{}", self.service.as_str(), self.method.as_str())
-            } else {
-                method.write_str(self.method.as_str())
-            };
-            return Some(PeerName::of(CallKind::Grpc, method.as_str()));
-        }
-        (!self.host.is_empty())
-            .then(|| PeerName::host(PeerName::of(CallKind::Http, self.host.as_str()).as_str(), self.port))
-    }
-
-    fn text(&mut self, name: &str, text: &str) {
-        let both = || Some([CallKind::Sql, CallKind::Redis].map(|kind| PeerName::of(kind, text)));
-        match name {
-            "otel.kind" => self.is_client = text.eq_ignore_ascii_case("client"),
-            "otel.status_code" => self.is_error |= text.eq_ignore_ascii_case("error"),
-            "error.type" | "error.message" => self.is_error |= !text.is_empty(),
-            "db.system.name" | "db.system" => self.is_redis = matches!(text, "redis" | "valkey"),
-            // The event of sqlx has none where the summary is the whole statement.
-            "db.query.text" | "db.statement" if !text.is_empty() => self.statement = both(),
-            "db.operation.name" | "db.operation" => self.operation = both(),
-            "cmd.name" => {
-                self.is_redis = true;
-                self.operation = both();
-            }
-            "summary" => self.summary = Some(PeerName::of(CallKind::Sql, text)),
-            "rpc.service" => self.service.set(text),
-            "rpc.method" => self.method.set(text),
-            "server.address" => self.host.set(text),
-            "http.host" | "net.peer.name" if self.host.is_empty() => self.host.set(text),
-            "server.port" | "net.peer.port" => self.port = text.parse().ok(),
-            "http.response.status_code"
-            | "http.status_code"
-            | "rpc.response.status_code"
-            | "rpc.grpc.status_code" => {
-                if let Ok(status) = text.parse() {
-                    self.status(name, status);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn status(&mut self, name: &str, status: u64) {
-        self.is_error |= if name.starts_with("http") { status >= 400 } else { status != 0 };
-    }
-}
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if is_read(field.name()) {
-            let mut text = Text::<FORMATTED>::default();
-            let _cut = write!(text, "{value:?}");
-            self.text(field.name(), text.as_str());
-        }
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field.name(), value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        match field.name() {
-            "server.port" | "net.peer.port" => self.port = u16::try_from(value).ok(),
-            name if ERRORS[3..].contains(&name) => self.status(name, value),
-            _ => {}
-        }
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        if let Ok(value) = u64::try_from(value) {
-            self.record_u64(field, value);
-        }
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        if field.name() == "elapsed_secs" {
-            self.seconds = Some(value);
-        }
-    }
-}
-
-/// Whether a field is worth being formatted: others may be long.
-fn is_read(name: &str) -> bool {
-    let families = ["cmd.", "db.", "error.", "http.", "net.peer.", "otel.", "rpc.", "server."];
-    name == "summary" || families.iter().any(|family| name.starts_with(family))
-}
-
-/// A text of at most `N` bytes, without an allocation.
-struct Text<const N: usize> {
-    bytes: [u8; N],
-    length: usize,
-}
-
-impl<const N: usize> Default for Text<N> {
-    fn default() -> Self {
-        Self { bytes: [0; N], length: 0 }
-    }
-}
-
-impl<const N: usize> Text<N> {
-    fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    fn as_str(&self) -> &str {
-        let written = &self.bytes[..self.length];
-        str::from_utf8(written).unwrap_or_else(|cut| {
-            // The last character was cut.
-            str::from_utf8(&written[..cut.valid_up_to()]).unwrap_or_default()
-        })
-    }
-
-    fn set(&mut self, text: &str) {
-        self.length = 0;
-        let _cut = self.write_str(text);
-    }
-}
-
-impl<const N: usize> fmt::Write for Text<N> {
-    /// Fails once it is full: then nothing more is formatted.
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let taken = text.len().min(N - self.length);
-        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.length += taken;
-        if taken < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }
