@@ -1,11 +1,12 @@
 //! hyper's own spawns, and connections that it has upgraded, in groups.
 
 use super::arrived::Arrived;
-use super::inherit::carry;
+use super::inherit::{carry, current};
 use super::outside::outside;
 use super::tokio::{spawn, spawn_as};
 use crate::core::arrival::arrival_here;
 use crate::core::group::Group;
+use crate::core::served::is_in_connection;
 
 /// An executor for hyper: it decides which group pays for the tasks that hyper spawns.
 ///
@@ -76,7 +77,10 @@ where
     fn execute(&self, future: F) {
         let future = Arrived::new(future, arrival_here());
         drop(match self.0 {
-            Payer::Current => spawn(future),
+            Payer::Current => match current().filter(|_| is_in_connection()) {
+                Some(group) => spawn_as(group.stream(), future),
+                None => spawn(future),
+            },
             Payer::Group(group) => spawn_as(group.connection(), future),
             Payer::Nobody => ::tokio::task::spawn(outside(future)),
         });

@@ -23,6 +23,7 @@ pub(crate) mod results;
 pub(crate) mod rows;
 #[cfg_attr(not(feature = "tokio"), expect(dead_code, unreachable_pub, reason = "for runtimes of tokio"))]
 pub(crate) mod runtimes;
+pub(crate) mod served;
 pub(crate) mod task;
 pub(crate) mod tasks;
 pub(crate) mod trace;

@@ -11,7 +11,6 @@ use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
 use dormouse_waits::{Around, Arrival, Site, Stretch, TaskEnd, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
-use crate::core::arrival::arrival;
 use crate::core::ends::{Ending, outcome_of};
 use crate::core::group::Group;
 use crate::core::long_lived::LongSince;
@@ -79,46 +78,6 @@ impl Group {
         Task::begun(self, self.begin_task(false))
     }
 
-    /// A task of the group that serves a connection. It is no request: it does not count among
-    /// [`requests`](crate::GroupStat), and how long it lives is no latency.
-    ///
-    /// ```
-    /// # async fn serve(stream: std::net::TcpStream) { drop(stream) }
-    /// # fn accepted(stream: std::net::TcpStream) -> impl Future {
-    /// let connections = dormouse::Group::new("connections");
-    /// connections.connection().instrument(serve(stream)) // and spawn it
-    /// # }
-    /// ```
-    pub fn connection(self) -> Task {
-        Task::begun(self, self.begin_from(Origin::Connection))
-    }
-
-    /// A task of the group that answers a request which the present connection has received, as
-    /// [`GroupLayer`](crate::tower::GroupLayer) begins one. Its latency begins when the request
-    /// came: when the kernel received it, if the connection is read by `dormouse::tokio`'s
-    /// `ServedStream`; otherwise, in a task of [`Group::connection`], when that was woken. In all
-    /// other places it is [`Group::task`].
-    ///
-    /// ```
-    /// # async fn put(line: String) { drop(line) }
-    /// # fn command(line: String) -> impl Future {
-    /// dormouse::Group::new("put").request().instrument(put(line))
-    /// # }
-    /// ```
-    pub fn request(self) -> Task {
-        self.request_of(None)
-    }
-
-    /// Does what [`Group::request`] does. `cloned_for` is when the request came if that is not
-    /// known here.
-    pub(crate) fn request_of(self, cloned_for: Option<Arrival>) -> Task {
-        // A connection is no request, so what it serves is a part of none, also in its own group.
-        let is_part = dormouse_events::current_context() == self.id()
-            && Origin::of(dormouse_events::current_task()) != Origin::Connection;
-        let number = self.begin_from(if is_part { Origin::Part } else { self.served() });
-        Task::begun_after(self, number, |around| arrival(around, cloned_for))
-    }
-
     /// Makes a task that is only a number current on this thread; `None` if that is impossible, for
     /// example in too deep a nesting.
     #[doc(hidden)]
@@ -177,17 +136,29 @@ impl Task {
         Entered { _unwound: UnwoundGuard::begin(), _inside: inside, _task: self }
     }
 
-    fn begun(group: Group, number: u64) -> Self {
+    pub(super) fn begun(group: Group, number: u64) -> Self {
         Self::begun_after(group, number, |_| None)
     }
 
-    fn begun_after(group: Group, number: u64, arrival: impl FnOnce(Around) -> Option<Arrival>) -> Self {
+    pub(super) fn begun_after(
+        group: Group,
+        number: u64,
+        arrival: impl FnOnce(Around) -> Option<Arrival>,
+    ) -> Self {
+        let is_long = Origin::of(number) == Origin::Connection;
+        Self::begun_as(group, number, is_long.then(|| group.0.tasks.lives_long()), arrival)
+    }
+
+    pub(super) fn begun_as(
+        group: Group,
+        number: u64,
+        long: Option<LongSince>,
+        arrival: impl FnOnce(Around) -> Option<Arrival>,
+    ) -> Self {
         let waits = TaskWaits::begun_after(Who { task: number, group: group.id() }, arrival);
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
         let inner = dormouse_events::Task::new(group.0.context, number);
-        let is_long = Origin::of(number) == Origin::Connection;
-        let long = is_long.then(|| group.0.tasks.lives_long());
         Self { group, inner, waits, ending: Ending::Completed, long, site: Site::NONE }
     }
 

@@ -75,7 +75,8 @@ pub(crate) enum Origin {
     Request,
     /// A task of its group began it.
     Part,
-    /// A server accepted a connection: the task serves requests, and is none.
+    /// A server accepted a connection, or goes on with one of its streams: the task serves
+    /// requests, and is none.
     Connection,
 }
 

@@ -4,13 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes, to_bytes};
 use axum::routing::{get, post};
 use axum::{Router, extract::ConnectInfo, http::StatusCode};
 use dormouse::waits::{TaskState, Traffic, living};
 use dormouse::{Group, hyper::Executor, tower::GroupLayer};
 use dormouse_testkit::eventually;
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::{server::conn::auto::Builder, service::TowerToHyperService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -162,6 +163,34 @@ fn a_connections_own_group_counts_requests() {
     drop(connection);
     let read = group.read();
     assert_eq!((read.finished, read.requests), (4, 3), "{read:?}");
+}
+
+#[test]
+fn a_connections_own_group_counts_streams() {
+    block_on(async {
+        let group = Group::new("connections and requests by HTTP/2");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}/", listener.local_addr().unwrap());
+        let app = Router::<()>::new().route("/", get(async || "tea."));
+        let app = app.layer(GroupLayer::new(move |_: &axum::extract::Request| group.name().into()));
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(app);
+            tokio::spawn(group.connection().instrument(async move {
+                let _closed =
+                    Builder::new(Executor::server()).serve_connection(TokioIo::new(stream), service).await;
+            }));
+        });
+        let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Body>();
+        for _ in 0..3 {
+            let answer = client.get(uri.parse().unwrap()).await.unwrap();
+            assert_eq!(to_bytes(Body::new(answer.into_body()), 100).await.unwrap(), "tea.");
+        }
+        eventually(|| group.read().alive == 1);
+        let read = group.read();
+        // A connection, and a stream and a request for each answer.
+        assert_eq!((read.started, read.requests, read.long_lived), (7, 3, 1), "{read:?}");
+    });
 }
 
 #[test]
