@@ -34,15 +34,6 @@ impl<G, L> LockGuard<G, L> {
     }
 }
 
-#[cfg(feature = "tokio")]
-impl<G, E> LockGuard<Result<G, E>> {
-    /// A guard, or the error with which a wait has ended.
-    pub(crate) fn transposed(self) -> Result<LockGuard<G>, E> {
-        let Self { held, inner, lock } = self;
-        inner.map(|inner| LockGuard { held, inner, lock })
-    }
-}
-
 impl<G: Deref, L> Deref for LockGuard<G, L> {
     type Target = G::Target;
 

@@ -72,11 +72,14 @@ pub(crate) fn forget() {
     LOST_ROWS.store(0, Ordering::Relaxed);
 }
 
-/// The present holders of a lock, with their numbers; those in hands last. `is_of_one`: it never
-/// has several.
-pub(crate) fn present(address: usize, is_of_one: bool, run: u32) -> impl Iterator<Item = (u64, Entry)> {
-    let in_table = HOLDERS.find(address, is_of_one).filter(move |(_, entry)| entry.run == run);
-    in_table.chain(hand::find(address, run))
+/// The present holders of a lock, with their numbers; those in hands last.
+pub(crate) fn present(address: usize, run: u32) -> impl Iterator<Item = (u64, Entry)> {
+    in_table(address, false, run).chain(hand::find(address, run))
+}
+
+/// Those that are in no hand. `is_of_one`: the lock never has several.
+fn in_table(address: usize, is_of_one: bool, run: u32) -> impl Iterator<Item = (u64, Entry)> {
+    HOLDERS.find(address, is_of_one).filter(move |(_, entry)| entry.run == run)
 }
 
 /// The holder of a lock that has one at a time, if several are noted: the later one, if it has
@@ -200,7 +203,8 @@ impl Taker {
         attempt: &mut dyn FnMut() -> Option<G>,
     ) -> Result<G, Wait> {
         let mut by = self.holder(lock);
-        for _ in 0..LOOKS {
+        let looks = if lock.of.kind.is_permit() { 0 } else { LOOKS };
+        for _ in 0..looks {
             if by.is_some() {
                 break;
             }
@@ -219,10 +223,9 @@ impl Taker {
         self.holder(lock).map(|by| self.wait_for(lock, by, false))
     }
 
-    /// Waits for one of several things. If nobody is noted to have one, the holder is unknown:
-    /// perhaps there is none yet.
+    /// Waits for one of several things.
     pub(crate) fn wait_in_queue(self, lock: Lock) -> Wait {
-        let by = self.holder(lock).unwrap_or(Blame { by: LockHolder::Unknown, row: None });
+        let by = self.holder(lock).unwrap_or_else(|| self.unseen(lock));
         self.wait_for(lock, by, false)
     }
 
@@ -241,10 +244,12 @@ impl Taker {
 
     /// The holder that is noted: of several the one that has held the lock for longest.
     fn holder(self, lock: Lock) -> Option<Blame> {
-        let is_of_one = lock.of.kind.is_of_one();
-        let held = present(lock.address, is_of_one, self.run());
-        let found = if is_of_one {
-            hand::hinted(lock.address, self.run()).or_else(|| latest(held))
+        let (kind, run) = (lock.of.kind, self.run());
+        // Tasks and permits are in no hand, and to read all takes long in a poll.
+        let in_hands = kind.is_of_thread().then(|| hand::find(lock.address, run));
+        let held = in_table(lock.address, kind.is_of_one(), run).chain(in_hands.into_iter().flatten());
+        let found = if kind.is_of_one() {
+            hand::hinted(lock.address, run).or_else(|| latest(held))
         } else {
             let since = |entry: &Entry| if entry.since == 0 { u64::MAX } else { entry.since };
             held.map(|(_, entry)| entry).min_by_key(since)
@@ -260,10 +265,11 @@ impl Taker {
         self.holder(lock)
     }
 
-    /// No holder is noted. (See the module.)
+    /// No holder is noted. (See the module.) Of a permit it is unknown: perhaps there is none yet.
     fn unseen(self, lock: Lock) -> Blame {
         let is_whole = lost().iter().sum::<u64>() == LOST_BEFORE.load(Ordering::Relaxed);
         let is_before = is_whole
+            && !lock.of.kind.is_permit()
             && WAITERS.find(lock.address, false).next().is_none()
             && !hand::have_others_touched(self.place(), mark(lock.address, self.run()));
         Blame { by: if is_before { LockHolder::Before } else { LockHolder::Unknown }, row: None }

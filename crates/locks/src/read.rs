@@ -40,7 +40,8 @@ pub struct LockRow {
     pub acquisitions: u64,
     /// Waits for locks that were not free, those that were given up among them.
     pub waits: LockDurations,
-    /// The number of waits that were given up: by time, or because the task was dropped.
+    /// The number of waits that were given up: by time, because the task was dropped, or because
+    /// the semaphore was closed.
     pub given_up: u64,
     /// The times for which locks were held, as far as they were timed.
     pub holds: LockDurations,
@@ -159,7 +160,7 @@ pub fn lock_holders() -> Vec<LockUser> {
 
 /// The present holders of the lock at that address.
 pub fn lock_holders_at(address: usize) -> Vec<LockUser> {
-    users(run().into_iter().flat_map(|run| present(address, false, run)))
+    users(run().into_iter().flat_map(|run| present(address, run)))
 }
 
 fn users(all: impl Iterator<Item = (u64, Entry)>) -> Vec<LockUser> {
@@ -231,7 +232,7 @@ pub fn take_long_waits(longer_than_ns: u64, mut each: impl FnMut(LongWait)) {
     for (_, wait) in WAITERS.all() {
         let ns = ticks_to_ns(now.saturating_sub(wait.since));
         if ns > longer_than_ns {
-            let held = run.and_then(|run| latest(present(wait.address, false, run)));
+            let held = run.and_then(|run| latest(present(wait.address, run)));
             if let Some(wait) = LongWait::new(wait, ns, false, held.map(|held| held.row)) {
                 each(wait);
             }

@@ -14,6 +14,7 @@ mod mutex;
 mod rwlock;
 mod semaphore;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
@@ -29,31 +30,44 @@ pub use tokio::sync::{AcquireError, TryAcquireError, TryLockError};
 
 use ::tokio;
 
-/// Takes a lock: by `attempt` where it is free, otherwise by awaiting.
+/// Takes a lock that cannot be closed.
 async fn take<G, W: Future<Output = G>>(
     lock: Lock,
     site: &'static Location<'static>,
     attempt: impl FnMut() -> Option<G>,
     wait: impl FnOnce() -> W,
 ) -> LockGuard<G> {
+    let wait = move || async move { Ok::<G, Infallible>(wait().await) };
+    let Ok(guard) = take_unless_closed(lock, site, attempt, wait).await;
+    guard
+}
+
+/// Takes a lock: by `attempt` where it is free, otherwise by awaiting. A wait that ends with an
+/// error was given up.
+async fn take_unless_closed<G, E, W: Future<Output = Result<G, E>>>(
+    lock: Lock,
+    site: &'static Location<'static>,
+    attempt: impl FnMut() -> Option<G>,
+    wait: impl FnOnce() -> W,
+) -> Result<LockGuard<G>, E> {
     if !are_noted() {
-        return LockGuard::new(wait().await, Held::NONE, ());
+        return Ok(LockGuard::new(wait().await?, Held::NONE, ()));
     }
     // An attempt spends nothing of what tokio lets a task do in one poll. Without this, a task that
     // finds its locks free would never yield to the others.
     tokio::task::consume_budget().await;
     let waiting = match begin(lock, site, attempt) {
-        Ok((guard, held)) => return LockGuard::new(guard, held, ()),
+        Ok((guard, held)) => return Ok(LockGuard::new(guard, held, ())),
         Err(waiting) => waiting,
     };
-    let guard = wait().await;
+    let guard = wait().await?;
     // Another thread may poll the task by now, and another group may be current.
     let taker = if waiting.is_some() { Taker::begin(lock, site) } else { None };
     let held = taker.map_or(Held::NONE, |taker| taker.taken_after_wait(lock));
     if let Some(waiting) = waiting {
         waiting.end();
     }
-    LockGuard::new(guard, held, ())
+    Ok(LockGuard::new(guard, held, ()))
 }
 
 fn begin<G>(

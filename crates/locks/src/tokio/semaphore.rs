@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync as inner;
 use tokio::sync::{AcquireError, TryAcquireError};
 
-use super::{Around, take, tokio, tried};
+use super::{Around, take_unless_closed, tokio, tried};
 use crate::face::LockGuard;
 use crate::kind::{LockKind, LockType};
 use crate::note::Lock;
@@ -39,12 +39,6 @@ const _: () = assert!(size_of::<Semaphore>() == size_of::<inner::Semaphore>());
 pub type SemaphorePermit<'a> = LockGuard<inner::SemaphorePermit<'a>>;
 /// [`SemaphorePermit`] that has a reference to the semaphore of its own.
 pub type OwnedSemaphorePermit = LockGuard<inner::OwnedSemaphorePermit>;
-
-/// The result of an attempt: it counts as one where it does not have to wait.
-fn at_once<G>(result: Result<G, TryAcquireError>) -> Option<Result<G, AcquireError>> {
-    // One that is closed: the wait ends at once, with the error.
-    result.ok().map(Ok)
-}
 
 impl Semaphore {
     /// The most permits of a semaphore.
@@ -84,10 +78,10 @@ impl Semaphore {
         &self,
         permits: u32,
     ) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
-        let attempt = move || at_once(self.inner.try_acquire_many(permits));
-        let taken =
-            take(self.lock_of(), Location::caller(), attempt, move || self.inner.acquire_many(permits));
-        async move { taken.await.transposed() }
+        let attempt = move || self.inner.try_acquire_many(permits).ok();
+        take_unless_closed(self.lock_of(), Location::caller(), attempt, move || {
+            self.inner.acquire_many(permits)
+        })
     }
 
     /// [`Semaphore::acquire`] for a permit that lives as long as it likes.
@@ -101,9 +95,8 @@ impl Semaphore {
     ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
         let (lock, semaphore) = (self.lock_of(), self.inner());
         let tries = Arc::clone(&semaphore);
-        let attempt = move || at_once(Arc::clone(&tries).try_acquire_owned());
-        let taken = take(lock, Location::caller(), attempt, || semaphore.acquire_owned());
-        async move { taken.await.transposed() }
+        let attempt = move || Arc::clone(&tries).try_acquire_owned().ok();
+        take_unless_closed(lock, Location::caller(), attempt, || semaphore.acquire_owned())
     }
 
     /// Takes a permit if there is one.

@@ -1,15 +1,16 @@
 //! Locks whose guards live over `.await`.
 
 use std::future::Future;
+use std::mem::forget;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use dormouse_locks::tokio::{Mutex, RwLock, Semaphore};
-use dormouse_locks::{Holds, LockHolder, LockTimes};
+use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex as ThreadMutex};
 
-use crate::support::{be, holders, rows, tasks, waiters};
+use crate::support::{address, be, holders, rows, tasks, waiters};
 
 fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
@@ -119,4 +120,47 @@ fn a_task_that_only_locks_leaves_others_turns() {
         leaves_turns(async || drop(pots.acquire().await)).await;
         leaves_turns(async || drop(Arc::clone(&pots).acquire_owned().await)).await;
     });
+}
+
+#[test]
+fn a_closed_semaphore_gives_up_waits() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let pots = Arc::new(Semaphore::new(0));
+    be(41, 41);
+    {
+        let mut waiting = pin!(pots.acquire());
+        assert!(poll(waiting.as_mut()).is_pending());
+        pots.close();
+        assert!(matches!(poll(waiting), Poll::Ready(Err(_))));
+        assert!(matches!(poll(pin!(Arc::clone(&pots).acquire_owned())), Poll::Ready(Err(_))));
+    }
+    assert!(holders(&*pots).is_empty());
+    let rows = rows(41);
+    let counts = rows.iter().map(|row| (row.acquisitions, row.waits.count(), row.given_up));
+    assert_eq!(counts.collect::<Vec<_>>(), [(0, 1, 1); 2], "{rows:?}");
+}
+
+#[test]
+fn a_task_blames_no_thread_for_its_wait() {
+    /// One lock after the other at one address.
+    #[repr(C)]
+    enum Place {
+        Thread(ThreadMutex<[u64; 2]>),
+        Task(Semaphore),
+    }
+    let _times = LockTimes::start(Holds::All).unwrap();
+    be(51, 51);
+    let mut place = Box::new(Place::Thread(ThreadMutex::new([0; 2])));
+    let Place::Thread(before) = &*place else { unreachable!() };
+    forget(before.lock().unwrap());
+    let at = address(before);
+    *place = Place::Task(Semaphore::new(0));
+    let Place::Task(pots) = &*place else { unreachable!() };
+    assert_eq!(address(pots), at);
+    be(52, 52);
+    let mut waiting = pin!(pots.acquire());
+    assert!(poll(waiting.as_mut()).is_pending());
+    pots.add_permits(1);
+    assert!(poll(waiting).is_ready());
+    assert_eq!(rows(52)[0].held_by[0].0, LockHolder::Unknown);
 }
