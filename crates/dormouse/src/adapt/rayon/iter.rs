@@ -116,6 +116,14 @@ impl<T> Pieces<T> {
     }
 }
 
+impl<T> Piece<T> {
+    /// Ends inside of the group.
+    fn end<U>(self, end: impl FnOnce(T) -> U) -> U {
+        let Self { base, entered: _entered } = self;
+        end(base)
+    }
+}
+
 impl<T, C: Consumer<T>> Consumer<T> for Pieces<C> {
     type Folder = Piece<C::Folder>;
     type Reducer = Pieces<C::Reducer>;
@@ -164,8 +172,7 @@ impl<T, F: Folder<T>> Folder<T> for Piece<F> {
     }
 
     fn complete(self) -> F::Result {
-        let Self { base, entered: _entered } = self;
-        base.complete()
+        self.end(F::complete)
     }
 
     fn full(&self) -> bool {
@@ -214,12 +221,82 @@ impl<I: Iterator> Iterator for Piece<I> {
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.base.size_hint()
     }
+
+    fn nth(&mut self, n: usize) -> Option<I::Item> {
+        self.base.nth(n)
+    }
+
+    fn count(self) -> usize {
+        self.end(I::count)
+    }
+
+    fn fold<B, F: FnMut(B, I::Item) -> B>(self, init: B, f: F) -> B {
+        self.end(|base| base.fold(init, f))
+    }
 }
 
 impl<I: DoubleEndedIterator> DoubleEndedIterator for Piece<I> {
     fn next_back(&mut self) -> Option<I::Item> {
         self.base.next_back()
     }
+
+    fn nth_back(&mut self, n: usize) -> Option<I::Item> {
+        self.base.nth_back(n)
+    }
+
+    fn rfold<B, F: FnMut(B, I::Item) -> B>(self, init: B, f: F) -> B {
+        self.end(|base| base.rfold(init, f))
+    }
 }
 
 impl<I: ExactSizeIterator> ExactSizeIterator for Piece<I> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An iterator that has better ways than one item after the other.
+    struct Jumps;
+
+    impl Iterator for Jumps {
+        type Item = usize;
+
+        fn next(&mut self) -> Option<usize> {
+            unreachable!("one by one");
+        }
+
+        fn nth(&mut self, n: usize) -> Option<usize> {
+            Some(n)
+        }
+
+        fn count(self) -> usize {
+            7
+        }
+
+        fn fold<B, F: FnMut(B, usize) -> B>(self, init: B, mut f: F) -> B {
+            f(init, 8)
+        }
+    }
+
+    impl DoubleEndedIterator for Jumps {
+        fn next_back(&mut self) -> Option<usize> {
+            unreachable!("one by one");
+        }
+
+        fn nth_back(&mut self, n: usize) -> Option<usize> {
+            Some(n)
+        }
+
+        fn rfold<B, F: FnMut(B, usize) -> B>(self, init: B, mut f: F) -> B {
+            f(init, 9)
+        }
+    }
+
+    #[test]
+    fn pieces_keep_the_ways_of_their_iterators() {
+        let piece = || Piece { base: Jumps, entered: None };
+        assert_eq!([piece().nth(3), piece().nth_back(4)], [Some(3), Some(4)]);
+        let add = |sum: usize, n: usize| sum + n;
+        assert_eq!([piece().count(), piece().fold(1, add), piece().rfold(1, add)], [7, 9, 10]);
+    }
+}
