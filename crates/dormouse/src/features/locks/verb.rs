@@ -60,7 +60,8 @@ impl Answered for LockReportRequest {
 
 fn report() -> LockReport {
     let mut all = read_locks();
-    let omitted = cut(&mut all, LINES);
+    let omitted = cut(&mut all, LINES, |row| (row.waits.sum_ns, row.acquisitions));
+    all.sort_by(|a, b| (&a.place, a.group).cmp(&(&b.place, b.group)));
     // In this order a hold is not shorter than a wait for its end that began after it.
     let mut waiters = lock_waiters();
     let mut holders = lock_holders();
@@ -83,11 +84,14 @@ fn report() -> LockReport {
 
 /// The lines and groups for an answer to `stat`: those with the longest waits.
 pub(crate) fn stat_rows() -> Vec<LockStatRow> {
-    let mut all = read_locks();
-    cut(&mut all, STAT_LINES);
-    // Labels have no columns and no types, so several rows may become one.
+    stat_rows_of(&read_locks())
+}
+
+fn stat_rows_of(all: &[LockRow]) -> Vec<LockStatRow> {
+    // Labels have no columns and no types, so several rows may become one. That is cut as a whole:
+    // a counter may be left out, and never decreases.
     let mut sums: BTreeMap<(u32, String, &'static str), LockStatRow> = BTreeMap::new();
-    for of in &all {
+    for of in all {
         let (group, line, kind) = (of.group, line(&of.place), of.place.kind.name());
         let sum = sums.entry((group, line.clone(), kind)).or_default();
         (sum.group, sum.line, sum.kind) = (group, line, kind.into());
@@ -95,16 +99,17 @@ pub(crate) fn stat_rows() -> Vec<LockStatRow> {
         sum.waits += of.waits.count();
         sum.wait_ns = sum.wait_ns.saturating_add(of.waits.sum_ns);
     }
-    sums.into_values().collect()
+    let mut rows: Vec<_> = sums.into_values().collect();
+    cut(&mut rows, STAT_LINES, |row| (row.wait_ns, row.acquisitions));
+    rows
 }
 
-/// Keeps the lines with the longest waits, in their order; how many go.
-fn cut(all: &mut Vec<LockRow>, most: usize) -> usize {
+/// Keeps the rows with the longest waits, in any order; how many go.
+fn cut<T>(all: &mut Vec<T>, most: usize, waits: impl Fn(&T) -> (u64, u64)) -> usize {
     let more = all.len().saturating_sub(most);
     if more > 0 {
-        all.sort_by_key(|row| std::cmp::Reverse((row.waits.sum_ns, row.acquisitions)));
+        all.sort_by_key(|row| std::cmp::Reverse(waits(row)));
         all.truncate(most);
-        all.sort_by(|a, b| (&a.place, a.group).cmp(&(&b.place, b.group)));
     }
     more
 }
@@ -181,4 +186,25 @@ fn cycle_row(of: Vec<Blocked>) -> LockCycleRow {
         ..LockBlockedRow::default()
     };
     LockCycleRow { blocked: of.into_iter().map(blocked).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_locks::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_one_series_are_cut_together() {
+        let _times = LockTimes::start(Holds::Sampled).unwrap();
+        drop(Mutex::new(0).lock());
+        let taken = read_locks().pop().expect("a line");
+        let row = |line: usize, column, acquisitions| {
+            let place = LockPlace { line: line as u32, column, ..taken.place.clone() };
+            LockRow { place, acquisitions, ..taken.clone() }
+        };
+        let others = (1..=STAT_LINES).map(|line| row(line, 1, 10));
+        let rows = stat_rows_of(&others.chain([row(0, 1, 9), row(0, 2, 11)]).collect::<Vec<_>>());
+        assert_eq!((rows.len(), rows[0].acquisitions), (STAT_LINES, 20), "{:?}", rows[0]);
+    }
 }
