@@ -18,9 +18,13 @@ use crate::core::runtimes::{RuntimeError, ShownRuntime, show};
 /// Nothing is done for it until somebody looks. When the runtime ends it is shown no more, and its
 /// memory is free.
 ///
+/// A task of dormouse's stays in the runtime until then. A service that waits for its last task
+/// by [`RuntimeMetrics::num_alive_tasks`] waits until one is left, not none:
+///
 /// ```
 /// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
 /// dormouse::tokio::runtime("main", runtime.handle())?;
+/// assert_eq!(runtime.metrics().num_alive_tasks(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
