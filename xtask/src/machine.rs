@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::process::{Result, cache, discard, output, program, run, target, write};
 
@@ -129,7 +130,8 @@ impl Machine {
     ) -> Result<Vec<u8>> {
         let file = std::path::absolute(file).map_err(|why| why.to_string())?;
         let root = std::env::current_dir().map_err(|why| why.to_string())?;
-        let mut files = Files::default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|why| why.to_string())?;
+        let mut files = Files { time: now.as_secs() as u32, ..Files::default() };
         for folder in ["bin", "proc", "sys", "dev", "tmp", "etc", "root", "lib"] {
             files.folder(folder);
         }
@@ -213,6 +215,8 @@ fn bytes(file: &Path) -> Result<Vec<u8>> {
 struct Files {
     bytes: Vec<u8>,
     count: u32,
+    /// When each file was changed last, in seconds since 1970: some tests take 0 for no change.
+    time: u32,
     /// The folders of [`Files::folder_at`].
     folders: BTreeSet<PathBuf>,
 }
@@ -250,7 +254,7 @@ impl Files {
         self.count += 1;
         let (length, name_length) = (bytes.len(), name.len() + 1);
         // Number, mode, owner, group, links, time, length, devices, length of the name, check.
-        let fields = [self.count, mode, 0, 0, 1, 0, length as u32, 0, 0, 0, 0, name_length as u32, 0];
+        let fields = [self.count, mode, 0, 0, 1, self.time, length as u32, 0, 0, 0, 0, name_length as u32, 0];
         self.bytes.extend(b"070701");
         for field in fields {
             self.bytes.extend(format!("{field:08x}").bytes());
