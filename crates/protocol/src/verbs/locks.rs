@@ -106,7 +106,8 @@ pub struct LockLineRow {
     pub acquisitions: u64,
     /// The waits for locks that were not free, those that were given up among them.
     pub waits: HistogramRow,
-    /// The number of waits that were given up: by time, or because the task was dropped.
+    /// The number of waits that were given up: by time, because the task was dropped, or because
+    /// the semaphore was closed.
     #[serde(default)]
     pub given_up: u64,
     /// The times for which locks were held, as far as they were timed.
