@@ -64,7 +64,13 @@ impl Delta {
             ended,
             inside: match (&last.inside, &first.inside) {
                 (Some(now), Some(before)) => Some(now.since(before)),
-                (now, _) => now.clone(),
+                (Some(now), None) => {
+                    // Its groups began with the process. Its control group did not.
+                    let mut since_start = now.clone();
+                    (since_start.pressure, since_start.cpu_limits) = (None, None);
+                    Some(since_start)
+                }
+                (None, _) => None,
             },
         }
     }
@@ -119,7 +125,7 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use dormouse_protocol::{CountRow, GroupRow, TaskPolls};
+    use dormouse_protocol::{CountRow, CpuLimits, GroupRow, Pressure, Stat, TaskPolls};
 
     use super::*;
 
@@ -143,6 +149,18 @@ mod tests {
         let alive = delta.threads.iter().map(|thread| (thread, false));
         let all = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
         all.map(|(thread, has_ended)| (thread.name.as_str(), thread.cpu_ns, has_ended)).collect()
+    }
+
+    #[test]
+    fn a_control_group_is_older_than_its_process() {
+        let stat = Stat {
+            pressure: Some(Pressure::default()),
+            cpu_limits: Some(CpuLimits::default()),
+            ..Stat::default()
+        };
+        let window = Window::since_start(7, Sample { inside: Some(stat), ..sample(1, 50, vec![]) });
+        let inside = window.delta().inside.unwrap();
+        assert_eq!((inside.pressure, inside.cpu_limits), (None, None), "nobody knows what was before");
     }
 
     #[test]

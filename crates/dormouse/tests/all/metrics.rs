@@ -11,6 +11,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use dormouse::metrics::{Exposition, Metrics, MetricsFormat, MetricsSpec, Origin, add};
+use dormouse::sync::{Holds, LockTimes, Mutex};
 use dormouse::tower::MetricsService;
 use dormouse::{Event, Group};
 use dormouse_metrics::{MetricFamily, MetricKind};
@@ -78,6 +79,19 @@ fn a_scrape_has_each_groups_figures() {
     assert!(attributed <= process, "{attributed} of {process}");
     let version = concat!("dormouse_agent_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
     assert_eq!(value(&text, version), 1.0);
+}
+
+#[test]
+fn locks_are_scraped_while_they_are_noted() {
+    let metrics = Metrics::start(&MetricsSpec::new()).unwrap();
+    assert!(!text(&metrics.exposition()).contains("dormouse_lock_"));
+    let _times = LockTimes::start(Holds::Sampled).unwrap();
+    let lock = Mutex::new(());
+    // Some of the first are looked at.
+    (0..100).for_each(|_| drop(lock.lock()));
+    let text = text(&metrics.exposition());
+    let line = text.lines().find(|line| line.starts_with("dormouse_lock_acquisitions_total{")).expect(&text);
+    assert!(line.contains("metrics.rs:") && !line.ends_with(" 0"), "{line}");
 }
 
 #[test]

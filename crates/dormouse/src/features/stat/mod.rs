@@ -138,7 +138,7 @@ fn add_rest(stat: &mut Stat, waits: Option<TimesScope>, part: StatPart) {
     if waits.is_some_and(|waits| waits.calls) {
         read_calls(|of| stat.calls.push(call_row(of)));
     }
-    if dormouse_locks::is_on() && part >= StatPart::Groups && memory::is_there(memory::of_locks()) {
+    if dormouse_locks::is_on() && memory::is_there(memory::of_locks()) {
         stat.locks = locks::verb::stat_rows();
     }
     stat.runtimes = runtimes::rows();

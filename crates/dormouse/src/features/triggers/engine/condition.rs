@@ -408,7 +408,7 @@ impl Condition for FieldCondition {
             let place = places.get(&record.probe).filter(|_| record.phase != RecordKind::Exit);
             let Some(value) = place.and_then(|place| record.values.get(*place)) else { return };
             *records += 1;
-            if let Some(number) = number(value) {
+            if let Some(number) = number(value).filter(|number| !number.is_nan()) {
                 let is_nearer = |before: f64| match comparison {
                     Comparison::Less | Comparison::LessOrEqual => number < before,
                     _ => number > before,

@@ -251,9 +251,16 @@ fn write_records(
     (recorder, from, to): (u64, u64, u64),
 ) -> io::Result<Stage> {
     let next = Stage::Tasks(0);
-    let Some(run) = recording.newest().filter(|run| run.stat().number == recorder) else { return Ok(next) };
+    let Some(run) = recording.newest().filter(|run| run.stat().number == recorder) else {
+        writer.missing("records", "the recorder ended while the file was written")?;
+        return Ok(next);
+    };
     // Memory gives up whole chunks, so those that are left have the same numbers as before.
     let first = run.stat().aged;
+    if first > from {
+        let why = format!("{} were given up for newer ones while the file was written", first - from);
+        writer.missing("records", why)?;
+    }
     let most = RECORDS.max(run.stat().held / SHARE);
     let (mut at, mut bytes, mut behind, mut fresh) = (first, 0, to, Vec::new());
     for chunk in run.chunks() {

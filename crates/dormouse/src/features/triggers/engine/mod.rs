@@ -234,6 +234,7 @@ impl Triggers {
     fn judge(&mut self, now: Instant, recording: &mut Recording) -> Option<Instant> {
         if self.armed.is_empty() {
             self.is_ready = false;
+            self.second = None;
             return None;
         }
         let readings = self.readings(now);
@@ -317,9 +318,8 @@ impl Triggers {
         let total = if has_cpu { CpuReading::now() } else { CpuReading::default() };
         if let Some((before, old)) = self.second.replace((now, total)).filter(|_| has_cpu)
             && let Some((_, new)) = &self.second
-            && old.used.process_cpu_ns > 0
         {
-            readings.cpu = Some(new.since(&old, now.saturating_duration_since(before)));
+            readings.cpu = new.since(&old, now.saturating_duration_since(before));
         }
         readings
     }

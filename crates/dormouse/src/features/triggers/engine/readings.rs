@@ -124,12 +124,16 @@ impl CpuReading {
         Self { begun_ns, used, ..Self::default() }
     }
 
-    /// The CPU time between two readings of it so far.
-    pub(crate) fn since(&self, before: &Self, length: Duration) -> Self {
+    /// The CPU time between two readings of it so far. `None`: there was none before, or so long
+    /// ago that nobody knows when in between the time was used.
+    pub(crate) fn since(&self, before: &Self, length: Duration) -> Option<Self> {
+        if before.used.process_cpu_ns == 0 || length > LONGEST {
+            return None;
+        }
         let used = self.used.since(&before.used);
         let of_process = self.used.process_cpu_ns.saturating_sub(before.begun_ns);
         let refused = clock_fault(used.groups_cpu_ns().unwrap_or(0), of_process);
-        Self { length, begun_ns: self.begun_ns, used, refused }
+        Some(Self { length, begun_ns: self.begun_ns, used, refused })
     }
 }
 
@@ -159,3 +163,24 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often CPU time is read.
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// The longest time between two readings that give an average.
+const LONGEST: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_reading_gives_no_average() {
+        let of = |process_cpu_ns| CpuReading {
+            used: Stat { process_cpu_ns, ..Stat::default() },
+            ..CpuReading::default()
+        };
+        let lengths = |before: u64| {
+            [1, 5, 60]
+                .map(|s| of(900).since(&of(before), Duration::from_secs(s)).map(|it| it.used.process_cpu_ns))
+        };
+        assert_eq!(lengths(100), [Some(800), Some(800), None]);
+        assert_eq!(lengths(0), [None; 3], "there was none");
+    }
+}
