@@ -7,11 +7,14 @@
 
 use super::*;
 
+/// Where `x0` points in the memory: all offsets of the test stay inside.
+const AT: usize = 192;
+
 /// Memory, the registers `x0` to `x5`, and `v0` and `v1`.
 #[derive(Debug, Clone, PartialEq)]
 #[repr(C, align(64))]
 struct Machine {
-    memory: [u8; 128],
+    memory: [u8; 512],
     registers: [u64; 6],
     vectors: [u128; 2],
 }
@@ -30,7 +33,7 @@ impl Machine {
     }
 
     fn at(&self) -> u64 {
-        self.memory.as_ptr().addr() as u64 + 32
+        (self.memory.as_ptr().addr() + AT) as u64
     }
 
     /// With the address in `x0` as distance.
@@ -124,11 +127,11 @@ fn accesses_do_what_the_processor_does() {
 fn a_comparison_that_holds_stores() {
     let mut machine = Machine::new();
     machine.begin();
-    machine.registers[1] = u64::from_le_bytes(machine.memory[32..40].try_into().unwrap());
+    machine.registers[1] = u64::from_le_bytes(machine.memory[AT..AT + 8].try_into().unwrap());
     let old = machine.registers[1];
     // `cas x1, x2, [x0]`
     make(&mut machine, 0xc8a1_7c02).unwrap();
-    assert_eq!(machine.memory[32..40], machine.registers[2].to_le_bytes());
+    assert_eq!(machine.memory[AT..AT + 8], machine.registers[2].to_le_bytes());
     assert_eq!(machine.registers[1], old);
 }
 

@@ -20,11 +20,12 @@ use crate::loader::PinError;
 use crate::process::lock::{Guard, Lock, Reentrant};
 use crate::ring::{POOL, Pool};
 use crate::thread::{self, Current};
+use crate::trap_types::PerfTrap;
 use crate::{debug_trap, passing, sigtrap};
 
 /// The version of everything that copies share: [`Table`] and all that it points to (objects,
 /// entries, keys, their attachments, rings, records). A copy with another number is refused.
-pub const ABI: u32 = 7;
+pub const ABI: u32 = 8;
 
 /// The state that the leader keeps for all copies.
 #[derive(Debug)]
@@ -84,7 +85,9 @@ const _: () = {
     lies_at!(patch 0, switched 8, stuck 9, forks 12, forking 16, generation 24, switches 32, objects 40, waiting 48, agent.pid 64);
     lies_at!(agent.path 72, agent.length 80, recorder 88, next_probe 96, pool 104, push 112, current 120);
     lies_at!(trap_handler 128, install_trap 136, begin_trap_round 144, install_watcher 152);
-    assert!(ABI == 7 && size_of::<Table>() == 160 && size_of::<Current>() == 16, "raise ABI");
+    assert!(ABI == 8 && size_of::<Table>() == 160 && size_of::<Current>() == 16, "raise ABI");
+    // Handed from the leader's handler to the watchers of other copies.
+    assert!(size_of::<PerfTrap>() == 80, "raise ABI");
 };
 
 /// The table of this copy.
