@@ -48,7 +48,7 @@ const TESTED: &str = "--package dormouse-keys --package dormouse-clock --package
                       --features dormouse-keys/select,dormouse-cli/demo";
 
 /// Tests for which the emulator needs more than ten seconds. They are left to long runs.
-const SLOW: [&str; 18] = [
+const SLOW: [&str; 19] = [
     "balance::keys_follow_baselines_and_leases",
     "fork::a_vfork_child_runs_through_batches",
     "patching::no_branch_is_wrong_under_flips",
@@ -62,6 +62,7 @@ const SLOW: [&str; 18] = [
     "tiers::it_stays_within_its_bound_beside_competitors",
     "tiers::pages_take_a_quarter_of_the_budget",
     "tiers::without_a_descriptor_the_next_tier_is_taken",
+    "starts::threads_begin_in_children_of_busy_parents",
     "tests::starters_of_threads_block_for_a_moment",
     "tests::a_child_finds_every_mutex_free_and_whole",
     "tests::a_slow_reader_sees_whole_records_in_order",
