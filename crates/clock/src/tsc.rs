@@ -39,9 +39,9 @@ const LONGEST_FIRST: u64 = 16_000_000;
 const SLACK: u64 = 20_000;
 /// The longest time between two measurements, in nanoseconds.
 const LONGEST: u64 = 10_000_000_000;
-/// A rate that differs from the one before by more than one in so many is that of a counter which
-/// has jumped. The first measurement is right to one in a thousand.
-const MOST_CHANGE: u64 = 256;
+/// The counter has jumped if its rate has changed by more than this part: one in 64. The first rate
+/// is right to one in a thousand, or less exactly where the thread was interrupted all the time.
+const MOST_CHANGE: u64 = 64;
 
 const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 

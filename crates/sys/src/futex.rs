@@ -30,7 +30,7 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Option<&Timespec>) -> Result<(
     futex::wait(word, futex::Flags::PRIVATE, seen, timeout)
 }
 
-/// Wakes at most so many threads that sleep at the word.
+/// Wakes threads that sleep at the word, at most `most` of them.
 ///
 /// # Async-signal-safety
 ///

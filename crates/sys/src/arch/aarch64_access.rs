@@ -90,6 +90,7 @@ pub(crate) unsafe fn make_access(context: *mut c_void) -> Option<Made> {
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let at = registers.pc as usize;
     // Code need not be readable. Under a filter the kernel is not asked.
+    // SAFETY: the instruction at which the thread stands, which linkers make readable.
     let read = || unsafe { std::ptr::with_exposed_provenance::<u32>(at).read_volatile() };
     let instruction = if is_filtered() { read() } else { peek::value(at, 4)? as u32 };
     let access = Access::of(instruction)?;
