@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::arch;
 use crate::entry::{Buffers, Entry};
 use crate::index::{Around, Index};
-use crate::memory::MemorySource;
+use crate::memory::{Attempt, MemorySource};
 use crate::rule::{CallerRule, FrameBase, FrameRule, PackedRule, SavedAt};
 
 /// Padding between functions is shorter.
@@ -40,16 +40,19 @@ pub(crate) struct Learned {
 }
 
 impl Unlearned {
-    /// Reads the rows around the address. `None`: there is no memory.
+    /// Reads the rows around the address. `None`: there is no room for them, or a read has failed
+    /// that may succeed later.
     ///
     /// # Cost
     ///
     /// Some ten reads of memory.
     pub(crate) fn read(&self, memory: &impl MemorySource, buffers: &mut Buffers) -> Option<Learned> {
-        let (rows, end) = match self.index {
-            Some(index) => self.by_index(index, memory, buffers)?,
-            None => (self.of_kernel(memory)?, self.gap.end),
+        let memory = &Attempt::new(memory);
+        let found = match self.index {
+            Some(index) => self.by_index(index, memory, buffers),
+            None => self.of_kernel(memory).map(|rows| (rows, self.gap.end)),
         };
+        let (rows, end) = found.filter(|_| !memory.has_failed())?;
         Some(Learned { object: self.object, rows, end })
     }
 
@@ -97,7 +100,7 @@ impl Unlearned {
         let length = usize::try_from(gap.end - gap.start).ok()?.min(MOST_OF_KERNEL);
         code.try_reserve_exact(length).ok()?;
         code.resize(length, 0);
-        let read = memory.read(gap.start, &mut code);
+        let read = memory.read(gap.start, &mut code)?;
         let mut places = code[..read].windows(8).step_by(INSTRUCTION as usize).zip((gap.start..).step_by(4));
         let found = places.find_map(|(code, at)| Some((at, arch::ends_handlers(*code.first_chunk()?)?)));
         let link = PackedRule::new(FrameRule::LINK)?;
@@ -130,4 +133,33 @@ fn push(rows: &mut Rows, at: u64, rule: PackedRule) -> Option<()> {
     rows.try_reserve(1).ok()?;
     rows.push((at, rule));
     Some(())
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use crate::memory::{Failing, ProcessMemory};
+    use crate::tables::{CallerWay, UnwindTables};
+
+    #[test]
+    fn a_failed_read_is_made_again() {
+        let maps = std::fs::read("/proc/self/maps").unwrap();
+        let memory = Failing::new(ProcessMemory::own().unwrap());
+        let function = libc::qsort as *const () as u64;
+        let mut failed = 0;
+        loop {
+            let mut tables = UnwindTables::new(&memory);
+            tables.update(&maps);
+            memory.fail_after(failed);
+            let way = tables.code(function);
+            if way != CallerWay::Unlearned {
+                assert!(matches!(way, CallerWay::Ruled(_)) && failed > 2, "{way:?} of {failed} reads");
+                break;
+            }
+            failed += 1;
+            // The rule of other tables, which no read has failed.
+            let mut others = UnwindTables::new(&memory);
+            others.update(&maps);
+            assert_eq!(tables.code(function), others.code(function), "read {failed} had failed");
+        }
+    }
 }

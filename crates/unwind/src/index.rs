@@ -61,7 +61,7 @@ impl Index {
         for first in [0, count.saturating_sub(BLOCK)] {
             let functions = &mut functions[..count.min(BLOCK) as usize * FUNCTION];
             // A count that is not true leads behind the list.
-            let read = memory.read(index.place(first), functions);
+            let read = memory.read(index.place(first), functions)?;
             hasher.write(&functions[..read]);
         }
         index.mark = hasher.finish();
@@ -106,7 +106,7 @@ impl Index {
         let (from, to) = (first.saturating_sub(1), (end + 1).min(self.count));
         let mut bytes = [0; (BLOCK as usize + 2) * FUNCTION];
         let bytes = bytes.get_mut(..(to - from) as usize * FUNCTION)?;
-        if memory.read(self.place(from), bytes) != bytes.len() {
+        if memory.read(self.place(from), bytes)? != bytes.len() {
             return None;
         }
         let mut around = Around { function: None, next: None };

@@ -182,7 +182,7 @@ mod tests {
     struct Watched(mpsc::Sender<(u32, i64)>);
 
     impl MemorySource for Watched {
-        fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
             self.0.send((identity::tid(), nice())).unwrap();
             ProcessMemory::own().unwrap().read(address, into)
         }

@@ -1,5 +1,6 @@
 //! The memory of a process, read by the kernel: it may be unmapped at any moment.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -16,9 +17,34 @@ const FIRST: usize = 512;
 
 /// Memory that can be read by address.
 pub trait MemorySource {
-    /// Copies memory from `address` on, up to the first byte that cannot be read. Returns the
-    /// number of bytes.
-    fn read(&self, address: u64, into: &mut [u8]) -> usize;
+    /// Copies memory from `address` on, up to the first byte that is not there. Returns the number
+    /// of bytes; `None`: nothing can be read now, as where no descriptor is free.
+    fn read(&self, address: u64, into: &mut [u8]) -> Option<usize>;
+}
+
+/// Memory, and whether a read of it has failed that may succeed later.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a, M> {
+    memory: &'a M,
+    has_failed: Cell<bool>,
+}
+
+impl<'a, M> Attempt<'a, M> {
+    pub(crate) const fn new(memory: &'a M) -> Self {
+        Self { memory, has_failed: Cell::new(false) }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.get()
+    }
+}
+
+impl<M: MemorySource> MemorySource for Attempt<'_, M> {
+    fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
+        let read = self.memory.read(address, into);
+        self.has_failed.set(self.has_failed() || read.is_none());
+        read
+    }
 }
 
 /// The memory of a process.
@@ -63,32 +89,31 @@ impl ProcessMemory {
 }
 
 impl MemorySource for ProcessMemory {
-    fn read(&self, address: u64, into: &mut [u8]) -> usize {
-        match &self.0 {
-            Source::Other(file) => file.read_at(into, address).unwrap_or(0),
-            Source::Own if is_filtered() => {
-                File::open(OWN).and_then(|file| file.read_at(into, address)).unwrap_or(0)
-            }
+    fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
+        let from = |file: &File, into: &mut [u8]| file.read_at(into, address).unwrap_or(0);
+        Some(match &self.0 {
+            Source::Other(file) => from(file, into),
+            Source::Own if is_filtered() => from(&File::open(OWN).ok()?, into),
             Source::Own => peek::copy_some(address as usize, into),
-        }
+        })
     }
 }
 
 impl MemorySource for MappedBytes<'_> {
-    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+    fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
         let from =
             address.checked_sub(self.address).and_then(|at| self.bytes.get(usize::try_from(at).ok()?..));
         let there = from.unwrap_or_default();
         let length = there.len().min(into.len());
         into[..length].copy_from_slice(&there[..length]);
-        length
+        Some(length)
     }
 }
 
 /// Exactly `N` bytes.
 pub(crate) fn array<const N: usize>(memory: &impl MemorySource, address: u64) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    (memory.read(address, &mut bytes) == N).then_some(bytes)
+    (memory.read(address, &mut bytes)? == N).then_some(bytes)
 }
 
 /// Fills `into` with the entry at an address: its length, and that many bytes.
@@ -102,7 +127,7 @@ pub(crate) fn entry<'a>(
         into.clear();
         into.try_reserve(wanted).ok()?;
         into.resize(wanted, 0);
-        let length = memory.read(address, into);
+        let length = memory.read(address, into)?;
         into.truncate(length);
         // A length of all ones announces a longer form, which no linker of today writes.
         let length = u32::from_ne_bytes(*into.first_chunk()?) as usize + size_of::<u32>();
@@ -117,5 +142,55 @@ pub(crate) fn entry<'a>(
             return None;
         }
         wanted = length;
+    }
+}
+
+/// Memory of which one read fails.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Failing<M> {
+    memory: M,
+    /// The reads until then.
+    before: Cell<u32>,
+}
+
+#[cfg(test)]
+impl<M> Failing<M> {
+    pub(crate) const fn new(memory: M) -> Self {
+        Self { memory, before: Cell::new(u32::MAX) }
+    }
+
+    /// Has the read fail that comes after this number of others.
+    pub(crate) fn fail_after(&self, reads: u32) {
+        self.before.set(reads);
+    }
+}
+
+#[cfg(test)]
+impl<M: MemorySource> MemorySource for &Failing<M> {
+    fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
+        let before = self.before.get();
+        self.before.set(before.wrapping_sub(1));
+        if before == 0 { None } else { self.memory.read(address, into) }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use dormouse_testkit::{Filter, in_child};
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    use super::*;
+
+    #[test]
+    fn filtered_memory_takes_a_free_descriptor() {
+        in_child(|| {
+            let (memory, there) = (ProcessMemory::own_again(), 7_u64);
+            let read = |address| memory.read(address, &mut [0; 8]);
+            Filter::kill(&[libc::SYS_process_vm_readv]).install();
+            assert_eq!((read((&raw const there).addr() as u64), read(8)), (Some(8), Some(0)));
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+            assert_eq!((read((&raw const there).addr() as u64), read(8)), (None, None));
+        });
     }
 }

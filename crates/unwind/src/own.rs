@@ -54,7 +54,7 @@ struct Shared {
     publisher: Publisher,
     /// The changes of the tables that walks have seen.
     changes: u64,
-    /// The objects that had been loaded and unloaded when the mappings were last looked at.
+    /// The objects that had been loaded and unloaded when all mappings were last read.
     loaded: u64,
     /// When the loader was last asked for these.
     asked: Option<Instant>,

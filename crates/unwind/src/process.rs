@@ -82,19 +82,38 @@ impl ProcessTables {
         if self.is_code(address) || self.look() { self.tables.unlearned(address) } else { None }
     }
 
-    /// Looks at the mappings, if it is time to. Whether it did.
+    /// Looks at the mappings, if it is time to. Whether all of them and their objects were read.
     pub fn look(&mut self) -> bool {
-        let is_due = self.looked.elapsed() >= self.pause;
-        if is_due {
-            let begun = Instant::now();
-            if let Ok(maps) = fs::read(&self.maps) {
-                self.tables.update(&maps);
-            }
-            self.looked = Instant::now();
-            if !self.is_own {
-                self.pause = PAUSE * (self.looked - begun);
-            }
+        if self.looked.elapsed() < self.pause {
+            return false;
         }
-        is_due
+        let begun = Instant::now();
+        let is_whole = fs::read(&self.maps).is_ok_and(|maps| self.tables.update(&maps));
+        self.looked = Instant::now();
+        if !self.is_own {
+            self.pause = PAUSE * (self.looked - begun);
+        }
+        is_whole
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use dormouse_testkit::in_child;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_missed() {
+        in_child(|| {
+            let mut tables = ProcessTables::own().unwrap();
+            tables.pause = Duration::ZERO;
+            let before = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+            assert!(!tables.look());
+            setrlimit(Resource::Nofile, before).unwrap();
+            assert!(tables.look());
+        });
     }
 }

@@ -8,7 +8,7 @@ use crate::arch;
 use crate::entry::Buffers;
 use crate::function::{Learned, Unlearned};
 use crate::index::Index;
-use crate::memory::MemorySource;
+use crate::memory::{Attempt, MemorySource};
 use crate::object::Head;
 use crate::rule::{CallFrame, CallerStep, FrameRule, PackedRule};
 use crate::table::{Learning, RowTable};
@@ -26,7 +26,7 @@ pub enum CallerWay {
     Ruled(FrameRule),
     /// Its object has no table: by the frame pointer.
     Linked,
-    /// Its function was not read before, and is not to be read now.
+    /// Its function was not read before, and is not to be read now, or cannot be.
     Unlearned,
     /// No code lies there.
     None,
@@ -45,7 +45,7 @@ pub enum CopyEnd {
     NoRule,
     /// To code of no object with a table, whose frame pointer leads nowhere.
     NoTable,
-    /// To a function that was not read before, and is not to be read now.
+    /// To a function that was not read before, and is not to be read now, or cannot be.
     Unlearned,
 }
 
@@ -82,6 +82,8 @@ pub struct UnwindTables<M> {
     most: usize,
     /// Whether functions that were not read before are read when a stack needs them.
     is_learning: bool,
+    /// Whether all objects could be read by the last update.
+    is_whole: bool,
     /// The number of objects so far.
     numbers: u64,
     /// How often tables were forgotten to make room.
@@ -100,6 +102,7 @@ impl<M: MemorySource> UnwindTables<M> {
             buffers: Buffers::default(),
             most: MOST,
             is_learning: true,
+            is_whole: true,
             numbers: 0,
             forgotten: 0,
             changes: 0,
@@ -117,15 +120,17 @@ impl<M: MemorySource> UnwindTables<M> {
     }
 
     /// Takes in the text of `/proc/PID/maps`: code that has come, and code that is gone. Code that
-    /// is still there keeps its rows.
+    /// is still there keeps its rows, also if its object cannot be read now. Returns false if there
+    /// is such an object, or a new one that cannot be read.
     ///
     /// # Cost
     ///
     /// Some ten reads of memory for each object.
-    pub fn update(&mut self, maps: &[u8]) {
+    pub fn update(&mut self, maps: &[u8]) -> bool {
         let mut before = std::mem::take(&mut self.objects);
         let mut bytes = 0;
         self.changes += 1;
+        self.is_whole = true;
         self.code.clear();
         let files = files_with_code(maps);
         let has_code = |file: Option<FileId>| {
@@ -163,6 +168,7 @@ impl<M: MemorySource> UnwindTables<M> {
                 }
             }
         }
+        self.is_whole
     }
 
     /// The place of the object in which an address lies, among those that begin below it.
@@ -185,8 +191,14 @@ impl<M: MemorySource> UnwindTables<M> {
         known: Option<Object>,
         has_room: bool,
     ) -> Option<Object> {
-        let head = Head::read(&self.memory, at)?;
-        let index = head.index.and_then(|index| Index::read(&self.memory, index));
+        let memory = Attempt::new(&self.memory);
+        let head = Head::read(&memory, at);
+        let index = head.as_ref().and_then(|head| Index::read(&memory, head.index?));
+        if memory.has_failed() {
+            self.is_whole = false;
+            return known;
+        }
+        let head = head?;
         let has_rows = has_room && (index.is_some() || is_of_kernel && arch::HAS_LINK);
         let learning = || if has_rows { Learning::new(head.range.clone()) } else { None };
         if let Some(mut known) = known.filter(|known| known.head == head && known.index == index) {
@@ -228,9 +240,9 @@ impl<M: MemorySource> UnwindTables<M> {
         if !self.is_learning {
             return CallerWay::Unlearned;
         }
-        let unlearned = self.unlearned(address);
-        let learned = unlearned.and_then(|function| function.read(&self.memory, &mut self.buffers));
-        if let Some(learned) = learned {
+        if let Some(function) = self.unlearned(address) {
+            let learned = function.read(&self.memory, &mut self.buffers);
+            let Some(learned) = learned else { return CallerWay::Unlearned };
             self.put(&learned);
         }
         let learning = self.objects[place].learning.as_ref();
@@ -371,6 +383,7 @@ mod tests {
 
     use super::*;
     use crate::bytes::MappedBytes;
+    use crate::memory::Failing;
 
     /// Where the object of [`Written`] lies, and its code.
     const AT: u64 = 0x1_0000;
@@ -382,7 +395,7 @@ mod tests {
     struct Written(RefCell<Vec<u8>>, Cell<u32>);
 
     impl MemorySource for &Written {
-        fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
             self.1.set(self.1.get() + 1);
             MappedBytes { address: AT, bytes: &self.0.borrow() }.read(address, into)
         }
@@ -421,6 +434,24 @@ mod tests {
         assert_eq!(number(), first);
         memory.0.replace(object(0xe80));
         assert_ne!(number(), first);
+    }
+
+    #[test]
+    fn objects_that_cannot_be_read_keep_their_rows() {
+        let bytes = object(0xe40);
+        let memory = Failing::new(MappedBytes { address: AT, bytes: &bytes });
+        let (mut failed, mut is_whole) = (0, false);
+        while !is_whole {
+            let mut tables = UnwindTables::new(&memory);
+            assert!(tables.update(MAPS));
+            let way = tables.code(CODE);
+            memory.fail_after(failed);
+            is_whole = tables.update(MAPS);
+            let changes = tables.changes();
+            assert_eq!((tables.code(CODE), tables.changes()), (way, changes), "read {failed} fails");
+            failed += 1;
+        }
+        assert!(failed > 5, "{failed}");
     }
 
     #[test]
