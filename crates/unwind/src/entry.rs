@@ -278,7 +278,8 @@ impl<G: FnMut(u64, PackedRule) -> Option<()>> Run<'_, '_, G> {
             // An expression for a place.
             (_, 0x10) => {
                 let (register, length) = (program.unsigned()?, program.unsigned()?);
-                let place = at_register(&mut program.split(length)?);
+                let mut expression = program.split(length)?;
+                let place = at_register(&mut expression).filter(|_| expression.is_at_end());
                 self.save(register, place.map_or(Saved::Elsewhere, |(from, at)| Saved::AtRegister(from, at)));
             }
             // An expression for a value.
@@ -428,5 +429,47 @@ impl Rules {
             frame,
             is_interrupted,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last rule of a function that saves the frame pointer where an expression says.
+    fn saved_by(expression: &[u8]) -> FrameRule {
+        let (mut bytes, mut buffers) = (Vec::new(), Buffers::default());
+        let mut put = |head: u32, rest: &[&[u8]]| {
+            let rest = rest.concat();
+            bytes.extend((rest.len() as u32 + 4).to_ne_bytes());
+            bytes.extend(head.to_ne_bytes());
+            bytes.extend(rest);
+            bytes.len()
+        };
+        let returns = arch::RETURN as u8;
+        // Version 1, no augmentation, units of 1 and -8; the frame is 16 bytes above.
+        let common = [1, 0, 1, 0x78, returns, 0x0c, arch::STACK as u8, 16, 0x80 | returns, 1];
+        let place = put(0, &[&common]);
+        let range = [0x1000_u64, 0x10].map(u64::to_ne_bytes);
+        let program = [0x10, arch::FRAME as u8, expression.len() as u8];
+        put(place as u32 + 4, &[range.as_flattened(), &program, expression]);
+        let memory = MappedBytes { address: 0x8000, bytes: &bytes };
+        let entry = Entry::read(&memory, 0x8000 + place as u64, &mut buffers).unwrap();
+        let mut last = FrameRule::Outermost;
+        let keep = |_, rule: PackedRule| {
+            last = rule.rule();
+            Some(())
+        };
+        entry.rows(keep).unwrap();
+        last
+    }
+
+    #[test]
+    fn an_expression_counts_to_its_end() {
+        let at_stack = [arch::BREG + arch::STACK as u8, 8];
+        let FrameRule::Caller(rule) = saved_by(&at_stack) else { panic!("it leads to a caller") };
+        assert_eq!(rule.frame, Some(SavedAt::Base(8)));
+        // The word there.
+        assert_eq!(saved_by(&[&at_stack[..], &[0x06]].concat()), FrameRule::Unknown);
     }
 }
