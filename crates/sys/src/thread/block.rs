@@ -61,6 +61,8 @@ static BLOCKS: [ThreadBlock; MAX_THREADS] = [const { ThreadBlock::new() }; MAX_T
 /// One past the highest index ever claimed: [`live`] looks no further.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 static NEXT_START: AtomicU64 = AtomicU64::new(1);
+/// How often [`find`] may have come to find another thread.
+static CLAIMS: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// How often a block was given back.
 static GIVEN_BACK: AtomicU64 = AtomicU64::new(1);
@@ -180,7 +182,8 @@ pub fn find(tid: u32) -> Option<&'static ThreadBlock> {
 /// How often threads have claimed blocks. While it does not change, [`find`] finds no other threads
 /// than before.
 pub fn claims() -> u64 {
-    NEXT_START.load(Ordering::Relaxed)
+    // Pairs with the addition in `take`.
+    CLAIMS.load(Ordering::Acquire)
 }
 
 /// How often a thread found the table full.
@@ -229,6 +232,9 @@ pub(super) fn take() -> Option<(&'static ThreadBlock, bool)> {
     }
     // Pairs with the load in `live`.
     block.state.store(LIVE, Ordering::Release);
+    // Only now: a signal handler that has found no block before looks again. Release: pairs with
+    // the load in `claims`.
+    CLAIMS.fetch_add(1, Ordering::Release);
     Some((block, true))
 }
 
@@ -257,6 +263,7 @@ pub(super) fn begin_in_child() {
     POOL.reset();
     if let Some(block) = own {
         block.begin();
+        CLAIMS.fetch_add(1, Ordering::Relaxed);
     }
     // The table has room again.
     FULL_AT.with(|at| at.set(0));

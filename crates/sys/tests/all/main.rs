@@ -1,6 +1,7 @@
-//! Rings, and what threads pass to one another, and where they begin. Each module runs in a process
-//! of its own.
+//! Claims of blocks, rings, what threads pass to one another, and where they begin. Each module
+//! runs in a process of its own.
 
+mod claims;
 mod passing;
 mod rings;
 mod starts;
