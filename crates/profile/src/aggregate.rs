@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
+use std::ops::Range;
 
 use dormouse_protocol::profile::{NO_GROUP, Node, ProfileGroup, Sample, Thread, Values};
 
@@ -93,6 +94,12 @@ impl Aggregate {
             *sum += value;
         }
         row
+    }
+
+    /// Whether a stack has an address in one of the ranges.
+    pub(crate) fn has_any_in(&self, ranges: &[Range<u64>]) -> bool {
+        !ranges.is_empty()
+            && self.stacks.iter().any(|node| ranges.iter().any(|range| range.contains(&node.address)))
     }
 
     /// The samples whose stack found no room.

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use dormouse_maps::{MappingKind, MapsLine, Perms, parse};
+use dormouse_maps::{FileId, MappingKind, MapsLine, Perms, parse};
 
 use dormouse_protocol::profile::MappedRange;
 
@@ -15,7 +15,10 @@ use dormouse_protocol::profile::MappedRange;
 /// takes its place.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
-    code: Vec<MappedRange>,
+    /// With their files: another one may have the same path.
+    code: Vec<(MappedRange, Option<FileId>)>,
+    /// Ranges that had other code before the last refresh.
+    replaced: Vec<Range<u64>>,
     /// First and last address of readable ranges; adjacent ranges are joined.
     readable: Vec<(u64, u64)>,
     /// The stack of the first thread.
@@ -30,24 +33,29 @@ pub(crate) struct Mappings {
 pub fn own_mappings() -> Vec<MappedRange> {
     let mut mappings = Mappings::default();
     mappings.refresh();
-    mappings.code
+    mappings.code()
 }
+
+/// The note of a profile that has samples in replaced ranges.
+pub(crate) const REPLACED: &str = "code was unloaded, and other code lies at its addresses now: samples of the first \
+                                   have the names of the second";
 
 impl Mappings {
     /// Looks at the kernel's list.
     pub(crate) fn refresh(&mut self) {
+        self.replaced.clear();
         let Ok(text) = std::fs::read("/proc/self/maps") else { return };
         // The tables that come of it are shorter.
         if !dormouse_sys::memory::is_there(2 * text.len()) {
             return;
         }
         let memory = File::open("/proc/self/mem").ok();
-        let mut now: Vec<MappedRange> = Vec::new();
+        let mut now: Vec<(MappedRange, Option<FileId>)> = Vec::new();
         self.readable.clear();
         // The head of the file that the lines at hand belong to: its path and first address.
         let mut head: Option<(Vec<u8>, u64)> = None;
         for line in parse(&text).map_while(Result::ok) {
-            let MapsLine { start, last, perms, offset, kind, ref name, .. } = line;
+            let MapsLine { start, last, perms, offset, kind, file, ref name, .. } = line;
             if perms.contains(Perms::READ) {
                 match self.readable.last_mut() {
                     Some((_, before)) if *before + 1 == start => *before = last,
@@ -64,37 +72,56 @@ impl Mappings {
                 continue;
             }
             let (end, path) = (last.saturating_add(1), String::from_utf8_lossy(name).into_owned());
-            let known = self.of(start).filter(|known| {
-                (known.start, known.end, known.offset) == (start, end, offset) && known.path == path
+            let known = self.at(start).filter(|(known, of)| {
+                (known.start, known.end, known.offset, *of) == (start, end, offset, file)
+                    && known.path == path
             });
             let build_id = match (known, &head) {
-                (Some(known), _) => known.build_id.clone(),
+                (Some((known, _)), _) => known.build_id.clone(),
                 (None, Some((of, at))) if of[..] == name[..] => {
                     memory.as_ref().and_then(|memory| build_id(memory, *at)).unwrap_or_default()
                 }
                 _ => String::new(),
             };
-            now.push(MappedRange { start, end, offset, path, build_id });
+            now.push((MappedRange { start, end, offset, path, build_id }, file));
         }
-        let has_come = |old: &MappedRange| {
-            let behind = now.partition_point(|new| new.end <= old.start);
-            now.get(behind).is_some_and(|new| new.start < old.end)
+        // The place of a file, of which pieces may come and go. Code of no file has none.
+        let place = |(range, file): &(MappedRange, Option<FileId>)| {
+            file.map(|file| (file, range.start.wrapping_sub(range.offset)))
         };
-        let gone: Vec<_> = self.code.drain(..).filter(|old| !has_come(old)).collect();
+        let mut gone = Vec::new();
+        for old in self.code.drain(..) {
+            let behind = now.partition_point(|(new, _)| new.end <= old.0.start);
+            let mut come = now[behind..].iter().take_while(|(new, _)| new.start < old.0.end).peekable();
+            if come.peek().is_none() {
+                gone.push(old);
+            } else if come.any(|new| place(new) != place(&old)) {
+                self.replaced.push(old.0.start..old.0.end);
+            }
+        }
         now.extend(gone);
-        now.sort_by_key(|mapping| mapping.start);
+        now.sort_by_key(|(mapping, _)| mapping.start);
         self.code = now;
     }
 
     /// The mappings that have code.
-    pub(crate) fn code(&self) -> &[MappedRange] {
-        &self.code
+    pub(crate) fn code(&self) -> Vec<MappedRange> {
+        self.code.iter().map(|(mapping, _)| mapping.clone()).collect()
+    }
+
+    /// The ranges that had code of another file before the last refresh.
+    pub(crate) fn replaced(&self) -> &[Range<u64>] {
+        &self.replaced
     }
 
     /// The mapping with code that holds an address.
     pub(crate) fn of(&self, address: u64) -> Option<&MappedRange> {
-        let behind = self.code.partition_point(|mapping| mapping.start <= address);
-        self.code.get(behind.checked_sub(1)?).filter(|mapping| address < mapping.end)
+        self.at(address).map(|(mapping, _)| mapping)
+    }
+
+    fn at(&self, address: u64) -> Option<&(MappedRange, Option<FileId>)> {
+        let behind = self.code.partition_point(|(mapping, _)| mapping.start <= address);
+        self.code.get(behind.checked_sub(1)?).filter(|(mapping, _)| address < mapping.end)
     }
 
     /// The stack of the first thread.
@@ -182,8 +209,57 @@ fn id_in(mut notes: &[u8]) -> Option<String> {
 }
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
+#[allow(unsafe_code, reason = "maps files as code")]
 mod tests {
+    use std::io::Write as _;
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+
     use super::*;
+
+    /// Maps a library of one page with this build id, at an address unless that is 0.
+    fn load(id: [u8; 4], at: usize) -> usize {
+        let mut bytes = [0_u8; 0x1000];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &[0x7f, b'E', b'L', b'F', 2, if cfg!(target_endian = "big") { 2 } else { 1 }]);
+        put(32, &64_u64.to_ne_bytes());
+        put(54, &[56_u16, 2].map(u16::to_ne_bytes).concat());
+        put(64, &1_u32.to_ne_bytes());
+        put(120, &4_u32.to_ne_bytes());
+        put(120 + 16, &0x200_u64.to_ne_bytes());
+        put(120 + 40, &20_u64.to_ne_bytes());
+        put(0x200, &[4_u32, 4, 3].map(u32::to_ne_bytes).concat());
+        put(0x20c, &[*b"GNU\0", id].concat());
+        // SAFETY: a new file, and a mapping of it that replaces the one of an earlier call alone.
+        unsafe {
+            let mut file = File::from_raw_fd(libc::memfd_create(c"plugin".as_ptr(), 0));
+            file.write_all(&bytes).unwrap();
+            let (rights, fixed) =
+                (libc::PROT_READ | libc::PROT_EXEC, if at == 0 { 0 } else { libc::MAP_FIXED });
+            let at = std::ptr::without_provenance_mut(at);
+            let at = libc::mmap(at, 0x1000, rights, libc::MAP_PRIVATE | fixed, file.as_raw_fd(), 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            at.addr()
+        }
+    }
+
+    #[test]
+    fn another_file_in_its_place_is_found() {
+        dormouse_testkit::in_child(|| {
+            let at = load([0x17; 4], 0);
+            let mut mappings = Mappings::default();
+            let mut refresh = || {
+                mappings.refresh();
+                let mapping = mappings.of(at as u64).unwrap();
+                (mapping.path.clone(), mapping.build_id.clone(), mappings.replaced().to_vec())
+            };
+            let (path, id, replaced) = refresh();
+            assert_eq!((&id[..], &replaced[..]), ("17171717", &[][..]));
+            assert_eq!(refresh(), (path.clone(), id, replaced));
+            load([0x28; 4], at);
+            let range = at as u64..at as u64 + 0x1000;
+            assert_eq!(refresh(), (path, "28282828".to_owned(), vec![range]));
+        });
+    }
 
     #[test]
     fn own_code_is_found() {
@@ -197,7 +273,8 @@ mod tests {
         let at = (&raw const local) as u64;
         assert!(mappings.readable_from(at).is_some_and(|start| start <= at));
         // The kernel's own object always has one.
-        let vdso = mappings.code().iter().find(|mapping| mapping.path == "[vdso]");
+        let code = mappings.code();
+        let vdso = code.iter().find(|mapping| mapping.path == "[vdso]");
         if let Some(vdso) = vdso {
             assert!(vdso.build_id.len() >= 16, "{vdso:?}");
         }

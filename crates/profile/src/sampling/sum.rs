@@ -1,13 +1,14 @@
 //! The sum of samples by thread and group, for profiles of allocations and of faults.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dormouse_protocol::profile::{NO_GROUP, Profile, ProfileCoverage, ProfileKind, Sample, Thread, Values};
 
 use super::queue::Record;
 use crate::aggregate::Aggregate;
-use crate::mappings::Mappings;
+use crate::mappings::{Mappings, REPLACED};
 
 /// The samples of one profile.
 #[derive(Debug)]
@@ -43,6 +44,13 @@ impl Sum {
     pub(super) fn note(&mut self, sentence: &str) {
         if !self.coverage.notes.iter().any(|known| known == sentence) {
             self.coverage.notes.push(sentence.to_owned());
+        }
+    }
+
+    /// Other code lies in these ranges than before.
+    pub(super) fn replace(&mut self, ranges: &[Range<u64>]) {
+        if self.aggregate.has_any_in(ranges) {
+            self.note(REPLACED);
         }
     }
 
@@ -90,7 +98,7 @@ impl Sum {
             threads,
             stacks,
             samples,
-            mappings: mappings.code().to_vec(),
+            mappings: mappings.code(),
             timeline: Vec::new(),
             coverage: ProfileCoverage { in_groups, merged, ..self.coverage.clone() },
         }

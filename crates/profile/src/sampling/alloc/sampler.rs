@@ -114,6 +114,7 @@ impl Engine for Sampler {
             sum.note(note);
         }
         let take = Take { sum, dropped, lost, rest: 0.0, live };
+        self.look_at_mappings();
         self.takes.insert(number, take);
         Ok(())
     }
@@ -124,7 +125,7 @@ impl Engine for Sampler {
 
     fn read(&mut self, number: u64) -> Option<Profile> {
         self.drain();
-        self.mappings.refresh();
+        self.look_at_mappings();
         let dropped = self.awake.as_ref().map_or(0, |awake| awake.queue.dropped());
         let take = self.takes.get_mut(&number)?;
         Some(take.read(dropped, &self.mappings))
@@ -150,6 +151,11 @@ impl Engine for Sampler {
 }
 
 impl Sampler {
+    fn look_at_mappings(&mut self) {
+        self.mappings.refresh();
+        self.takes.values_mut().for_each(|take| take.sum.replace(self.mappings.replaced()));
+    }
+
     /// Whether nobody profiles.
     pub(in crate::sampling) fn is_empty(&self) -> bool {
         self.takes.is_empty()

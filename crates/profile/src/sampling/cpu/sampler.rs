@@ -386,7 +386,7 @@ impl Sampler {
         if self.unbound.is_empty() {
             return;
         }
-        self.mappings.refresh();
+        self.look_at_mappings();
         for id in self.unbound.drain(..) {
             let Some(slot) = id.slot() else { continue };
             if let Some(bounds) = self.blocks.bounds(slot.tid(), &self.mappings) {
@@ -422,8 +422,13 @@ impl Sampler {
         });
     }
 
-    fn refresh_mappings(&mut self) {
+    fn look_at_mappings(&mut self) {
         self.mappings.refresh();
+        self.takes.values_mut().for_each(|take| take.replace(self.mappings.replaced()));
+    }
+
+    fn refresh_mappings(&mut self) {
+        self.look_at_mappings();
         let known = libc::pthread_create as *const () as u64;
         let program = std::env::current_exe().unwrap_or_default();
         let library = self.mappings.of(known).filter(|mapping| mapping.path.as_str() != program.as_os_str());

@@ -7,6 +7,7 @@
 //! samples, their weights add up to what the thread used until the last one.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dormouse_clock::thread_cpu_ns_of;
@@ -17,7 +18,7 @@ use super::arm;
 use super::handler::Record;
 use super::slots::SlotId;
 use crate::aggregate::Aggregate;
-use crate::mappings::Mappings;
+use crate::mappings::{Mappings, REPLACED};
 use crate::options::Options;
 
 /// The most moments of samples: some 12 MB.
@@ -241,6 +242,13 @@ impl Take {
         }
     }
 
+    /// Other code lies in these ranges than before.
+    pub(super) fn replace(&mut self, ranges: &[Range<u64>]) {
+        if self.aggregate.has_any_in(ranges) {
+            self.note(REPLACED);
+        }
+    }
+
     /// A thread has ended: its slot will be another's.
     pub(super) fn remove_thread(&mut self, id: SlotId) {
         self.threads.remove(&id);
@@ -253,7 +261,7 @@ impl Take {
         record: &Record,
         cpu_ns: u64,
         timer_period: u64,
-        library: &std::ops::Range<usize>,
+        library: &Range<usize>,
         name: impl FnOnce() -> Option<String>,
     ) {
         if self.over.is_some() {
@@ -359,7 +367,7 @@ impl Take {
             threads,
             stacks,
             samples,
-            mappings: mappings.code().to_vec(),
+            mappings: mappings.code(),
             timeline: self.timeline.clone().unwrap_or_default(),
             coverage,
         }

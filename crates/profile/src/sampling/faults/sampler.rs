@@ -102,6 +102,7 @@ impl Engine for Sampler {
         }
         let (armed, refused) = (HashSet::new(), HashSet::new());
         let take = Take { sum, every, dropped: queue.dropped() + trap::cramped(), armed, refused };
+        self.look_at_mappings();
         self.takes.insert(number, take);
         let refused = self.arm(queue, data);
         // A refusal to all is an error; one to some, a note.
@@ -120,7 +121,7 @@ impl Engine for Sampler {
     fn read(&mut self, number: u64) -> Option<Profile> {
         self.scan();
         self.drain();
-        self.mappings.refresh();
+        self.look_at_mappings();
         let dropped = self.armed.as_ref().map_or(0, |armed| armed.queue.dropped() + trap::cramped());
         let take = self.takes.get_mut(&number)?;
         take.sum.coverage.dropped = dropped - take.dropped;
@@ -148,6 +149,11 @@ impl Engine for Sampler {
 }
 
 impl Sampler {
+    fn look_at_mappings(&mut self) {
+        self.mappings.refresh();
+        self.takes.values_mut().for_each(|take| take.sum.replace(self.mappings.replaced()));
+    }
+
     /// Whether nobody profiles.
     pub(in crate::sampling) fn is_empty(&self) -> bool {
         self.takes.is_empty()

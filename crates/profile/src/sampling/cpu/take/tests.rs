@@ -136,3 +136,20 @@ fn time_behind_a_mask_stays_its_own() {
 fn options_period(hz: u32) -> u64 {
     1_000_000_000 / u64::from(hz)
 }
+
+#[test]
+fn samples_of_replaced_code_are_noted_once() {
+    let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.add_thread(id, 7, Some(0));
+    let of_kind = Tick { value: id.to_value(), cpu_ns: 9_000_000, overruns: 0, is_copied: false };
+    take.add(&whole(of_kind), 9_000_000, 1_000_000, &(0..0), || None);
+    let mut notes = |ranges: &[Range<u64>]| {
+        take.replace(ranges);
+        take.read(0, 0, &Mappings::default()).coverage.notes
+    };
+    assert!(notes(&[]).is_empty() && notes(&[0x800..0x1000, 0x1001..0x2000]).is_empty());
+    for _ in 0..2 {
+        assert_eq!(notes(&[0x800..0x900, 0x1000..0x1001]), [REPLACED]);
+    }
+}
