@@ -28,9 +28,10 @@ use crate::counts::Time;
 use crate::exemplars::{self, Ended};
 use crate::response::{ANSWERED, Frames, Head, OPEN, SHOWN, STREAM, UNSURE};
 use crate::rows::{self, Account, Shelf, row_of};
+use crate::run::run_begun;
 use crate::slot::Slot;
 use crate::slow;
-use crate::waiting::{WAITS, run_begun};
+use crate::waiting::WAITS;
 
 /// The last poll of the slot's task has made the head of its response.
 pub(crate) fn head(slot: &Slot, account: Account, head: Head) {

@@ -5,8 +5,9 @@ use dormouse_keys::unlikely;
 
 use crate::received_gaps;
 use crate::rows::{self, row_of};
+use crate::run::run_begun;
 use crate::traffic::Traffic;
-use crate::waiting::{WAITS, run_begun};
+use crate::waiting::WAITS;
 
 /// Counts what a connection of `group` carries now. Without effect while times are not taken.
 #[inline]

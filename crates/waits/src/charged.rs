@@ -6,7 +6,7 @@ use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::counts::Time;
 use crate::rows::{self, GROUPS};
-use crate::waiting::run;
+use crate::run::run;
 
 /// The group whose task a thread polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

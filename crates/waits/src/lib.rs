@@ -77,6 +77,7 @@ mod registration;
 mod response;
 mod returned;
 mod rows;
+mod run;
 mod share;
 mod sites;
 mod slab;

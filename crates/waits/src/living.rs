@@ -9,13 +9,14 @@ use crate::cpu;
 use crate::known::Known;
 use crate::places;
 use crate::rows::{self, Going};
+use crate::run::run;
 use crate::sites::{self, Site};
 use crate::slab;
 use crate::slot::Slot;
 use crate::stretch::DEPTH;
 use crate::trace_context::TraceContext;
 use crate::wait::Wait;
-use crate::waiting::{is_on, run};
+use crate::waiting::is_on;
 use crate::waker;
 
 /// The state of a task.

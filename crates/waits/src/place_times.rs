@@ -6,9 +6,9 @@ use dormouse_clock::ticks_to_ns;
 
 use crate::living::{Stamps, TaskState, stamps};
 use crate::places;
+use crate::run::run;
 use crate::slab;
 use crate::slot::Slot;
-use crate::waiting::run;
 
 /// The time that a group's tasks have waited at a place, while places were requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,11 +13,11 @@ use crate::received_gaps;
 use crate::response::StreamFrames;
 use crate::returned::never_less;
 use crate::rows::{self, GROUPS, Shelf, row_of};
+use crate::run::run;
 use crate::slab;
 use crate::slot::Slot;
 use crate::traffic::Traffic;
 use crate::unanswered::Unanswered;
-use crate::waiting::run;
 
 /// The times of a group since the first [`crate::Waiting`], in nanoseconds. The sums include the
 /// present waits of living tasks, and never decrease from one read to the next.
@@ -166,7 +166,7 @@ pub fn read_these(
             continue;
         };
         let lasting = lasting.get(&row).copied().unwrap_or_default();
-        let sums = never_less(row, split(sums, lasting.runnable));
+        let sums = never_less(run, row, split(sums, lasting.runnable));
         read_counts(row, &shelves, wanted, &mut of, &mut filled);
         of.set_sums(sums);
         of.sending = lasting.sending;
@@ -192,7 +192,7 @@ pub fn read_group(group: u32) -> Option<GroupWaits> {
     lasting_tasks(run, |other| other == row, |_, of| lasting.add(of));
     let mut of = GroupWaits::default();
     read_counts(row, &shelves, Histograms::All, &mut of, &mut Filled::default());
-    of.set_sums(never_less(row, split(sums, lasting.runnable)));
+    of.set_sums(never_less(run, row, split(sums, lasting.runnable)));
     of.sending = lasting.sending;
     Some(of)
 }

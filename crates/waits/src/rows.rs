@@ -47,6 +47,7 @@ use crate::cells::KeyedSums;
 use crate::counts::{Counts, MOST, Time, add};
 use crate::memory::{self, Zeroed};
 use crate::response::StreamSums;
+use crate::run::run;
 use crate::slot::{CpuTime, Slot, at};
 use crate::traffic::TrafficSums;
 use crate::unanswered::UnansweredSums;
@@ -427,10 +428,12 @@ impl Row {
     #[inline]
     fn stop(&self, now: u64) {
         let polling = self.polling.load(Ordering::Relaxed);
-        // A new run has forgotten when it began.
         if polling != 0 {
             self.polling.store(0, Ordering::Relaxed);
-            add(&self.ticks[Time::Poll as usize], now.saturating_sub(polling));
+            // A new run has forgotten when it began.
+            if self.run.load(Ordering::Relaxed) == run() {
+                add(&self.ticks[Time::Poll as usize], now.saturating_sub(polling));
+            }
         }
     }
 

@@ -16,9 +16,10 @@ use crate::counts::{Time, add};
 use crate::cpu;
 use crate::places;
 use crate::rows::{self, Account, Going, Shelf};
+use crate::run::run;
 use crate::slot::Slot;
 use crate::wait::Wait;
-use crate::waiting::{WAITS, run};
+use crate::waiting::WAITS;
 
 /// How many stretches are visited, from the innermost.
 pub(crate) const DEPTH: usize = 64;

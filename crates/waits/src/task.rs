@@ -29,6 +29,7 @@ use crate::places;
 use crate::registration::Registration;
 use crate::response::{Frames, Head, OPEN};
 use crate::rows::{self, Account, Going, Shelf};
+use crate::run::{run, run_begun};
 use crate::sites::{self, LastPoll, Site};
 use crate::slab;
 use crate::slot::{Slot, WOKEN_BY};
@@ -36,7 +37,7 @@ use crate::stretch::{Around, Stretch, leave};
 use crate::trace_context::TraceContext;
 use crate::traces;
 use crate::wait::Wait;
-use crate::waiting::{WAITS, run, run_begun};
+use crate::waiting::WAITS;
 use crate::waker::{self, Lent};
 
 /// A task, as the account of groups identifies it.

@@ -23,10 +23,11 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use dormouse_keys::unlikely;
 
 use crate::rows::{self, Shelf};
+use crate::run::run;
 use crate::slot::Slot;
 use crate::trace_context::TraceContext;
 use crate::traced::ActiveSpan;
-use crate::waiting::{WAITS, run};
+use crate::waiting::WAITS;
 
 /// The span that is current on the thread, and the run in which it became so.
 struct Active {

@@ -15,6 +15,7 @@ use crate::exemplars;
 use crate::received_gaps;
 use crate::returned;
 use crate::rows;
+use crate::run::{next_run, run_begun};
 use crate::slow;
 
 static_key! {
@@ -22,10 +23,6 @@ static_key! {
     pub(crate) static WAITS: "dormouse.waits" = false;
 }
 
-/// See [`run`].
-static RUN: AtomicU64 = AtomicU64::new(1);
-/// When the present run began, as a stamp.
-static BEGUN: AtomicU64 = AtomicU64::new(0);
 /// How many [`Waiting`]s of this process live.
 static HOLDERS: AtomicU64 = AtomicU64::new(0);
 /// A forked child begins another run: most of the tasks that it has copied will never be polled.
@@ -110,22 +107,8 @@ pub fn are_times_taken() -> bool {
 /// For how long times have been taken without a gap; `None` while they are not. Tasks that were
 /// polled or began in this time are known.
 pub fn taken_for() -> Option<Duration> {
-    let ticks = || stamp().saturating_sub(BEGUN.load(Ordering::Relaxed));
+    let ticks = || stamp().saturating_sub(run_begun());
     is_on().then(|| Duration::from_nanos(ticks_to_ns(ticks())))
-}
-
-/// The number of the present run, or of the last one: a run begins when times are taken and were
-/// not before. The times of a task belong to one run, because what happened between two runs is
-/// unknown.
-#[inline]
-pub(crate) fn run() -> u64 {
-    RUN.load(Ordering::Relaxed)
-}
-
-/// When that run began, as a stamp.
-#[inline]
-pub(crate) fn run_begun() -> u64 {
-    BEGUN.load(Ordering::Relaxed)
 }
 
 fn forget() {
@@ -138,9 +121,4 @@ fn forget() {
     HOLDERS.store(0, Ordering::SeqCst);
     slow::forget();
     next_run();
-}
-
-fn next_run() {
-    BEGUN.store(stamp(), Ordering::Relaxed);
-    RUN.fetch_add(1, Ordering::Relaxed);
 }

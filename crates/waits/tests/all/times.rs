@@ -313,6 +313,33 @@ fn a_forked_child_begins_anew() {
 }
 
 #[test]
+fn sums_go_on_in_the_next_run() {
+    in_child(|| {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut tasks: Vec<_> = (0..8).map(|_| Timed::new(16, std::future::pending::<()>())).collect();
+        let mut poll_all = || {
+            for task in &mut tasks {
+                assert_eq!(Pin::new(task).poll(&mut cx), Poll::Pending);
+            }
+        };
+        let waiting = Waiting::start().unwrap();
+        poll_all();
+        thread::sleep(3 * PART);
+        let first = group(16).await_ns;
+        assert!(first > 700_000_000, "{first}");
+        drop(waiting);
+        let _waiting = Waiting::start().unwrap();
+        poll_all();
+        let (before, began) = (group(16).await_ns, Instant::now());
+        assert!(before >= first, "a counter does not decrease");
+        thread::sleep(PART);
+        // Eight tasks have awaited meanwhile.
+        let (awaited, more) = (8 * began.elapsed(), group(16).await_ns - before);
+        assert!(u128::from(more) >= awaited.as_nanos() * 999 / 1000, "{more} of {awaited:?}");
+    });
+}
+
+#[test]
 fn a_run_forgets_the_one_before() {
     in_child(|| {
         let waiting = Waiting::start().unwrap();
