@@ -72,11 +72,16 @@ fn run() {
         return;
     }
     drop(holds);
-    // Its first hold took the locks, so there are some; without, no hold can be ended.
-    while let Ok(mut guards) = Guards::lock() {
+    loop {
         let now = clock::now();
-        end_due(&mut guards, now);
-        drop(guards);
+        // Its first hold took the locks, so there are some; but there may be no memory for an
+        // index.
+        if let Ok(mut guards) = Guards::lock() {
+            end_due(&mut guards, now);
+        } else {
+            std::thread::sleep(RETRY);
+            continue;
+        }
         sleep(now);
     }
 }

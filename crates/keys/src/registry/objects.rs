@@ -82,11 +82,16 @@ pub unsafe extern "C" fn unregister(object: *const Object) {
     let Ok(patch) = table.patch.lock() else { return };
     let lock = PatchLock::new(table, &patch);
     let Ok(mut local) = LOCAL.lock() else { return };
-    if let Some(one) = List::following(lock).remove(object).or_else(|| List::waiting(lock).remove(object)) {
+    let one = List::following(lock).remove(object).or_else(|| List::waiting(lock).remove(object));
+    if let Some(one) = &one {
         local.pinned.retain(|range| object::find(one.segments(), range.start).is_none());
     }
-    // This copy may be in the object, and would leave its files and its memory behind.
-    text::close_files();
+    // This copy may be in the object, and would leave its files and its memory behind. One that
+    // stays keeps its files: it may not be able to open them again.
+    let own = (&raw const LOCAL).addr();
+    if one.is_none_or(|one| object::find(one.segments(), own).is_some()) {
+        text::close_files();
+    }
     local.index = Index::NOTHING;
 }
 

@@ -6,12 +6,12 @@
 //! either, at any time. So each batch asks the kernel anew.
 //!
 //! - By `PROCMAP_QUERY` for one address (Linux 6.11), on a file that stays open: half a microsecond
-//!   for each mapping that contains a site. No other kind of file has this request (`_IOWR('f', 17,
-//!   …)` of 104 bytes), so an answer proves which file the descriptor is, without another check. An
-//!   unexpected answer is asked for again, on a descriptor that was checked.
+//!   for each mapping that contains a site. The descriptor is checked once in each batch, because
+//!   the file of another process would answer, too.
 //! - Otherwise by reading the whole file: 20 to 100 microseconds, depending on the number of
-//!   mappings. An empty file is an error: the kernel returns one for a process whose memory is gone
-//!   or whose first thread has ended, so it holds no information on ours.
+//!   mappings. It can be read as long as the thread lives that opened it, and is opened anew
+//!   otherwise. An empty file is an error: the kernel returns one for a process whose memory is
+//!   gone, so it holds no information on ours.
 //! - Where the file cannot be kept open (no `/proc`, a filter of system calls), the result is
 //!   "unknown".
 //!
@@ -58,6 +58,8 @@ pub(super) struct Mapping {
 /// The mappings, as far as a batch has asked for them.
 #[derive(Debug, Default)]
 pub(super) struct Maps {
+    /// The file, which was checked for this batch.
+    file: Option<BorrowedFd<'static>>,
     /// All of them, where the kernel gives no less.
     all: Option<Vec<Mapping>>,
     /// Whether there is nothing to ask.
@@ -66,42 +68,47 @@ pub(super) struct Maps {
 
 impl Maps {
     /// The mapping at an address; `None`: there is nothing to ask.
-    ///
-    /// `is_usual` returns whether an answer is as expected.
-    pub(super) fn at(
-        &mut self,
-        address: usize,
-        is_usual: impl Fn(&Mapping) -> bool,
-    ) -> Result<Option<Mapping>, Error> {
+    pub(super) fn at(&mut self, address: usize) -> Result<Option<Mapping>, Error> {
         if self.is_silent {
             return Ok(None);
         }
         if self.all.is_none() {
-            if let Some(Ok(usual)) = FILE.unchecked().map(|file| query(file, address))
-                && is_usual(&usual)
-            {
-                return Ok(Some(usual));
-            }
-            let file = match FILE.get() {
-                Ok(file) => file,
-                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
-                    return Err(denied(errno.into()));
-                }
-                Err(_) => {
-                    self.is_silent = true;
-                    return Ok(None);
-                }
+            let Some(file) = self.file.map_or_else(file, |file| Ok(Some(file)))? else {
+                return Ok(self.silent());
             };
+            self.file = Some(file);
             match query(file, address) {
                 Ok(mapping) => return Ok(Some(mapping)),
                 Err(Errno::NOENT) => return Err(Error::unreadable(address)),
-                Err(_) => self.all = Some(read(file).map_err(denied)?),
+                Err(_) => {}
             }
+            self.all = Some(if let Ok(all) = read(file) {
+                all
+            } else {
+                // The thread that opened it may have ended, and the list of its mappings with it.
+                FILE.close();
+                let Some(file) = self::file()? else { return Ok(self.silent()) };
+                read(file).map_err(denied)?
+            });
         }
         let all = self.all.as_deref().unwrap_or_default();
         let after = all.partition_point(|mapping| mapping.range.start <= address);
         let found = after.checked_sub(1).map(|at| &all[at]).filter(|m| m.range.contains(&address));
         found.map(|mapping| Some(mapping.clone())).ok_or_else(|| Error::unreadable(address))
+    }
+
+    fn silent(&mut self) -> Option<Mapping> {
+        self.is_silent = true;
+        None
+    }
+}
+
+/// The file; `None`: it cannot be opened here.
+fn file() -> Result<Option<BorrowedFd<'static>>, Error> {
+    match FILE.get() {
+        Ok(file) => Ok(Some(file)),
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(denied(errno.into())),
+        Err(_) => Ok(None),
     }
 }
 

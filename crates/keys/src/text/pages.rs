@@ -114,23 +114,21 @@ impl Layout {
     /// Takes the permissions from the headers alone, where those that the kernel shows mean
     /// nothing. [`Self::of`] has refused shared memory before, so the kernel is not asked again.
     pub(super) fn by_headers(patches: &[Patch], length: usize, segments: &[Segment]) -> Result<Self, Error> {
-        Self::by(patches, length, segments, 0, |_, _| Ok(None))
+        Self::by(patches, length, segments, 0, |_| Ok(None))
     }
 
     fn merged(patches: &[Patch], length: usize, segments: &[Segment], nearer: usize) -> Result<Self, Error> {
         let mut maps = Maps::default();
-        Self::by(patches, length, segments, nearer, |at, usual| {
-            maps.at(at, |mapping| mapping.protection == usual && !mapping.is_shared)
-        })
+        Self::by(patches, length, segments, nearer, |at| maps.at(at))
     }
 
-    /// `ask` is given an address and the usual permissions.
+    /// `ask` is given an address.
     fn by(
         patches: &[Patch],
         length: usize,
         segments: &[Segment],
         nearer: usize,
-        mut ask: impl FnMut(usize, MprotectFlags) -> Result<Option<Mapping>, Error>,
+        mut ask: impl FnMut(usize) -> Result<Option<Mapping>, Error>,
     ) -> Result<Self, Error> {
         let page = rustix::param::page_size();
         let mut layout = Self { runs: Vec::new(), foreign: Vec::new(), count: 0 };
@@ -151,7 +149,7 @@ impl Layout {
                 Some(here) => here,
                 // No answer: only the site's own pages are touched, and are assumed to have the
                 // header's permissions.
-                None => ask(pages.start, usual)?.unwrap_or_else(|| Mapping {
+                None => ask(pages.start)?.unwrap_or_else(|| Mapping {
                     range: pages.clone(),
                     protection: usual,
                     is_shared: false,
@@ -219,7 +217,7 @@ mod tests {
     ) -> Result<Layout, Error> {
         let code = dormouse_sys::loader::find(layout_of as *const () as usize).unwrap();
         let text = segments_of(&code).into_iter().find(|segment| segment.protection() == R_X).unwrap();
-        Layout::by(patches, length, &[text], nearer, |at, _| {
+        Layout::by(patches, length, &[text], nearer, |at| {
             Ok(mappings.iter().find(|mapping| mapping.range.contains(&at)).cloned())
         })
     }

@@ -7,8 +7,7 @@
 //! 1. A file that is read or written through is this process's own. The host may close any
 //!    descriptor, whose number then becomes another file's, and a child that was made without the C
 //!    library has its parent's file. So before each use, the file behind the descriptor and the
-//!    process are checked. One use skips the first check: a request that no other kind of file
-//!    answers (see [`super::maps`]).
+//!    process are checked.
 //!
 //! # Locking
 //!
@@ -86,22 +85,15 @@ impl ProcFile {
         Ok(unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// The descriptor, if this process has opened it. It may be another file by now; only its
-    /// answers can show that.
-    pub(super) fn unchecked(&self) -> Option<BorrowedFd<'static>> {
-        if self.owner.load(Ordering::Relaxed) == (self.own_number)() { self.borrow() } else { None }
-    }
-
-    fn borrow(&self) -> Option<BorrowedFd<'static>> {
-        let number = self.number.load(Ordering::Relaxed);
-        // SAFETY: whatever the number is now, it is only asked; if it is closed, the answer is an
-        // error.
-        (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
-    }
-
     /// The descriptor, if it is still the file that was opened.
     fn checked(&self) -> Option<BorrowedFd<'static>> {
-        let file = self.borrow()?;
+        let number = self.number.load(Ordering::Relaxed);
+        if number < 0 {
+            return None;
+        }
+        // SAFETY: whatever the number is now, it is only asked; if it is closed, the answer is an
+        // error.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
         let is_it = fstat(file).is_ok_and(|f| {
             f.st_dev == self.device.load(Ordering::Relaxed) && f.st_ino == self.inode.load(Ordering::Relaxed)
         });

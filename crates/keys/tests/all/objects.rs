@@ -73,6 +73,11 @@ fn a_lease_pins_and_a_look_does_not() {
 }
 
 #[test]
+fn a_leaving_object_takes_no_files() {
+    run_shared("prepared");
+}
+
+#[test]
 fn a_hold_pins_the_object() {
     run_shared("held");
 }

@@ -114,6 +114,25 @@ fn foreign_pages_are_known_without_queries() {
 }
 
 #[test]
+fn who_opened_the_list_may_end() {
+    in_child(|| {
+        // As before Linux 6.11.
+        Filter::refuse(&[libc::SYS_ioctl]).install();
+        let opener = std::thread::spawn(|| {
+            switch(true, Protocol::Flip).unwrap();
+            rustix::thread::gettid()
+        });
+        let opener = opener.join().unwrap();
+        while std::path::Path::new(&format!("/proc/self/task/{opener}")).exists() {
+            std::thread::yield_now();
+        }
+        assert_all(true);
+        switch(false, Protocol::Flip).unwrap();
+        assert_all(false);
+    });
+}
+
+#[test]
 fn locked_memory_is_copied_only_at_sites() {
     in_child(|| {
         let own = std::env::current_exe().unwrap();

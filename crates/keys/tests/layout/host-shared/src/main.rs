@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use dormouse_keys::{Batch, Error, Key, Lease, Protocol, all, capability, list, static_key};
+use dormouse_keys::{Batch, Error, Key, Lease, Protocol, all, capability, list, prepare, static_key};
 use kit::{INITIAL, INVERTED, Library, held, is_loaded, sites};
 use objects_core::{CORE_OFF, CORE_ON, core_sites};
 
@@ -179,6 +179,15 @@ fn pinned() {
     drop(lease);
     assert_eq!(own(), INITIAL);
     assert!(is_loaded(GUEST));
+}
+
+/// The files that a copy has opened stay open when an object leaves that used it.
+fn prepared() {
+    prepare().unwrap();
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = files();
+    guest(libc::RTLD_NOW).library.close();
+    assert!(!is_loaded(GUEST) && files() == before);
 }
 
 /// Also if the timer has to come back to it.
@@ -474,6 +483,7 @@ fn main() {
         Some("present") => present(),
         Some("needed") => needed(),
         Some("pinned") => pinned(),
+        Some("prepared") => prepared(),
         Some("held") => held_for_a_time(),
         Some("handed-out") => handed_out(),
         Some("waiting") => waiting(),
