@@ -164,6 +164,7 @@ impl Refusal {
             KeysError::TrapsBlocked { .. } => (Code::TrapsBlocked, 0, None),
             KeysError::TooManyLeases { .. } => (Code::TooManyLeases, 0, None),
             KeysError::Reentrant => (Code::Reentrant, 0, None),
+            KeysError::NoMemory => (Code::NoMemory, 0, None),
             _ => (Code::Other, 0, None),
         }
     }
@@ -182,6 +183,9 @@ fn parts_of_watch(error: &WatchError) -> (Code, usize, Option<&io::Error>) {
             _ => (Code::Other, 0, None),
         },
         BreakpointsError::Filtered => (Code::Denied, 0, None),
+        BreakpointsError::Keeper(source) if source.kind() == io::ErrorKind::OutOfMemory => {
+            (Code::NoMemory, 0, Some(source))
+        }
         BreakpointsError::Keeper(source) => (Code::Other, 0, Some(source)),
         BreakpointsError::Reentrant => (Code::Reentrant, 0, None),
         _ => (Code::Other, 0, None),

@@ -77,11 +77,14 @@ fn enter(group: Group, task: TaskId) -> Option<EnteredId> {
 unsafe extern "C" fn dormouse_group_new(name: *const c_char) -> GroupId {
     contained(GroupId::default(), || {
         let _step = step();
-        if name.is_null() || memory_for(0).is_err() {
+        if name.is_null() {
             return GroupId::default();
         }
         // SAFETY: promise 5.
         let name = unsafe { CStr::from_ptr(name) };
+        if memory_for(name.count_bytes() / 64).is_err() {
+            return GroupId::default();
+        }
         GroupId { number: Group::new(&name.to_string_lossy()).id(), flags: 0 }
     })
 }

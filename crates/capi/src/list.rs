@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 
 use dormouse::Key;
-use dormouse::keys::{KeyUse, Selector, try_all};
+use dormouse::keys::{KeyUse, Selector, count, try_all};
 
 use crate::call::{Out, answer, contained, memory_for, owned};
 use crate::error::{Code, Error, Refusal};
@@ -28,6 +28,9 @@ struct Listed {
     file: CString,
     object: CString,
 }
+
+/// The memory for as many keys is enough for all names that braces may stand for.
+const BRACES: usize = 1 << 13;
 
 /// `struct dormouse_key_info`.
 #[derive(Debug)]
@@ -89,11 +92,12 @@ unsafe extern "C" fn dormouse_list_begin(
         answer(error, || {
             let list =
                 NonNull::new(list).ok_or(Refusal::Invalid("no place for the list: the pointer is NULL"))?;
-            memory_for(0)?;
+            memory_for(count())?;
             let keys = if globs.is_null() {
                 try_all().map_err(Refusal::from)?
             } else {
                 let globs = CStr::from_ptr(globs).to_string_lossy();
+                memory_for(count() + if globs.contains('{') { BRACES } else { globs.len() / 8 })?;
                 Selector::parse(&globs).map_err(Refusal::Glob)?.try_keys().map_err(Refusal::from)?
             };
             memory_for(keys.len())?;

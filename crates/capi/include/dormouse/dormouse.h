@@ -36,9 +36,9 @@ extern "C" {
 #endif
 
 /*
- * Starts the agent, unless it runs already: a thread that sleeps until somebody connects to its socket,
- * $DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock, else $XDG_RUNTIME_DIR/dormouse/<pid>.sock, else
- * /tmp/dormouse-<uid>/<pid>.sock. Only root and the process's own user may talk to it. The thread blocks the signals
+ * Starts the agent and the library's three other threads, unless they run already. The agent sleeps until somebody
+ * connects to its socket, $DORMOUSE_RUNTIME_DIR/dormouse/<pid>.sock, else $XDG_RUNTIME_DIR/dormouse/<pid>.sock, else
+ * /tmp/dormouse-<uid>/<pid>.sock. Only root and the process's own user may talk to it. The threads block the signals
  * that are sent to the process. A forked child has no agent until it calls this itself.
  *
  * Without the agent everything else works in-process. A failure (DORMOUSE_NO_AGENT) has no other effect.

@@ -242,7 +242,7 @@ void dormouse_batch_abandon(struct dormouse_batch *batch);
 
 struct dormouse_list;
 
-/* A key that a site names, in its state when the list was made. */
+/* A key that a site names, in its state when dormouse_list_next() returns it. */
 struct dormouse_key_info {
 	uint32_t size;
 	uint32_t line;

@@ -25,8 +25,8 @@
  * thread of the library's, which runs as long as there are profiles. Then each running thread is interrupted `hz` times
  * per second of its CPU time, for some microseconds.
  *
- * SIGNALS. CPU time is sampled by a real-time signal that had no handler when the first profile began. The library's
- * handler stays. Blocking calls that signal(7) lists as never restarted (poll, nanosleep, ...) may return EINTR, though
+ * SIGNALS. CPU time is sampled by SIGURG, or by a real-time signal that had no handler when the first profile began, if
+ * the host uses SIGURG. The library's handler stays. Blocking calls that signal(7) lists as never restarted (poll, nanosleep, ...) may return EINTR, though
  * only to threads that have used CPU time since the last sample.
  *
  * A forked child has none of its parent's profiles. exec ends all.
