@@ -24,12 +24,14 @@ pub static TASKS: Overhead = Overhead(AtomicU64::new(0));
 /// Records of probes.
 pub static RECORDS: Overhead = Overhead(AtomicU64::new(0));
 
+/// How many threads have made their first call.
+static THREADS: AtomicU64 = AtomicU64::new(0);
 /// A call could not be timed.
 static UNTIMED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// How many calls of the thread come before the next one that is timed.
-    static BEFORE: Cell<u64> = const { Cell::new(0) };
+    /// The next call that is timed: 1 is the next one of all. 0: the thread has made none.
+    static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Overhead {
@@ -53,17 +55,24 @@ impl Overhead {
     /// For signal handlers, too. Their time is also in that of the call that they interrupt.
     #[inline]
     pub fn begin(&'static self) -> Timed {
-        let before = BEFORE.get();
-        if before > 0 {
-            BEFORE.set(before - 1);
+        let next = NEXT.get();
+        if next > 1 {
+            NEXT.set(next - 1);
             return Timed { of: self, since: 0 };
         }
-        self.begin_timed()
+        self.begin_timed(next)
     }
 
     #[cold]
-    fn begin_timed(&'static self) -> Timed {
-        BEFORE.set(ONE_IN - 1);
+    fn begin_timed(&'static self, next: u64) -> Timed {
+        // A thread's first calls are its slowest. In one thread of some the first of them is timed,
+        // in another the second, and so on.
+        let is_first = next == 0;
+        let next = if is_first { THREADS.fetch_add(1, Ordering::Relaxed) % ONE_IN } else { 0 };
+        NEXT.set(if next == 0 { ONE_IN } else { next });
+        if next != 0 {
+            return Timed { of: self, since: 0 };
+        }
         // The first stamp of the process makes a system call, and a filter may kill for it.
         if !is_chosen() || !is_prepared() && !has_counter() {
             UNTIMED.store(true, Ordering::Relaxed);
@@ -129,6 +138,15 @@ mod tests {
             assert_eq!((timed(), CALLS.ns()), (0, None), "the thread may have forbidden itself the counter");
             prepare();
             assert_eq!(timed(), 10);
+        });
+    }
+
+    #[test]
+    fn first_calls_are_timed_as_often_as_others() {
+        in_child(|| {
+            prepare();
+            let first = || std::thread::spawn(|| CALLS.begin().since != 0).join().unwrap();
+            assert_eq!((0..3 * ONE_IN).filter(|_| first()).count(), 3);
         });
     }
 

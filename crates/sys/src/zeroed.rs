@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// The bytes of all mappings.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
+/// The bytes of all mappings, and of those of queues.
+pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// The address space of what is kept of tasks and groups, in bytes. The kernel gives memory for the
-/// part of it that is used.
+/// The address space of what is kept of tasks and groups, and of queues, in bytes. The kernel gives
+/// memory for the part of it that is used.
 pub fn mapped_bytes() -> usize {
     MAPPED.load(Ordering::Relaxed)
 }

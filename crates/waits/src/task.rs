@@ -101,6 +101,7 @@ impl Drop for Place {
     #[inline]
     fn drop(&mut self) {
         if self.is_filled {
+            let _timed = TASKS.begin();
             // SAFETY: as above; it is not used any more.
             unsafe { self.polling.assume_init_drop() };
         }

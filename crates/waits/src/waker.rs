@@ -44,6 +44,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_clock::stamp;
 use dormouse_sys::thread;
 
@@ -349,9 +350,12 @@ fn woken(main: &Slot, data: *const ()) {
 unsafe fn wake(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
+    let timed = TASKS.begin();
     woken(slot.main(), data);
     unplaced(slot, data);
-    if let Some(last) = slot.share.release_last() {
+    let last = slot.share.release_last();
+    drop(timed);
+    if let Some(last) = last {
         return take(slot, last).wake();
     }
     // SAFETY: a leaf's waker, which counts until it is dropped.
@@ -362,7 +366,9 @@ unsafe fn wake(data: *const ()) {
 unsafe fn wake_by_ref(data: *const ()) {
     // SAFETY: our wakers' data.
     let slot = unsafe { of(data) };
+    let timed = TASKS.begin();
     woken(slot.main(), data);
+    drop(timed);
     if slot.poller.load(Ordering::Relaxed) == 0 {
         // SAFETY: no other code has a lent waker, so this one is a leaf's, and is counted.
         return unsafe { runtimes(slot) }.wake_by_ref();

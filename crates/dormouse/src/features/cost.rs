@@ -5,9 +5,10 @@
 //!
 //! # Things it does not do
 //!
-//! Not in it are ends of polls in the account of waits, wakes and the stacks of places, samples of
-//! allocations and page faults, reads of sockets that return a time, the kernel's part of signals
-//! and hits, and the cost while nothing is counted. A forked child has its parent's figures.
+//! Not in it are clones and drops of wakers and the stacks of places, samples of allocations and
+//! page faults, reads of sockets that return a time, the kernel's part of signals and hits, and the
+//! cost while nothing is counted. Of memory, tables of profiles that run and the caches of maps are
+//! not. A forked child has its parent's figures.
 
 use dormouse_clock::overhead::{RECORDS, TASKS};
 use dormouse_protocol::OwnCost;

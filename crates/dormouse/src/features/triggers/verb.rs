@@ -7,8 +7,9 @@ use dormouse_protocol::{
     WireError,
 };
 
-use super::{self as triggers, TriggerError};
+use super::TriggerError;
 use crate::agent::{Answered, Asked};
+use crate::features::triggers;
 
 /// How long the agent waits for the lookout, which may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(3);
