@@ -28,6 +28,13 @@ pub(crate) fn is_chosen() -> bool {
     SOURCE.load(Ordering::Relaxed) != 0
 }
 
+/// Whether stamps are the counter's, for whoever measures its rate by stamps: the thread that took
+/// the first one may have forbidden itself the counter.
+pub(crate) fn are_ticks() -> bool {
+    stamp();
+    SOURCE.load(Ordering::Relaxed) == COUNTER
+}
+
 thread_local! {
     /// The counter at the last read of the thread's clock that did not ask the kernel, if it came
     /// since [`begin_sharing`]; else 0.

@@ -29,7 +29,7 @@ use dormouse_sys::sync::OnceBox;
 
 use crate::arch;
 use crate::kernel::raw_ns;
-use crate::stamp::stamp;
+use crate::stamp::{are_ticks, stamp};
 
 /// The time of the first measurement, in nanoseconds.
 const FIRST: u64 = 1_000_000;
@@ -158,6 +158,9 @@ pub(crate) fn test() -> Result<(), String> {
     }
     if is_broken() {
         return Err("the TSC has changed its rate".into());
+    }
+    if !are_ticks() {
+        return Err("the thread that took the first time stamp may not read the TSC".into());
     }
     if !calibrate() {
         return Err("the TSC does not advance against the kernel's clock".into());

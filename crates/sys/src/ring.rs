@@ -451,6 +451,10 @@ impl Pool {
             {
                 sink(index, owner, buffer);
             }
+            // A thread that has found it held does not look again before a ring is given back.
+            if ring.state.load(Ordering::Relaxed) == FREE {
+                self.given_back.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

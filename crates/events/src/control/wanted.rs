@@ -138,14 +138,16 @@ impl Wanted {
         self.applied = Events::default();
         ledger::set_everywhere(&EMPTY, false, false);
         self.catch_up();
-        let (now, pending) = (monotonic_ns(), thread::own_pending());
+        // That of the thread that has forked, which need not be this one; the fork has charged the
+        // others'.
+        let (now, pending) = (monotonic_ns(), thread::all_pending());
         for entry in self.contexts.iter_mut().flatten() {
             entry.context.set_exact(false);
             entry.note(0, now);
             entry.context.set_events(&EMPTY);
             for &(index, _) in &entry.times {
-                let is_pending = index == CLOCK && pending.context == entry.context.id();
-                entry.context.charge_reported(index, if is_pending { pending.ns } else { 0 });
+                let its = pending.iter().filter(|of| index == CLOCK && of.context == entry.context.id());
+                entry.context.charge_reported(index, its.map(|of| of.ns).sum());
             }
         }
         Generation::advance(false);

@@ -201,7 +201,7 @@ impl Context {
     }
 
     /// In a fork child, adds what reads in the parent had included but its other threads had not
-    /// charged, so that no read goes back. `pending` is what this thread has pending of it.
+    /// charged, so that no read goes back. `pending` is what its threads have pending of it.
     pub(crate) fn charge_reported(&self, index: usize, pending: u64) {
         let reported = self.cell(REPORTED, index).map_or(0, |cell| cell.load(Ordering::Relaxed));
         // Saturating: more was charged since the last read.

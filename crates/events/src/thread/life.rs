@@ -111,8 +111,7 @@ pub(crate) fn charge_others(charge: impl Fn(&Pending)) {
     }
 }
 
-/// The pending counts of the calling thread.
-pub(crate) fn own_pending() -> Pending {
-    let here = with(|stack| stack.here.get());
-    here.map_or_else(Pending::default, |here| here.span.snapshot().pending)
+/// What all threads have pending.
+pub(crate) fn all_pending() -> Vec<Pending> {
+    span::used().iter().map(|span| span.snapshot().pending).collect()
 }

@@ -34,7 +34,7 @@ pub use self::api::{
 };
 pub use self::aside::without_tasks;
 pub use self::charge::Switched;
-pub(crate) use self::life::{charge_others, own_pending};
+pub(crate) use self::life::{all_pending, charge_others};
 pub use self::outside::{PollScanner, SeenPoll};
 pub use self::task::{Task, TaskCounts};
 pub use self::token::{Kind, MAX_DEPTH};

@@ -1,11 +1,12 @@
 //! Signals, forks and filters of system calls concern the whole process: each test runs in a child.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use dormouse_events::pmu::CountingPmu;
 use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
 
-use dormouse_testkit::{Answer, Filter, fork, in_child, skip, stress_time};
+use dormouse_testkit::{Answer, Filter, fork, in_child, skip, spin_for, stress_time};
 
 static PMU: CountingPmu = CountingPmu::new();
 const HAPPENINGS: Event = PMU.event("happenings", 0);
@@ -155,6 +156,26 @@ fn a_fork_child_keeps_counts_and_counts_nothing() {
             "what the child does is the child's"
         );
         drop(counting);
+    });
+}
+
+#[test]
+fn a_child_has_its_parents_work_once() {
+    in_child(|| {
+        let context = Context::new();
+        let _counting = Counting::everywhere(&[Event::TASK_CLOCK], Mode::GroupExact).unwrap();
+        let poll = enter(&mut Task::new(context, 1), Kind::Poll);
+        spin_for(Duration::from_millis(20));
+        drop(poll);
+        let before = context.cpu_ns();
+        assert!(before >= 20_000_000, "{before}");
+        let status = fork(|| {
+            // Not by the thread that has forked, and that has the work pending.
+            std::thread::spawn(|| drop(context.read())).join().unwrap();
+            let after = context.cpu_ns();
+            assert!((before..before + 5_000_000).contains(&after), "{before}, then {after}");
+        });
+        assert!(status.success(), "{status}");
     });
 }
 
