@@ -16,6 +16,9 @@
 //! counting began. For one task it is the amount by which the task raised its threads' peaks, not
 //! the most memory that it held itself.
 //!
+//! While nobody counts, live bytes change unseen. So when counting begins anew, each thread's mark
+//! begins at the bytes that are live then, whatever it was before.
+//!
 //! Bytes that a thread frees lower its live bytes even if another thread allocated them. A thread
 //! that allocates memory which others free seems only to grow.
 //!
@@ -39,9 +42,9 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use dormouse_sys::stack::{self, CallFrame};
 use dormouse_sys::thread::ThreadBlock;
 
+use super::cells::{self, Cells};
 use super::event::{Event, Pmu, Unit};
-use super::sampling::{FOLLOWED, SAMPLED};
-use super::{cells, sampling};
+use super::sampling::{self, FOLLOWED, SAMPLED};
 use crate::error::Error;
 
 static_key! {
@@ -70,8 +73,8 @@ impl Event {
     pub const ALLOC_BYTES: Self = Self::new("alloc-bytes", &Allocations, BYTES);
     /// Bytes that the thread has freed, whichever thread allocated them.
     pub const FREE_BYTES: Self = Self::new("free-bytes", &Allocations, FREED);
-    /// Bytes by which the thread's high-water mark of live bytes has risen (see
-    /// [`crate::pmu::alloc`]).
+    /// Bytes by which the thread's high-water mark of live bytes has risen since counting began
+    /// (see [`crate::pmu::alloc`]).
     pub const ALLOC_PEAK: Self = Self::new("alloc-peak", &Allocations, PEAK);
 }
 
@@ -210,7 +213,7 @@ fn count_allocated(bytes: usize) {
     cells::own(|cells| {
         cells.alloc[COUNT as usize].add(1);
         cells.alloc[BYTES as usize].add(bytes);
-        let room = cells.below_peak.load(Ordering::Relaxed);
+        let room = below_peak(cells);
         if bytes > room {
             cells.alloc[PEAK as usize].add(bytes - room);
         }
@@ -223,14 +226,28 @@ fn count_freed(bytes: usize) {
     let bytes = bytes as u64;
     cells::own(|cells| {
         cells.alloc[FREED as usize].add(bytes);
-        set(&cells.below_peak, cells.below_peak.load(Ordering::Relaxed).saturating_add(bytes));
+        set(&cells.below_peak, below_peak(cells).saturating_add(bytes));
     });
+}
+
+/// How many live bytes the thread is below its high-water mark since counting began.
+#[inline]
+fn below_peak(cells: &Cells) -> u64 {
+    let begun = BEGUN.load(Ordering::Relaxed);
+    if cells.below_peak_since.load(Ordering::Relaxed) != begun {
+        set(&cells.below_peak, 0);
+        set(&cells.below_peak_since, begun);
+    }
+    cells.below_peak.load(Ordering::Relaxed)
 }
 
 #[inline]
 fn set(cell: &AtomicU64, value: u64) {
     cell.store(value, Ordering::Relaxed);
 }
+
+/// How often counting has begun after nobody counted.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 /// One for each begin. A fork child has none of them (keys see to it).
 static LEASES: Mutex<Vec<Lease>> = Mutex::new(Phase::Allocations, Vec::new());
@@ -254,7 +271,12 @@ impl Pmu for Allocations {
             return Err(refused(reason));
         }
         let lease = wake(COUNTED.key()).map_err(|error| refused(error.to_string()))?;
-        LEASES.lock().map_err(|_| Error::Reentrant)?.push(lease);
+        let mut leases = LEASES.lock().map_err(|_| Error::Reentrant)?;
+        // The first one. Leases of a fork's parent have no keys.
+        if leases.iter().all(|lease| lease.keys().is_empty()) {
+            BEGUN.fetch_add(1, Ordering::Relaxed);
+        }
+        leases.push(lease);
         Ok(())
     }
 

@@ -68,6 +68,8 @@ pub(super) struct Cells {
     pub(super) alloc: [Count; ALLOC_EVENTS],
     /// How many live bytes the thread is below its high-water mark. No count: it goes up and down.
     pub(super) below_peak: AtomicU64,
+    /// The beginning of counting to which that belongs.
+    pub(super) below_peak_since: AtomicU64,
     pub(super) hits: [Count; MAX_BREAKPOINTS],
     /// Moves to another processor that reads have noticed.
     pub(super) moves: Count,
@@ -116,6 +118,7 @@ thread_local! {
             user: [const { Count::new() }; MAX_USER_COUNTERS],
             alloc: [const { Count::new() }; ALLOC_EVENTS],
             below_peak: AtomicU64::new(0),
+            below_peak_since: AtomicU64::new(0),
             hits: [const { Count::new() }; MAX_BREAKPOINTS],
             moves: Count::new(),
             #[cfg(any(test, feature = "counting"))]

@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 
 use dormouse_events::Event;
 use dormouse_sys::thread;
+use dormouse_testkit::fork;
 
 const EVENTS: [Event; 4] = [Event::ALLOC_COUNT, Event::ALLOC_BYTES, Event::FREE_BYTES, Event::ALLOC_PEAK];
 
@@ -82,4 +83,22 @@ fn allocations_are_counted_while_somebody_counts_them() {
     assert_ne!(grown(|| allocate(1)), [0; 4], "one still counts");
     pmu.end(&numbers());
     assert_eq!(grown(|| allocate(1)), [0; 4], "asleep again");
+
+    // Bytes that are freed while somebody counts are no room for those that come later unseen.
+    let held = black_box(Vec::<u8>::with_capacity(1 << 22));
+    pmu.begin(&numbers()).unwrap();
+    drop(held);
+    pmu.end(&numbers());
+    let _unseen = black_box(Vec::<u8>::with_capacity(1 << 22));
+    pmu.begin(&numbers()).unwrap();
+    assert!(grown(|| allocate(1 << 22))[3] >= 1 << 21);
+    assert_eq!(grown(|| allocate(1 << 21))[3], 0);
+    // In a fork child counting begins anew, too, although the parent counts.
+    allocate(1 << 23);
+    let ended = fork(|| {
+        pmu.begin(&numbers()).unwrap();
+        assert!(grown(|| allocate(1 << 22))[3] >= 1 << 21);
+    });
+    assert!(ended.success(), "{ended}");
+    pmu.end(&numbers());
 }

@@ -9,7 +9,14 @@ pub static EVENT_FAMILIES: [(&str, MetricFamily); 14] = [
     ("alloc-count", of_event("dormouse.allocations", Things("{allocation}"), "Allocations of memory.")),
     ("alloc-bytes", of_event("dormouse.allocated", Bytes, "Memory that was allocated.")),
     ("free-bytes", of_event("dormouse.freed", Bytes, "Memory that was freed.")),
-    ("alloc-peak", of_event("dormouse.allocated.peak", Bytes, "Rise of the threads' high-water marks.")),
+    (
+        "alloc-peak",
+        of_event(
+            "dormouse.allocated.peak",
+            Bytes,
+            "Rise of the threads' high-water marks since counting began.",
+        ),
+    ),
     ("page-faults", of_event("dormouse.page.faults", Things("{fault}"), "Page faults.")),
     (
         "major-faults",
