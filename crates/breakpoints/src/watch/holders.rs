@@ -89,10 +89,7 @@ impl Holders {
     /// Registers for a watch, or the watches in the way.
     pub(super) fn admit(&mut self, spec: &WatchSpec, group: Option<u32>) -> Result<Admitted, Error> {
         let slots = self.slots()?;
-        if self.for_debuggers.is_none() {
-            // Else the watch that has asked for all has it.
-            self.for_debuggers = slots.reserve(of_any_thread(1)).ok();
-        }
+        self.leave_one(slots);
         if spec.all_slots {
             self.for_debuggers = None;
         }
@@ -109,7 +106,7 @@ impl Holders {
         };
         if spec.all_slots {
             // If it was not needed.
-            self.for_debuggers = slots.reserve(of_any_thread(1)).ok();
+            self.leave_one(slots);
         }
         let (pieces, reservation) = result?;
         Ok(Admitted { pieces, group, is_flexible, reservation })
@@ -132,14 +129,23 @@ impl Holders {
         }
     }
 
+    /// Reserves a register for debuggers, unless a watch that has asked for all holds it.
+    fn leave_one(&mut self, slots: &'static Slots) {
+        if self.for_debuggers.is_none() {
+            self.for_debuggers = slots.reserve(of_any_thread(1)).ok();
+        }
+    }
+
     /// The registers that flexible watches share.
     pub(super) fn shared_registers(&mut self) -> u32 {
         let held: u32 = self.turns_need(0);
         let Ok(slots) = self.slots() else { return 0 };
+        // A watch that asked for all may have ended since.
+        self.leave_one(slots);
         if held == 0 { 0 } else { held + free_for(slots, ANY_THREAD) }
     }
 
-    /// Whether some watch holds registers while tasks of groups run.
+    /// The registers that the widest flexible watch needs, or one of the width `also`.
     fn turns_need(&self, also: u32) -> u32 {
         let flexible = self.list.iter().filter(|(slot, _)| slot.is_flexible);
         flexible.map(|(slot, _)| slot.slots).max().unwrap_or(0).max(also)
@@ -267,6 +273,21 @@ mod tests {
         holders.release(0);
         assert_eq!(admit(&mut holders, 4, &word(4), None).unwrap(), 1);
         assert_eq!(holders.list().len(), 3);
+    }
+
+    #[test]
+    fn a_released_register_is_left_to_debuggers_first() {
+        let mut holders = Holders::new(0);
+        admit(&mut holders, 0, &word(0).flexible(), None).unwrap();
+        for at in 1..3 {
+            admit(&mut holders, at as u32, &word(at), None).unwrap();
+        }
+        admit(&mut holders, 3, &word(3).all_slots(), None).unwrap();
+        assert_eq!(holders.shared_registers(), 1);
+        holders.release(3);
+        assert_eq!(holders.shared_registers(), 1, "the fourth is the debuggers' again");
+        holders.release(2);
+        assert_eq!(holders.shared_registers(), 2);
     }
 
     #[test]
