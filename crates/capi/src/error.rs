@@ -91,6 +91,8 @@ pub(crate) enum Refusal {
     /// A file that cannot be written.
     File(io::Error),
     NoMemory,
+    /// Why there is no new report.
+    Stale(&'static str),
     /// The payload of a panic.
     Bug(Box<dyn Any + Send>),
 }
@@ -145,7 +147,7 @@ impl Refusal {
             Self::File(error) => return (Code::Other, 0, Some(error)),
             Self::Keys(error) | Self::Publish(PublishError::Key(error)) => error,
             Self::Publish(PublishError::Reentrant) => return (Code::Reentrant, 0, None),
-            Self::Metrics(_) | Self::Publish(_) => return (Code::Other, 0, None),
+            Self::Metrics(_) | Self::Publish(_) | Self::Stale(_) => return (Code::Other, 0, None),
             Self::NoMemory => return (Code::NoMemory, 0, None),
             Self::Bug(_) => return (Code::Bug, 0, None),
         };
@@ -196,7 +198,7 @@ fn parts_of_watch(error: &WatchError) -> (Code, usize, Option<&io::Error>) {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid(what) => f.write_str(what),
+            Self::Invalid(what) | Self::Stale(what) => f.write_str(what),
             Self::Keys(error) => error.fmt(f),
             Self::Glob(error) => error.fmt(f),
             Self::Agent(error) => error.fmt(f),

@@ -260,6 +260,10 @@ unsafe extern "C" fn dormouse_watch_read(
             let out = Out::new(report).ok_or(NO_REPORT)?;
             memory_for(ROOM)?;
             let found = watched.watch.report();
+            // Of a watch that is over, no later counts will come.
+            if let (Some(why), false) = (found.coverage.stale_because, found.state == WatchState::Over) {
+                return Err(Refusal::Stale(why));
+            }
             out.fill(&found);
             (watched.sites, watched.at) = (found.sites, 0);
             Ok(())

@@ -23,6 +23,7 @@ use dormouse_sys::trap::{self, Disposition};
 
 use super::entry::Claimed;
 use super::holders;
+use super::known::Known;
 use super::line::{Line, PATIENCE};
 use super::plan::{HitCounts, Order, Plan, Request, Stage};
 use super::sched;
@@ -71,17 +72,6 @@ struct Watched {
     /// Hits whose signal had not come when they were last read: of threads that block it. Without
     /// them a storm there would never rest.
     unsignalled: u64,
-}
-
-/// The keeper's knowledge of a watch.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Known {
-    pub(super) hits: u64,
-    pub(super) is_resting: bool,
-    pub(super) is_armed: bool,
-    pub(super) armed_ns: u64,
-    pub(super) wall_ns: u64,
-    pub(super) rests: u32,
 }
 
 impl Default for Duty {
@@ -169,6 +159,8 @@ impl Duty {
                 return Err(error);
             }
         }
+        // For a report to which this thread does not answer.
+        self.known(number);
         Ok(())
     }
 
@@ -192,6 +184,7 @@ impl Duty {
             }
             // Handlers that were on their way have found out what was counted twice.
             known.hits = watch.hits();
+            watch.claimed.tally.last_known.set(known);
         }
         if watch.is_flexible {
             watch.give_back(&mut self.at_rest);
@@ -419,7 +412,10 @@ impl Watched {
             return Known { hits, ..Known::default() };
         };
         let is_armed = stage == Stage::Armed && self.group.is_none();
-        Known { hits, is_resting: stage == Stage::Resting, is_armed, armed_ns, wall_ns, rests }
+        let is_resting = stage == Stage::Resting;
+        let known = Known { hits, is_resting, is_armed, armed_ns, wall_ns, rests };
+        self.claimed.tally.last_known.set(known);
+        known
     }
 
     /// Takes a line for each piece, and arms it.

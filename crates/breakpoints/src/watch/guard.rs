@@ -8,10 +8,11 @@ use dormouse_sys::trap::{self, Disposition};
 use dormouse_sys::{loader, perf, rendezvous};
 use dormouse_unwind::own;
 
-use super::duty::{Duty, Known};
+use super::duty::Duty;
 use super::entry::{self, Claimed, MOST_WATCHES};
 use super::holders;
 use super::keeper::{self, KEEPER};
+use super::known::Known;
 use super::line::free_registers;
 use super::report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 use super::sched::{self, Covered};
@@ -126,21 +127,11 @@ impl Watch {
         let is_taken = is_signal_taken();
         // Before the kernel's count: no more hits are delivered than it has counted.
         let seen = self.seen();
-        let known = self.is_here().then(|| {
-            let errand = move |duty: &mut Duty| {
-                duty.check_signal();
-                duty.known(number)
-            };
-            match KEEPER.ask(errand) {
-                Ok(known) => known,
-                // It is armed as it was.
-                Err(KeeperError::NoMemory | KeeperError::Busy) => {
-                    Some(Known { hits: seen.counts.delivered, ..Known::default() })
-                }
-                Err(_) => None,
-            }
+        let answer = self.ask(move |duty| {
+            duty.check_signal();
+            duty.known(number)
         });
-        self.report_of(known.flatten(), seen, is_taken)
+        self.report_of(answer, seen, is_taken)
     }
 
     /// The single hits since the last call. The first call turns the stream on: earlier hits are
@@ -163,12 +154,17 @@ impl Watch {
     /// moment later.)
     pub fn close(self) -> WatchReport {
         let number = self.number();
-        let known = self.is_here().then(|| {
+        if self.is_here() {
             self.end_following();
-            KEEPER.ask(move |duty| duty.leave(number, true)).ok().flatten()
-        });
+        }
+        let answer = self.ask(move |duty| duty.leave(number, true));
         self.claimed.tally.set_over();
-        self.report_of(known.flatten(), self.seen(), is_signal_taken())
+        self.report_of(answer, self.seen(), is_signal_taken())
+    }
+
+    /// Asks the keeper, unless this is a forked child, which has none of its watches.
+    fn ask(&self, errand: impl FnOnce(&mut Duty) -> Option<Known> + Send + 'static) -> Answer {
+        if self.is_here() { KEEPER.ask(errand) } else { Err(KeeperError::Forked) }
     }
 
     /// Disarms a watch of a group on all threads.
@@ -193,25 +189,28 @@ impl Watch {
         self.process == identity::id()
     }
 
-    fn report_of(&self, known: Option<Known>, seen: Seen, is_signal_taken: bool) -> WatchReport {
-        let Tally { spec, .. } = &*self.claimed.tally;
+    fn report_of(&self, answer: Answer, seen: Seen, is_signal_taken: bool) -> WatchReport {
+        let Tally { spec, last_known, .. } = &*self.claimed.tally;
         let Seen { sites, other_sites, counts } = seen;
-        let state = match known {
-            Some(known) if !self.is_over() && known.is_resting => WatchState::Resting,
-            Some(_) if !self.is_over() => WatchState::Armed,
-            _ => WatchState::Over,
+        let (stale_because, is_gone) = stale_because(&answer);
+        let known = answer.ok().flatten().unwrap_or_else(|| {
+            let last = last_known.get();
+            // No fewer than were delivered since.
+            Known { hits: last.hits.max(counts.delivered), ..last }
+        });
+        let state = match known.is_resting {
+            _ if is_gone || self.is_over() => WatchState::Over,
+            true => WatchState::Resting,
+            false => WatchState::Armed,
         };
-        let known = known.unwrap_or(Known { hits: counts.delivered, ..Known::default() });
         let threads_alive = count_threads();
+        let is_armed = known.is_armed && state == WatchState::Armed;
         let (hits, followed) = if self.claimed.tally.is_following() {
             // Descriptors of threads cannot be read by a caller with a table of its own.
             let hits = sched::hits(self.number()).saturating_sub(counts.again).max(counts.delivered);
             (if self.is_here() { hits } else { counts.delivered }, sched::covered(self.number()))
         } else {
-            (
-                known.hits,
-                Covered { threads: if known.is_armed { threads_alive } else { 0 }, ..Covered::default() },
-            )
+            (known.hits, Covered { threads: if is_armed { threads_alive } else { 0 }, ..Covered::default() })
         };
         WatchReport {
             name: spec.name.clone(),
@@ -239,6 +238,7 @@ impl Watch {
                 unarmed_because: followed.reason,
                 is_signal_taken,
                 over_because: self.claimed.tally.over_because(),
+                stale_because,
             },
         }
     }
@@ -265,6 +265,23 @@ impl Drop for Watch {
         // Flexible watches may have more registers now.
         KEEPER.wake();
     }
+}
+
+/// The keeper's answer. It does not know a watch that another keeper had, which was killed.
+type Answer = Result<Option<Known>, KeeperError>;
+
+/// Why figures are those of an earlier answer, and whether the watch is gone with its keeper.
+fn stale_because(answer: &Answer) -> (Option<&'static str>, bool) {
+    let (reason, is_gone) = match answer {
+        Ok(Some(_)) => return (None, false),
+        // It is armed as it was.
+        Err(KeeperError::NoMemory) => ("there is no memory for reading the kernel's counts", false),
+        Err(KeeperError::Busy) => ("the thread that reads the kernel's counts is busy", false),
+        Err(KeeperError::Reentrant) => ("the kernel's counts cannot be read in a signal handler", false),
+        Err(KeeperError::Forked) => ("this is a forked child's copy", true),
+        Ok(None) | Err(_) => ("the thread that reads the kernel's counts was killed", true),
+    };
+    (Some(reason), is_gone)
 }
 
 /// The handlers' knowledge of a watch.

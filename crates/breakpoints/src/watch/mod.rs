@@ -6,6 +6,7 @@ mod guard;
 mod holders;
 mod hook;
 mod keeper;
+mod known;
 mod line;
 mod plan;
 pub(crate) mod rate;

@@ -27,7 +27,8 @@ pub struct WatchReport {
     pub len: usize,
     /// The accesses that count as hits.
     pub access: Access,
-    /// The number of hits by the kernel's count, which is exact.
+    /// The number of hits by the kernel's count, which is exact unless it is
+    /// [stale](Coverage::stale_because).
     pub hits: u64,
     /// The number of hits whose signal was delivered. Less than `hits` if threads block SIGTRAP:
     /// then several hits make one signal.
@@ -54,7 +55,8 @@ pub struct WatchReport {
 pub struct Coverage {
     /// The number of armed threads among those that are alive.
     pub threads_armed: u32,
-    /// The number of threads that are alive; 0 if a filter prevents listing them.
+    /// The number of threads that are alive; 0 if a filter, or a lack of memory, prevents listing
+    /// them.
     pub threads_alive: u32,
     /// The time for which the watch was armed, in nanoseconds.
     pub armed_ns: u64,
@@ -86,6 +88,10 @@ pub struct Coverage {
     pub is_signal_taken: bool,
     /// Why the watch was disarmed for good before its time, or `None`.
     pub over_because: Option<&'static str>,
+    /// Why the kernel's counts could not be read now: then [`WatchReport::hits`] and
+    /// [`WatchReport::lost`] are lower bounds, and the state, times and rests are those of the last
+    /// reading. `None` if they were read.
+    pub stale_because: Option<&'static str>,
 }
 
 /// A place in the code that accessed the watched memory, with its hits.

@@ -17,6 +17,7 @@ use dormouse_sys::{peek, thread};
 use dormouse_unwind::{CopyEnd, MAY_LACK_ROOM, own};
 
 use super::hook;
+use super::known::LastKnown;
 use super::report::WatchHit;
 use super::sched;
 use super::sites::{Hit, Sites};
@@ -61,6 +62,8 @@ pub(super) struct Tally {
     are_followed: AtomicBool,
     /// Since when its lines are armed on every thread; `u64::MAX`: they are not.
     armed_since: AtomicU64,
+    /// The keeper's last answer about it.
+    pub(super) last_known: LastKnown,
     /// Set by the keeper when the watch is disarmed for good.
     is_over: AtomicBool,
     /// The reason, if it was not its end.
@@ -102,6 +105,7 @@ impl Tally {
             is_read: AtomicBool::new(false),
             are_followed: AtomicBool::new(false),
             armed_since: AtomicU64::new(u64::MAX),
+            last_known: LastKnown::default(),
             is_over: AtomicBool::new(false),
             over_because: OnceBox::new(),
             is_following: false,

@@ -97,7 +97,7 @@ enum dormouse_watch_state {
 struct dormouse_watch_report {
 	uint32_t size;
 	uint32_t state;         /* enum dormouse_watch_state */
-	uint64_t hits;          /* by the kernel's count, which is exact */
+	uint64_t hits;          /* by the kernel's exact count; by its last one if the library's thread was killed */
 	uint64_t delivered;     /* hits whose signal reached the library */
 	uint64_t passed;        /* delivered hits that passed the filters */
 	uint64_t lost;          /* hits without a signal of their own */
@@ -148,7 +148,10 @@ struct dormouse_watch;
 enum dormouse_code dormouse_watch_begin(const struct dormouse_watch_spec *spec, struct dormouse_watch **watch,
 					struct dormouse_error *error);
 
-/* Reads the counts into `report`, which may be NULL, and the places for dormouse_watch_next. */
+/*
+ * Reads the counts into `report`, which may be NULL, and the places for dormouse_watch_next. After an error both are as
+ * they were: the library's thread may be busy.
+ */
 enum dormouse_code dormouse_watch_read(struct dormouse_watch *watch, struct dormouse_watch_report *report,
 				       struct dormouse_error *error);
 

@@ -114,7 +114,7 @@ pub struct WatchRow {
     pub access: WireAccess,
     /// Whether the watch goes on.
     pub state: WireState,
-    /// The number of hits by the kernel's count.
+    /// The number of hits by the kernel's count; a lower bound if `stale_because` is there.
     pub hits: u64,
     /// The number of hits that were examined one by one.
     pub delivered: u64,
@@ -127,6 +127,10 @@ pub struct WatchRow {
     /// Why the watch was disarmed for good before its time; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_because: Option<String>,
+    /// Why the kernel's counts could not be read for this report: the state, times and rests are
+    /// those of the last reading. Absent if they were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_because: Option<String>,
     /// The places in the code that hit, those with the most hits first.
     pub sites: Vec<SiteRow>,
     /// The number of hits at places for which `sites` had no room.

@@ -147,17 +147,62 @@ fn a_filter_ends_what_would_rest() {
     });
 }
 
+fn block(how: libc::c_int) {
+    // SAFETY: this thread's own mask, from a local set.
+    unsafe {
+        let mut only = std::mem::zeroed();
+        libc::sigemptyset(&raw mut only);
+        libc::sigaddset(&raw mut only, libc::SIGTRAP);
+        libc::pthread_sigmask(how, &raw const only, std::ptr::null_mut());
+    }
+}
+
+/// Limits the memory of this process to what it has, and takes all blocks that are large enough for
+/// the keeper's work, until they are dropped.
+fn take_memory() -> Vec<Vec<u8>> {
+    let mut taken = Vec::with_capacity(1 << 16);
+    limit_memory(1);
+    while taken.len() < taken.capacity() {
+        let mut block = Vec::new();
+        if block.try_reserve_exact(16 * 1024).is_err() {
+            break;
+        }
+        taken.push(block);
+    }
+    taken
+}
+
+fn limit_memory(bytes: libc::rlim_t) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: this process's own limit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+}
+
+#[test]
+fn a_report_without_memory_keeps_the_last_figures() {
+    in_child(|| {
+        let watch = of_value().arm().unwrap();
+        block(libc::SIG_BLOCK);
+        (0..3).for_each(write);
+        let before = watch.report();
+        assert_eq!((before.hits, before.lost, before.coverage.stale_because), (3, 3, None));
+        let taken = take_memory();
+        let stale = watch.report();
+        limit_memory(libc::RLIM_INFINITY);
+        drop(taken);
+        let Coverage { armed_ns, wall_ns, stale_because, .. } = stale.coverage;
+        assert!(stale_because.unwrap().contains("memory"), "{stale:?}");
+        assert_eq!((stale.hits, stale.lost, stale.state), (3, 3, WatchState::Armed));
+        assert_eq!((armed_ns, wall_ns), (before.coverage.armed_ns, before.coverage.wall_ns));
+        write(1);
+        let after = watch.close();
+        assert_eq!((after.hits, after.coverage.stale_because), (4, None), "{after:?}");
+        assert!(after.coverage.wall_ns > wall_ns, "{after:?}");
+    });
+}
+
 #[test]
 fn blocked_signals_come_late_and_are_counted() {
-    fn block(how: libc::c_int) {
-        // SAFETY: this thread's own mask, from a local set.
-        unsafe {
-            let mut only = std::mem::zeroed();
-            libc::sigemptyset(&raw mut only);
-            libc::sigaddset(&raw mut only, libc::SIGTRAP);
-            libc::pthread_sigmask(how, &raw const only, std::ptr::null_mut());
-        }
-    }
     in_child(|| {
         let watch = of_value().arm().unwrap();
         block(libc::SIG_BLOCK);

@@ -37,6 +37,9 @@ pub(crate) struct ReportDocument {
     coverage: CoverageRow,
     #[serde(skip_serializing_if = "Option::is_none")]
     over_because: Option<String>,
+    /// Why counts and times are those of an earlier report; absent if they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale_because: Option<String>,
     /// Per cent of the time.
     armed_percent: f64,
     blind_spots: [&'static str; 3],
@@ -97,6 +100,7 @@ impl ReportDocument {
             lost: row.lost,
             coverage: row.coverage,
             over_because: row.over_because.clone(),
+            stale_because: row.stale_because.clone(),
             armed_percent: percent(row.coverage.armed_ns, row.coverage.wall_ns),
             blind_spots: BLIND,
             sites: row.sites.iter().map(&mut site).collect(),
@@ -206,6 +210,12 @@ fn coverage(snapshot: &WatchSnapshot) -> Vec<String> {
         _ => format!("armed on {threads_armed} of {threads_alive} threads,"),
     };
     let mut lines = vec![seen, format!("{style}{threads} {share}{style:#}")];
+    if let Some(why) = &row.stale_because {
+        lines.push(format!("{FAIR}counts and times of an earlier report: {}{FAIR:#}", Clean(why)));
+    }
+    if row.len > 8 && row.sites.iter().any(|site| site.last.new.is_some()) {
+        lines.push(format!("{DIM}values are those of the 1 to 8 of {} bytes that were hit{DIM:#}", row.len));
+    }
     if let Some(end) = snapshot.end {
         let what = match end {
             End::Exit => "the process has ended",
@@ -343,6 +353,7 @@ mod tests {
         };
         WatchRow {
             over_because: None,
+            stale_because: None,
             name: "ORDERS".into(),
             addr: 16,
             len: 8,
@@ -394,6 +405,12 @@ mod tests {
         let coverage = CoverageRow { rests: 2, unpassed: 2, ..row().coverage };
         let text = plain(&report(&snapshot(WatchRow { coverage, ..row() }), &mut places(), false, 0));
         assert!(text.contains("2 hits of an exclusive") && !text.contains("rested"), "{text}");
+        let why = Some("it is busy".to_owned());
+        let text =
+            report(&snapshot(WatchRow { len: 9, stale_because: why, ..row() }), &mut places(), false, 0);
+        for part in ["an earlier report: it is busy\n", "the 1 to 8 of 9 bytes that were hit\n"] {
+            assert!(plain(&text).contains(part), "no {part:?} in {text}");
+        }
         let coverage = CoverageRow { late: 0, ..row().coverage };
         let sites = Vec::new();
         let none = WatchRow { hits: 0, delivered: 0, passed: 0, lost: 0, coverage, sites, ..row() };

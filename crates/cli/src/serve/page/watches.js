@@ -228,6 +228,7 @@ class WatchesView {
       this.coverage =
         `${plural(line.hits, 'hit')}${lost}; armed on ${line.threads_armed} of ` +
         `${plural(line.threads_alive, 'thread')}, ${share(line.armed_percent)} of the time. ` +
+        (line.stale_because ? `These are of an earlier report: ${clean(line.stale_because)}. ` : '') +
         `Never seen: ${clean((line.blind_spots || []).join(', '))}.`;
     }
     this.frame ||= requestAnimationFrame(() => {

@@ -78,6 +78,7 @@ pub fn watch_row(
         unread,
         unpassed,
         over_because,
+        stale_because,
         ..
     } = report.coverage;
     WatchRow {
@@ -92,6 +93,7 @@ pub fn watch_row(
         passed: report.passed,
         lost: report.lost,
         over_because: over_because.map(str::to_owned),
+        stale_because: stale_because.map(str::to_owned),
         coverage: CoverageRow {
             threads_armed,
             threads_alive,
