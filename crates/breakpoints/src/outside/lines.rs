@@ -14,11 +14,10 @@ pub(super) struct Line {
     pub(super) watch: usize,
     pub(super) breakpoint: Breakpoint,
     pub(super) addr: usize,
-    len: WatchLen,
-    /// The bits of its value that belong to the request.
-    watched: u64,
-    /// Its value before the last pass that had hits, and the value at that pass; `None` if it could
-    /// not be read.
+    /// The bytes whose value a hit shows, by address and length; executions have none.
+    pub(super) shown: Option<(usize, usize)>,
+    /// Their value before the last pass in which its watch had hits, and the value at that pass;
+    /// `None` if it could not be read.
     pub(super) old: Option<u64>,
     pub(super) new: Option<u64>,
 }
@@ -26,7 +25,7 @@ pub(super) struct Line {
 impl Line {
     /// The value as it is now becomes the new one.
     pub(super) fn read(&mut self, target: &TargetProcess) {
-        let new = target.value(self.addr, self.len as usize).map(|value| value & self.watched);
+        let new = self.shown.and_then(|(addr, len)| target.value(addr, len));
         (self.old, self.new) = (self.new, new);
     }
 }
@@ -38,14 +37,17 @@ pub(super) fn lines_of(specs: &[WatchSpec]) -> Result<Vec<Line>, Error> {
         if let Some(what) = only_inside(spec) {
             return Err(Error::OnlyInside { name: spec.name.clone(), what });
         }
-        for Piece { addr, len, watched } in pieces(spec)? {
+        for piece in pieces(spec)? {
+            let Piece { addr, len, .. } = piece;
             // A record contains the watched address, and nothing else to tell lines apart.
             if lines.iter().any(|line| line.addr == addr) {
                 return Err(unwatchable(spec, "another watch has the same address"));
             }
             let breakpoint = Breakpoint::watch(addr, len, spec.access)
                 .map_err(|_| unwatchable(spec, "its address is not aligned"))?;
-            lines.push(Line { watch, breakpoint, addr, len, watched, old: None, new: None });
+            let has_value = spec.access != Access::Execute;
+            let shown = has_value.then(|| piece.shown(spec.addr, spec.len));
+            lines.push(Line { watch, breakpoint, addr, shown, old: None, new: None });
         }
     }
     Ok(lines)
@@ -91,4 +93,20 @@ fn only_inside(spec: &WatchSpec) -> Option<&'static str> {
 
 fn unwatchable(spec: &WatchSpec, reason: &'static str) -> Error {
     Error::Unwatchable { addr: spec.addr, len: spec.len, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_one_value_show_all_of_it() {
+        let shown = |addr, len, access| {
+            let lines = lines_of(&[WatchSpec::new(addr, len, access)]).unwrap();
+            lines.iter().map(|line| line.shown).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(0x1004, 8, Access::Write), [Some((0x1004, 8)); 2]);
+        assert_eq!(shown(0x1004, 12, Access::Write), [Some((0x1004, 4)), Some((0x1008, 8))]);
+        assert_eq!(shown(0x1004, 8, Access::Execute), [None]);
+    }
 }

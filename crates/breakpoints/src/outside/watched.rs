@@ -198,15 +198,15 @@ impl Outside {
         });
         self.has_lost |= has_lost;
         hits.sort_by_key(|&(_, time, ..)| time);
-        for (at, line) in self.lines.iter_mut().enumerate() {
-            if hits.iter().any(|&(of, ..)| of == at) {
-                line.read(&self.target);
-            }
+        // All lines of a watch, because they may show the same bytes.
+        let is_hit: Vec<_> = hits.iter().map(|&(line, ..)| self.lines[line].watch).collect();
+        for line in self.lines.iter_mut().filter(|line| is_hit.contains(&line.watch)) {
+            line.read(&self.target);
         }
         for (line, mono_ns, tid, ip, callchain, copied) in hits {
             let line = &self.lines[line];
             let watch = &mut self.watches[line.watch];
-            watch.unread += u64::from(line.new.is_none());
+            watch.unread += u64::from(line.shown.is_some() && line.new.is_none());
             // The first is the instruction itself.
             let stack: Vec<usize> = callchain.into_iter().skip(1).map(|ip| ip as usize).collect();
             let inner = stack.len();

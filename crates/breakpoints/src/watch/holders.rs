@@ -24,7 +24,7 @@ use dormouse_sys::process::identity;
 
 use super::entry;
 use super::spec::WatchSpec;
-use super::split::{Piece, Unfit, split};
+use super::split::{Piece, Unfit, WIDEST, split};
 use crate::{Cpu, Error, HeldSlot, Registers, Reservation, SlotKind, SlotRequest, Slots, Target, TaskId};
 
 /// The processor that stands for any thread.
@@ -187,6 +187,11 @@ impl Holders {
             let piece = Piece { addr, len: WatchLen::Eight, watched: u64::MAX };
             return if free > 0 { Ok(vec![piece]) } else { Err(no_register(1)) };
         }
+        if len > WIDEST && (spec.filter.equals.is_some() || spec.filter.mask.is_some()) {
+            return Err(unwatchable(
+                "filters by `equals` and `mask` compare 8 bytes at most: name a part of it, or cut it off, as in NAME:8",
+            ));
+        }
         // A read changes no value from which an access beside the range could be recognised.
         split(addr, len, free, access == Access::Write).map_err(|unfit| match unfit {
             Unfit::Empty => unwatchable("it is empty"),
@@ -337,6 +342,13 @@ mod tests {
             let spec = WatchSpec::new(addr, len, Access::ReadWrite).named("it");
             let message = admit(&mut holders, 0, &spec, None).unwrap_err().to_string();
             assert!(message.contains(expected) || message.contains("longer"), "{addr:#x} {len}: {message}");
+        }
+        for filtered in [WatchSpec::equals, WatchSpec::masked] {
+            let spec = |len| filtered(WatchSpec::new(0x1000, len, Access::Write), 1);
+            let message = admit(&mut holders, 0, &spec(9), None).unwrap_err().to_string();
+            assert!(message.contains("compare 8 bytes at most"), "{message}");
+            assert_eq!(admit(&mut holders, 0, &spec(8), None).unwrap(), 1);
+            holders.release(0);
         }
         assert_eq!(admit(&mut holders, 0, &WatchSpec::new(7, 1, Access::Execute), None).unwrap(), 1);
     }

@@ -105,10 +105,11 @@ pub struct WatchSite {
     /// The number of hits that passed the filters.
     pub hits: u64,
     /// The value before the last of these hits, if it is known: the value that the watch had seen
-    /// last.
+    /// last. Of a variable longer than 8 bytes: the value of those 1 to 8 bytes that were hit,
+    /// which one register watches.
     pub old: Option<u64>,
-    /// The value after the last of these hits; `None` for executions, and if it could not be read
-    /// ([`Coverage::unread`]).
+    /// The value of the same bytes after the last of these hits; `None` for executions, and if it
+    /// could not be read ([`Coverage::unread`]).
     pub new: Option<u64>,
     /// The id of the thread of the last of these hits.
     pub tid: u32,

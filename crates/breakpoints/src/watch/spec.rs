@@ -79,14 +79,16 @@ impl WatchSpec {
         self
     }
 
-    /// Reports only hits after which the value is this one.
+    /// Reports only hits after which the value is this one. At most 8 bytes have a value: for a
+    /// longer range the watch is refused.
     #[must_use]
     pub fn equals(mut self, value: u64) -> Self {
         self.filter.equals = Some(value);
         self
     }
 
-    /// Compares only these bits of the value, in [`Self::changed`] and [`Self::equals`].
+    /// Compares only these bits of the value, in [`Self::changed`] and [`Self::equals`]. Refused as
+    /// the latter is.
     #[must_use]
     pub fn masked(mut self, mask: u64) -> Self {
         self.filter.mask = Some(mask);

@@ -19,8 +19,8 @@
 
 use dormouse_sys::perf::WatchLen;
 
-/// The widest piece, in bytes.
-const WIDEST: usize = 8;
+/// The widest piece, in bytes, and the longest value.
+pub(crate) const WIDEST: usize = 8;
 
 /// The bytes that one debug register watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,23 @@ pub(crate) struct Piece {
     /// The bits of the piece's value, as read in the processor's order of bytes, that belong to the
     /// range.
     pub(crate) watched: u64,
+}
+
+impl Piece {
+    /// Whether it also watches bytes beside the range.
+    pub(crate) fn is_wide(self) -> bool {
+        self.watched.count_ones() != 8 * self.len as u32
+    }
+
+    /// The bytes whose value a hit shows, by address and length: the whole range, `len` bytes at
+    /// `addr`; of a range that is longer than a value, those in this piece.
+    pub(crate) fn shown(self, addr: usize, len: usize) -> (usize, usize) {
+        if len <= WIDEST {
+            return (addr, len);
+        }
+        let [beside, own] = [self.watched.trailing_zeros(), self.watched.count_ones()];
+        (self.addr + (beside / 8) as usize, (own / 8) as usize)
+    }
 }
 
 /// The reason why a range has no cover.

@@ -22,7 +22,7 @@ use super::report::WatchHit;
 use super::sched;
 use super::sites::{Hit, Sites};
 use super::spec::{Filter, WatchSpec};
-use super::split::Piece;
+use super::split::{Piece, WIDEST};
 use super::stack::{self, Walked};
 use super::stream::{HitCopy, SingleHit};
 use crate::MOST_SLOTS;
@@ -38,7 +38,8 @@ pub(super) struct Tally {
     pub(super) pieces: Vec<Piece>,
     /// The beginning of the data of its events; the number of the piece is behind it.
     data: u64,
-    /// The value of each piece at its last hit, or when the watch was armed.
+    /// The value that a hit of each piece has ([`Tally::bytes`]), at the last hit, or when the
+    /// watch was armed. Of a value that all pieces share, the first.
     last: [AtomicU64; MOST_SLOTS as usize],
     delivered: AtomicU64,
     passed: AtomicU64,
@@ -138,11 +139,19 @@ impl Tally {
         if self.spec.access == Access::Execute {
             return;
         }
-        for (piece, last) in self.pieces.iter().zip(&self.last) {
-            if let Some(value) = peek::value(piece.addr, piece.len as usize) {
+        for (addr, len, last) in (0..self.pieces.len()).filter_map(|piece| self.bytes(piece)) {
+            if let Some(value) = peek::value(addr, len) {
                 last.store(value, Ordering::Relaxed);
             }
         }
+    }
+
+    /// The bytes whose value a hit of a piece has, by address and length, and their last value.
+    fn bytes(&self, piece: usize) -> Option<(usize, usize, &AtomicU64)> {
+        let WatchSpec { addr: first, len: all, .. } = self.spec;
+        let (addr, len) = self.pieces.get(piece)?.shown(first, all);
+        let last = self.last.get(if all <= WIDEST { 0 } else { piece })?;
+        Some((addr, len, last))
     }
 
     /// The event of one piece.
@@ -355,20 +364,20 @@ impl Tally {
         is_alarm || nth == self.spec.max_hits
     }
 
-    /// The values of a piece before and after the hit, if they pass the filters. Executions have
+    /// The values before and after the hit of a piece, if they pass the filters. Executions have
     /// none, and a value that cannot be read passes.
     #[expect(clippy::option_option, reason = "passes, and with values")]
     fn values(&self, number: usize) -> Option<Option<(u64, u64)>> {
-        let (piece, last) = (self.pieces.get(number)?, self.last.get(number)?);
+        let (piece, (addr, len, last)) = (self.pieces.get(number)?, self.bytes(number)?);
         if self.spec.access == Access::Execute {
             return Some(None);
         }
-        let Some(new) = peek::value(piece.addr, piece.len as usize) else {
+        let Some(new) = peek::value(addr, len) else {
             self.unread.fetch_add(1, Ordering::Relaxed);
             return Some(None);
         };
         let old = last.swap(new, Ordering::Relaxed);
-        passes(self.spec.filter, piece, old, new).then_some(Some((old, new)))
+        passes(self.spec.filter, piece.is_wide(), len, old, new).then_some(Some((old, new)))
     }
 }
 
@@ -381,42 +390,41 @@ fn alone(is_read: &AtomicBool, read: impl FnOnce()) {
     }
 }
 
-/// Whether a change of a piece's value is to be reported.
-fn passes(filter: Filter, piece: &Piece, old: u64, new: u64) -> bool {
-    let whole = u64::MAX >> (u64::BITS - 8 * piece.len as u32);
-    let mask = filter.mask.unwrap_or(u64::MAX) & piece.watched;
+/// Whether a change of a value of `len` bytes is to be reported.
+fn passes(filter: Filter, is_wide: bool, len: usize, old: u64, new: u64) -> bool {
+    let whole = u64::MAX >> (u64::BITS - 8 * len as u32);
+    let mask = filter.mask.unwrap_or(u64::MAX) & whole;
     // A piece that is wider than the range is hit by stores beside it, which change nothing of it.
-    let must_change = filter.changed || piece.watched != whole;
-    (!must_change || (old ^ new) & mask != 0) && filter.equals.is_none_or(|value| (value ^ new) & mask == 0)
+    (!is_wide || old != new)
+        && (!filter.changed || (old ^ new) & mask != 0)
+        && filter.equals.is_none_or(|value| (value ^ new) & mask == 0)
 }
 
 #[cfg(test)]
 mod tests {
-    use dormouse_sys::perf::WatchLen;
-
     use super::*;
 
     #[test]
-    fn filters_look_at_watched_bits_alone() {
-        let piece = |watched| Piece { addr: 0, len: WatchLen::Two, watched };
+    fn filters_compare_masked_bits_alone() {
         let all = Filter::default();
         let changed = Filter { changed: true, ..all };
         let equals = Filter { equals: Some(0x12ff), mask: Some(0xff00), ..all };
-        for (filter, watched, old, new, expected) in [
-            (all, 0xffff, 1, 1, true),
-            (changed, 0xffff, 1, 1, false),
-            (changed, 0xffff, 1, 2, true),
-            (Filter { mask: Some(0xff00), ..changed }, 0xffff, 1, 2, false),
-            (all, 0x00ff, 0x100, 0x200, false),
-            (all, 0x00ff, 0x100, 0x201, true),
-            (equals, 0xffff, 0, 0x1234, true),
-            (equals, 0xffff, 0, 0x1334, false),
+        let negative = Filter { equals: Some(u64::MAX), ..all };
+        for (filter, is_wide, len, old, new, expected) in [
+            (all, false, 2, 1, 1, true),
+            (changed, false, 2, 1, 1, false),
+            (changed, false, 2, 1, 2, true),
+            (Filter { mask: Some(0xff00), ..changed }, false, 2, 1, 2, false),
+            (all, true, 1, 1, 1, false),
+            (all, true, 1, 1, 2, true),
+            (equals, false, 2, 0, 0x1234, true),
+            (equals, true, 2, 0x1233, 0x1234, true),
+            (equals, false, 2, 0, 0x1334, false),
+            (negative, false, 2, 0, 0xffff, true),
+            (negative, false, 8, 0, 0xffff, false),
         ] {
-            assert_eq!(
-                passes(filter, &piece(watched), old, new),
-                expected,
-                "{filter:?} {watched:x} {old} {new}"
-            );
+            let passes = passes(filter, is_wide, len, old, new);
+            assert_eq!(passes, expected, "{filter:?} {is_wide} {len} {old} {new}");
         }
     }
 }

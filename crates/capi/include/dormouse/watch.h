@@ -75,7 +75,7 @@ struct dormouse_watch_spec {
 	uint32_t flags;               /* enum dormouse_watch_flags */
 	uint32_t rate;                /* hits per second above which it rests for a while; 0: 10,000 */
 	uint64_t most;                /* ends after this many reported hits; 0: no limit */
-	uint64_t equals;
+	uint64_t equals;              /* for at most 8 bytes: a longer variable is refused, with a mask too */
 	uint64_t mask;                /* the bits that CHANGED and EQUALS compare; 0: all */
 };
 
@@ -124,7 +124,7 @@ struct dormouse_watch_site {
 	const void *address;         /* after the instruction (for DORMOUSE_EXECUTE: its own); NULL for late hits */
 	struct dormouse_group group; /* the group of the task that ran */
 	uint64_t hits;               /* hits that passed the filters */
-	uint64_t before;             /* the value before the last of them, as last seen; 8 bytes of longer variables */
+	uint64_t before;             /* the value before the last of them, as last seen; of longer variables the 1 to 8 bytes hit */
 	uint64_t after;              /* the value after the last of them */
 	uint64_t task;               /* the number of the last one's task, or 0 */
 	uint64_t time_ns;            /* the time of the last one by CLOCK_MONOTONIC */

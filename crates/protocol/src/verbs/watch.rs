@@ -26,7 +26,8 @@ pub struct WatchRequest {
     /// Whether to report only hits after which the value has changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
-    /// Reports only hits after which the value, under `mask`, is this one.
+    /// Reports only hits after which the value, under `mask`, is this one. The watch is refused if
+    /// it is longer than 8 bytes, as with `mask`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equals: Option<u64>,
     /// The bits that `changed` and `equals` compare; all if absent.
@@ -205,7 +206,8 @@ pub struct HitRow {
     /// The group of the task that ran; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The value that the watch had seen before; absent if it could not be read.
+    /// The value that the watch had seen before; absent if it could not be read. Of a variable
+    /// longer than 8 bytes: the value of the 1 to 8 bytes that one register watches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<u64>,
     /// The value after the hit.

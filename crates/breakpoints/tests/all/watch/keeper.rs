@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -245,6 +245,52 @@ fn a_widened_watch_tells_neighbours_apart() {
         }
         let report = watch.report();
         assert_eq!((report.hits, report.passed), (3, 2), "{report:?}");
+    });
+}
+
+#[repr(align(8))]
+struct Halves([AtomicU32; 3]);
+
+static HALVES: Halves = Halves([const { AtomicU32::new(0) }; 3]);
+
+#[test]
+fn a_value_is_that_of_the_whole_variable() {
+    in_child(|| {
+        let values = |watch: &Watch| {
+            let hits = watch.take_hits();
+            hits.iter().map(|hit| (hit.old.unwrap(), hit.new.unwrap())).collect::<Vec<_>>()
+        };
+        // Two pieces of four bytes.
+        let spec = WatchSpec::new(HALVES.0[1].as_ptr().addr(), 8, Access::Write);
+        let watch = spec.equals(0x1_0000_0002).arm().unwrap();
+        watch.take_hits();
+        HALVES.0[1].store(2, Relaxed);
+        HALVES.0[2].store(1, Relaxed);
+        let report = watch.report();
+        assert_eq!((report.hits, report.passed), (2, 1), "{report:?}");
+        assert_eq!(values(&watch), [(2, 0x1_0000_0002)]);
+        drop(watch);
+        // One of one byte and one of two, and then one of four, which covers another byte, too.
+        let mut others = vec![word(0).arm().unwrap()];
+        for _ in 0..2 {
+            for byte in 16..20 {
+                BYTES.0[byte].store(0xff, Relaxed);
+            }
+            let watch = bytes(17, 3).arm().unwrap();
+            watch.take_hits();
+            BYTES.0[17].store(1, Relaxed);
+            BYTES.0[19].store(3, Relaxed);
+            assert_eq!(values(&watch), [(0xff_ffff, 0xff_ff01), (0xff_ff01, 0x03_ff01)]);
+            drop(watch);
+            others.push(word(1).arm().unwrap());
+        }
+        // Of a longer one, the bytes that were hit.
+        drop(others);
+        let watch = bytes(35, 9).changed().arm().unwrap();
+        watch.take_hits();
+        BYTES.0[35].store(1, Relaxed);
+        BYTES.0[37].store(1, Relaxed);
+        assert_eq!(values(&watch), [(0, 1), (0, 0x100)]);
     });
 }
 
