@@ -275,6 +275,21 @@ fn a_removed_socket_file_is_made_anew() {
 }
 
 #[test]
+fn a_sockets_path_does_not_reach_terminals_raw() {
+    let runtime = tempfile::tempdir().expect("a temporary directory");
+    let directory = runtime.path().join("\u{202e}/dormouse");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let (pid, path) = (std::process::id(), directory.join(format!("{}.sock", std::process::id())));
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    std::fs::remove_file(&path).expect("its file");
+    let (listed, refused) = (run(["ps"]), run(["keys", &pid.to_string()]));
+    drop(listener);
+    for text in [listed.stdout, refused.stderr] {
+        assert!(text.contains("\\u{202e}/dormouse") && !text.contains('\u{202e}'), "{text}");
+    }
+}
+
+#[test]
 fn a_strangers_socket_is_not_the_targets() {
     let mut sleeper = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().expect("sleep");
     let runtime = tempfile::tempdir().expect("a temporary directory");

@@ -93,7 +93,7 @@ fn table(seen: &[(&Found, Result<Hello, Report>)]) -> Table {
         let (name, keys, sites, version) = match answer {
             Ok(hello) => (&hello.name[..], hello.keys.to_string(), hello.sites.to_string(), version(hello)),
             Err(report) => {
-                (process.name(), "-".into(), "-".into(), format!("{FAIR}{}{FAIR:#}", report.message))
+                (process.name(), "-".into(), "-".into(), format!("{FAIR}{}{FAIR:#}", clean(&report.message)))
             }
         };
         table.row([process.pid.to_string(), clean(name), process.uid.to_string(), keys, sites, version]);

@@ -337,8 +337,8 @@ fn no_table(error: &io::Error) -> Failure {
 
 /// The failure for an abstract socket that cannot be reached from here.
 fn in_another_network(process: &Process, path: &Path) -> Failure {
-    let (who, pid) = (describe(process), process.pid);
-    let message = format!("{who} listens at {}, in another network namespace", path.display());
+    let (who, pid, path) = (describe(process), process.pid, clean(&path.to_string_lossy()));
+    let message = format!("{who} listens at {path}, in another network namespace");
     Failure::failed(message)
         .hint(format!("go there: nsenter --net --target {pid} dormouse …; or give it a runtime directory"))
 }
@@ -346,7 +346,7 @@ fn in_another_network(process: &Process, path: &Path) -> Failure {
 /// Why no agent could be reached at `path`.
 fn closed(process: &Process, path: &Path, error: &io::Error, patience: Duration) -> Failure {
     let who = describe(process);
-    let path = path.display();
+    let path = clean(&path.to_string_lossy());
     match error.kind() {
         io::ErrorKind::PermissionDenied => Failure::new(
             Exit::Denied,
