@@ -6,7 +6,7 @@
 //! stream does not want them ([`anstream`] handles `NO_COLOR`, `TERM=dumb` and files).
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Outcome, Report};
+use crate::new_file::{NewFile, cannot_write};
 use crate::signals::Signals;
 use crate::text::{self, Clean, list};
 
@@ -44,6 +45,8 @@ pub(crate) struct Context {
     out: BufWriter<Box<dyn Write>>,
     /// The name of `out`, for messages.
     place: String,
+    /// The file that `out` writes to, until it is in its place.
+    file: Option<NewFile>,
     /// `None` at the terminal.
     remote: Option<Remote>,
 }
@@ -101,7 +104,7 @@ impl Context {
         let stdout = io::stdout();
         let choice = if json { ColorChoice::Never } else { AutoStream::choice(&stdout) };
         let out = BufWriter::new(Box::new(AutoStream::new(stdout, choice)) as Box<dyn Write>);
-        Context { json, patience, out, place: "standard output".into(), remote: None }
+        Context { json, patience, out, place: "standard output".into(), file: None, remote: None }
     }
 
     /// For a client elsewhere, who reads JSON: `hear` takes messages, `cancel` stands for Ctrl-C.
@@ -114,7 +117,7 @@ impl Context {
     ) -> Context {
         let out = BufWriter::new(Box::new(out) as Box<dyn Write>);
         let remote = Some(Remote { hear: Box::new(hear), cancel });
-        Context { json: true, patience, out, place: "the client".into(), remote }
+        Context { json: true, patience, out, place: "the client".into(), file: None, remote }
     }
 
     /// Whether this runs for a client elsewhere, and nobody is at the terminal.
@@ -148,10 +151,14 @@ impl Context {
         self.out.write_all(bytes).map_err(|error| self.failure(&error))
     }
 
-    /// Has the data go to a file instead of standard output.
+    /// Has the data go to a file instead of standard output. The first flush that has data replaces
+    /// an old file: a failure before that leaves it as it was.
     pub(crate) fn write_to(&mut self, path: &Path) -> Outcome<()> {
-        let file = File::create(path)
-            .map_err(|error| Failure::failed(format!("cannot write to {}: {error}", path.display())))?;
+        let file = if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            File::create(path).map_err(|error| cannot_write(path, &error))?
+        } else {
+            self.file.insert(NewFile::create(path)?).handle()?
+        };
         self.out = BufWriter::new(Box::new(AutoStream::auto(file)));
         self.place = path.display().to_string();
         Ok(())
@@ -176,7 +183,8 @@ impl Context {
 
     /// Flushes everything written so far.
     pub(crate) fn flush(&mut self) -> Outcome<()> {
-        self.out.flush().map_err(|error| self.failure(&error))
+        self.out.flush().map_err(|error| self.failure(&error))?;
+        self.file.take_if(|file| file.has_any()).map_or(Ok(()), NewFile::place)
     }
 
     fn failure(&self, error: &io::Error) -> Failure {
@@ -192,7 +200,7 @@ impl Context {
             Failure::StdoutClosed => Exit::Ok,
             Failure::Said(report) => {
                 // Data from before the failure is still worth having.
-                let _ = self.out.flush();
+                let _ = self.flush();
                 tell(&report, self.json);
                 report.exit
             }
@@ -251,6 +259,25 @@ fn is_dumb() -> bool {
 #[cfg(all(test, feature = "serve"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_old_file_stays_until_there_is_data() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("figures");
+        fs::write(&path, "old").unwrap();
+        let (cancel, _hang_up) = Signals::remote().unwrap();
+        let mut context = Context::remote(io::sink(), |_| {}, cancel, Duration::ZERO);
+        context.write_to(&path).unwrap();
+        context.fail(Failure::failed("there is no such process"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        for all in ["new\n", "new\nnew\n"] {
+            context.line("new").unwrap();
+            context.flush().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), all);
+        }
+        context.write_to("/dev/null".as_ref()).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn messages_reach_the_client() {
