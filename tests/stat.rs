@@ -444,6 +444,13 @@ fn stat_passes_signals_on_to_the_command() {
 }
 
 #[test]
+fn a_handled_signal_ends_repeated_runs() {
+    let script = "sleep 600 & trap 'kill $!; exit 0' TERM; kill -TERM $PPID; wait";
+    let stat = run(["--json", "stat", "-r", "3", "--", "sh", "-c", script]);
+    assert_eq!(stat.json_lines().len(), 2, "one run, and the total: {stat:?}");
+}
+
+#[test]
 fn stat_shows_where_tasks_spend_their_time() {
     let service = Service::busy();
     let total = run(["--json", "stat", &service.target(), "--waits", "--for", "500ms"]).json();

@@ -3,6 +3,7 @@
 //! The terminal sends Ctrl-C and Ctrl-\ to a command as well; this process lives on to report the
 //! result. SIGTERM and SIGHUP come to this process alone, and are passed on.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -41,18 +42,20 @@ pub(crate) struct Caught {
     /// The terminal sends these to the command as well.
     kept: Signals,
     passed_on: [(Signals, Signal); 2],
+    /// Whether any was: the command may handle it and end like any other.
+    has_passed_on: Cell<bool>,
 }
 
 impl Caught {
     /// Catches them from here on.
     pub(crate) fn new() -> Outcome<Caught> {
         let passed_on = [(Signals::all(&[SIGTERM])?, Signal::TERM), (Signals::all(&[SIGHUP])?, Signal::HUP)];
-        Ok(Caught { kept: Signals::all(&[SIGINT, SIGQUIT])?, passed_on })
+        Ok(Caught { kept: Signals::all(&[SIGINT, SIGQUIT])?, passed_on, has_passed_on: Cell::new(false) })
     }
 
-    /// Whether the terminal has asked for the end since this was asked last.
+    /// Whether a signal has asked for the end.
     pub(crate) fn is_interrupted(&self) -> bool {
-        self.kept.take()
+        self.has_passed_on.get() || self.kept.take()
     }
 
     /// Waits until the command ends or that moment comes, and passes signals on; true: it has
@@ -63,6 +66,7 @@ impl Caught {
         for (_, signal) in self.passed_on.iter().filter(|(signals, _)| signals.take()) {
             // It may just have ended.
             let _ = kill_process(child, *signal);
+            self.has_passed_on.set(true);
         }
         Ok(ended)
     }
