@@ -375,10 +375,11 @@ mod tests {
         format!("{}\n{}\n", as_document(&whole), as_document(&news))
     }
 
-    #[test]
-    fn fixed_answers_give_the_committed_cells() {
+    /// The cells that the page shows after these events; `None` without node.
+    fn cells(events: &str) -> Option<String> {
         if !Command::new("node").arg("--version").output().is_ok_and(|node| node.status.success()) {
-            return skip("node is not installed");
+            skip("node is not installed");
+            return None;
         }
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -386,14 +387,34 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             path
         };
-        let scripts = file("scripts.js", &page::scripts_of_groups());
+        let (scripts, events) = (file("scripts.js", &page::scripts_of_groups()), file("events", events));
         let reader = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/figures/cells.mjs");
+        Some(printed(Command::new("node").args([reader.as_ref(), &*scripts, &events]).output().unwrap()))
+    }
+
+    #[test]
+    fn fixed_answers_give_the_committed_cells() {
         for (is_refused, name) in [(false, "page"), (true, "page_refused")] {
-            let events = file("events", &events(answers(is_refused)));
-            let shown =
-                printed(Command::new("node").args([reader.as_ref(), &*scripts, &events]).output().unwrap());
+            let Some(shown) = cells(&events(answers(is_refused))) else { return };
             assert_committed(&format!("tests/figures/{name}.json"), &shown);
         }
+    }
+
+    #[test]
+    fn groups_of_another_program_are_gone() {
+        let [_, then] = answers(false);
+        let group =
+            GroupRow { id: then.groups[0].id, name: "of another program".into(), ..GroupRow::default() };
+        let other = events([(); 2].map(|()| Stat { groups: vec![group.clone()], ..then.clone() }));
+        let last = other.lines().next().unwrap();
+        let Some(shown) = cells(&format!("{}{last}", events(answers(false)))) else { return };
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let groups = shown["last 1 s"].as_array().unwrap();
+        assert_eq!((groups.len(), &groups[0]["Group"]), (1, &"of another program".into()), "{groups:?}");
+        assert!(
+            !groups[0]["detail"]["charts"].to_string().contains(|c: char| c.is_ascii_digit()),
+            "{groups:?}"
+        );
     }
 
     #[test]

@@ -85,7 +85,13 @@ class Live {
   }
 
   sample(sample) {
-    const { groups, windows, elapsed_ns: ns } = sample;
+    const { full, groups, windows, elapsed_ns: ns } = sample;
+    if (full) {
+      // Another program has other groups by the same numbers.
+      const isOther = ({ id, name }) => this.groups.has(id) && this.groups.get(id).name !== name;
+      if (groups.some(isOther)) Object.assign(this, { ticks: [], size: 0 });
+      this.groups.clear();
+    }
     Object.assign(this, {
       name: sample.name || this.name,
       lastAt: sample.unix_ms,
