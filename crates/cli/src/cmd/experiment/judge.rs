@@ -27,9 +27,6 @@ const LOOKS: [f64; 5] = [0.125, 0.25, 0.5, 0.75, 1.0];
 /// The share of experiments that would show the least change that is called visible.
 const POWER: f64 = 0.9;
 
-/// By this factor a latency may be off: the width of a bucket.
-const BUCKET: f64 = 1.19;
-
 /// The verdict on a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -101,8 +98,7 @@ impl Judge {
         let now = shift_of_pairs(&contrast.differences, 1.0 - error).filter(|_| contrast.is_enough());
         let key = (contrast.whose, contrast.statistic);
         let estimate = now.as_ref().map(|now| change(now.value));
-        // Latencies are known to within a bucket.
-        let blur = if contrast.statistic == Statistic::P99 { BUCKET } else { 1.0 };
+        let blur = contrast.blur;
         let seen = now
             .and_then(|now| now.interval)
             .map(|seen| [(1.0 + change(seen.low)) / blur - 1.0, (1.0 + change(seen.high)) * blur - 1.0]);

@@ -64,9 +64,9 @@ impl Metric {
         groups.retain(|_, used| *used != Use::default());
         let own_ns = own_cpu_ns(now, main).saturating_sub(own_cpu_ns(before, main));
         let whole = match self {
-            Metric::Cpu => since.process_cpu_ns.saturating_sub(own_ns) as f64,
+            Metric::Cpu => Some(since.process_cpu_ns.saturating_sub(own_ns) as f64),
             // Nobody counts these but groups.
-            _ => groups.values().map(|used| used.amount).sum(),
+            _ => None,
         };
         Turn { elapsed_ns: since.mono_ns, own_ns, whole, groups }
     }
@@ -100,8 +100,8 @@ pub(super) struct Turn {
     pub(super) elapsed_ns: u64,
     /// CPU time of the threads of dormouse, which is in no other figure.
     pub(super) own_ns: u64,
-    /// The total of the process; of all groups, if only groups count.
-    pub(super) whole: f64,
+    /// The total of the process, unless only groups count.
+    pub(super) whole: Option<f64>,
     /// By the group's number.
     pub(super) groups: HashMap<u32, Use>,
 }
@@ -139,6 +139,11 @@ impl Use {
         let has_any = !self.latencies.is_empty();
         self.scale = if has_any { self.scale.min(other.scale) } else { other.scale };
         self.latencies.extend_from_slice(&other.latencies);
+    }
+
+    /// The width of the widest of its buckets, as a factor.
+    pub(super) fn bucket_factor(&self) -> f64 {
+        (-f64::from(self.scale)).exp2().exp2()
     }
 
     /// The latency that 99 % do not exceed; 0 where there is none.

@@ -59,6 +59,8 @@ pub(super) struct Contrast {
     /// The figure with the keys off, and on, over all turns; the average of groups has none.
     pub(super) values: Option<[f64; 2]>,
     pub(super) differences: Vec<f64>,
+    /// By this factor a value may be off: the width of the widest bucket of latencies.
+    pub(super) blur: f64,
     /// Whether requests last longer than turns, so that both states are mixed in them.
     pub(super) is_mixed: bool,
 }
@@ -105,10 +107,11 @@ impl Contrast {
             for (of, Usual { each, .. }) in known(turn, &usual) {
                 used.requests += of.requests;
                 used.alive += of.alive;
+                used.amount += of.amount;
                 // An expensive request more is no change of the code: requests are weighed.
                 part.usual += of.requests as f64 * each;
             }
-            used.amount = turn.whole;
+            used.amount = turn.whole.unwrap_or(used.amount);
             part.used = used;
             part
         });
@@ -224,12 +227,17 @@ impl Blocks {
             Statistic::P99 => used.p99_ns(),
         };
         let values = |block: &[Part; 2]| block.each_ref().map(|part| part.value(statistic));
+        let blur = match statistic {
+            Statistic::Mean => 1.0,
+            Statistic::P99 => self.whole.iter().map(|part| part.used.bucket_factor()).fold(1.0, f64::max),
+        };
         Contrast {
             whose,
             statistic,
             requests: self.whole.each_ref().map(|part| part.used.requests),
             values: Some(self.whole.each_ref().map(|part| by_request(&part.used))),
             differences: self.blocks.iter().map(|block| difference(values(block))).collect(),
+            blur,
             // Little's law: requests last for as many turns as are there at any time for each that
             // ends in a turn.
             is_mixed: self.whole.iter().map(|part| part.used.alive).sum::<u64>()

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use dormouse::waits::Histogram;
+use dormouse_statistics::buckets::place;
 use dormouse_testkit::short_or_long;
 
 use super::judge::{ERROR, Finding, Judge, Verdict};
 use super::metric::{Turn, Use};
-use super::pairs::{Contrast, Pair, Whose};
+use super::pairs::{Contrast, Pair, Statistic, Whose};
 use super::plan::Plan;
 
 const LENGTH: Duration = Duration::from_secs(60);
@@ -61,8 +63,7 @@ impl Simulated {
             let each = cpu_ns * drift * outlier * effect * (1.0 + 0.03 * self.normal());
             groups.insert(id, Use::of(requests, (each * requests as f64) as u64));
         }
-        let whole = groups.values().map(|used| used.amount).sum();
-        Turn { elapsed_ns, own_ns: 0, whole, groups }
+        Turn { elapsed_ns, own_ns: 0, whole: None, groups }
     }
 
     /// A whole experiment, as judges with these errors see it; the part of the time after which all
@@ -142,7 +143,7 @@ fn a_common_effect_shows_first_on_average() {
                 (id, Use::of(requests, (each.max(0.0) * requests as f64) as u64))
             };
             let groups: HashMap<u32, Use> = (1..=12).map(used).collect();
-            Turn { whole: groups.values().map(|used| used.amount).sum(), groups, ..Turn::default() }
+            Turn { whole: None, groups, ..Turn::default() }
         };
         let pairs: Vec<_> = (0..200).map(|n| Pair { off: turn(n, 0.0), on: turn(n, effect) }).collect();
         judged(&pairs).findings
@@ -171,7 +172,7 @@ fn groups_that_mix_states_are_in_no_average() {
                 (2, Use::of(10, 900 + at % 5)),
                 (3, Use::of(10, 90 + at % 3)),
             ]),
-            whole: 2_000.0,
+            whole: Some(2_000.0),
             ..Turn::default()
         };
         let pairs: Vec<_> = (0..40).map(|n| Pair { off: turn(n), on: turn(3 * n + 1) }).collect();
@@ -220,7 +221,6 @@ fn the_visible_effect_is_mostly_found() {
 fn pairs(n: usize, requests: u64, amounts: [u64; 2]) -> Vec<Pair> {
     let turn = |amount| Turn {
         groups: HashMap::from([(5, Use::of(requests, amount * requests))]),
-        whole: (amount * requests) as f64,
         ..Turn::default()
     };
     vec![Pair { off: turn(amounts[0]), on: turn(amounts[1]) }; n]
@@ -245,6 +245,34 @@ fn an_event_that_never_happens_shows_nothing() {
     let judge = judged(&pairs(40, 10, [0, 0]));
     let found = of_group(&judge, 5);
     assert_eq!((found.verdict, found.change, found.visible), (Verdict::Nothing, Some(0.0), Some(0.0)));
+}
+
+#[test]
+fn all_groups_have_the_amounts_of_their_requests() {
+    let mut pairs = pairs(40, 10, [100, 100]);
+    // Of a group with too few requests nothing is known, and so not how much is usual.
+    for pair in &mut pairs {
+        pair.on.groups.insert(6, Use::of(1, 90_000));
+    }
+    let all = judged(&pairs).findings.into_iter().find(|it| it.contrast.whose == Whose::All);
+    let all = all.expect("a row");
+    assert_eq!((all.verdict, all.contrast.values), (Verdict::Nothing, Some([100.0, 100.0])));
+}
+
+#[test]
+fn latencies_are_off_by_their_own_buckets() {
+    let verdict = |scale| {
+        let turn = |ns| {
+            let mut all = Histogram { scale, sum_ns: 200 * ns, max_ns: ns, ..Histogram::default() };
+            all.buckets[place(ns)] = 200;
+            Turn { groups: HashMap::from([(5, Use::of_latencies(&all))]), ..Turn::default() }
+        };
+        let pairs: Vec<_> = (0..40).map(|_| Pair { off: turn(1_000_000), on: turn(1_140_000) }).collect();
+        let mut judge = Judge::new(ERROR);
+        judge.look(1.0, true, || Contrast::of(&pairs, true));
+        judge.findings.iter().find(|it| it.contrast.statistic == Statistic::P99).expect("a row").verdict
+    };
+    assert_eq!((verdict(4), verdict(2)), (Verdict::More, Verdict::Nothing));
 }
 
 #[test]
