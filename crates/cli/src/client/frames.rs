@@ -65,14 +65,14 @@ fn understand<'a>(client: &Client, frame: &'a [u8]) -> Outcome<Option<Frame<'a>>
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::exit::Failure;
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = u32::try_from(payload.len() + 1).unwrap().to_le_bytes().to_vec();
         bytes.push(kind);
         bytes.extend_from_slice(payload);
@@ -83,7 +83,7 @@ mod tests {
         frame(2, &[&tid.to_le_bytes()[..], &start.to_le_bytes(), bytes].concat())
     }
 
-    fn stream() -> (UnixStream, Client) {
+    pub(crate) fn stream() -> (UnixStream, Client) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let source = crate::client::Source::Socket(ours);

@@ -134,7 +134,7 @@ impl<S: Sink> Stream<S> {
             let now = Instant::now();
             self.is_interrupted = signalled && signals.take();
             if self.is_interrupted || end.is_some_and(|end| now >= end) {
-                return Ok(());
+                return self.take_rest();
             }
             is_idle = !readable;
             if readable {
@@ -144,6 +144,22 @@ impl<S: Sink> Stream<S> {
                 return Err(self.client.silent("sent nothing"));
             }
         }
+    }
+
+    /// Reads the rest of what came before the end, losses above all. A service that sends without a
+    /// pause is read for as long as records are held.
+    fn take_rest(&mut self) -> Outcome<()> {
+        let end = Instant::now() + HOLD;
+        while wait([self.client.as_fd()], Some(Instant::now()))? == [true] && Instant::now() < end {
+            match self.take() {
+                Err(Failure::Said(report)) if report.has_hung_up => break,
+                taken => taken?,
+            }
+            if self.sink.is_full() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Reads what has come.
@@ -172,7 +188,43 @@ impl<S: Sink> Stream<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use dormouse_testkit::HANG;
+    use signal_hook::consts::SIGWINCH;
+
     use super::*;
+    use crate::client::frames::tests::{frame, stream};
+
+    struct NoRecords;
+
+    impl Sink for NoRecords {
+        fn learn(&mut self, _: Note) {}
+
+        fn take(&mut self, _: u32, _: u64, _: &[u8]) -> Result<(), Malformed> {
+            Ok(())
+        }
+
+        fn emit(&mut self, _: bool, _: u64) -> Outcome<u64> {
+            Ok(0)
+        }
+
+        fn is_holding(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn losses_before_the_end_are_told() {
+        let (mut agent, client) = stream();
+        let note = frame(1, br#"{"dropped":{"rings":1,"client":0}}"#);
+        // More than one read takes.
+        agent.write_all(&note.repeat(2_000)).unwrap();
+        let limits = Limits { length: Some(Duration::ZERO), records: None };
+        let mut stream = Stream::new(client, NoRecords, HANG);
+        stream.run(&limits, &Signals::all(&[SIGWINCH]).unwrap()).unwrap();
+        assert_eq!(stream.tally.rings, 2_000);
+    }
 
     #[test]
     fn the_summary_says_why_records_are_missing() {
