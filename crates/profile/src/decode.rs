@@ -122,6 +122,8 @@ struct Tables<'a> {
     unix_ns: u64,
     duration_ns: u64,
     period: u64,
+    /// The string of the name of the column that is shown.
+    shown: u64,
 }
 
 impl<'a> Tables<'a> {
@@ -140,6 +142,7 @@ impl<'a> Tables<'a> {
                 (field::TIME, Value::Number(value)) => it.unix_ns = positive(value),
                 (field::DURATION, Value::Number(value)) => it.duration_ns = positive(value),
                 (field::PERIOD, Value::Number(value)) => it.period = positive(value),
+                (field::DEFAULT_SAMPLE_TYPE, Value::Number(value)) => it.shown = value,
                 (field::COMMENT, value) => repeated(value, &mut it.comments)?,
                 _ => {}
             }
@@ -150,6 +153,11 @@ impl<'a> Tables<'a> {
     fn string(&self, index: u64) -> Result<&str> {
         let string = usize::try_from(index).ok().and_then(|index| self.strings.get(index));
         string.map(AsRef::as_ref).ok_or_else(|| malformed("a name that is not there"))
+    }
+
+    /// The name of the column that is shown; empty if the file does not say it.
+    fn shown(&self) -> &str {
+        self.string(self.shown).unwrap_or_default()
     }
 
     /// The kind of the profile, and for each of its columns where it stands in a sample.
@@ -209,6 +217,7 @@ impl<'a> Reader<'a> {
         let (kind, columns) = tables.kind()?;
         let profile = Profile {
             kind,
+            live: kind.columns().iter().any(|it| it.is_level() && it.name == tables.shown()),
             unix_ns: tables.unix_ns,
             duration_ns: tables.duration_ns,
             period: tables.period,

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+#[cfg(doc)]
+use dormouse_protocol::profile::Column;
 use dormouse_protocol::profile::{NO_GROUP, Node, Profile, ProfileGroup, Sample, Thread, Values};
 
 use crate::error::Error;
@@ -45,14 +47,21 @@ impl Diff {
         Ok(join.diff)
     }
 
-    /// The factor that makes old values comparable with new ones: it makes both sides equally long.
-    /// If the length of one is unknown, it makes their totals equal.
-    pub fn scale(&self) -> f64 {
+    /// The factor that makes old values of a column comparable with new ones: it makes both sides
+    /// equally long. If the length of one is unknown, it makes their totals equal. It is 1 for what
+    /// does not grow with time ([`Column::is_level`]).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column.
+    pub fn scale(&self, column: usize) -> f64 {
+        if self.profile.kind.columns()[column].is_level() {
+            return 1.0;
+        }
         let (mut new, mut old) = (self.profile.duration_ns as f64, self.old_duration_ns as f64);
         if new == 0.0 || old == 0.0 {
-            let main = self.profile.kind.main_column();
-            new = self.profile.samples.iter().map(|it| it.values[main] as f64).sum();
-            old = self.old.iter().map(|it| it[main] as f64).sum();
+            new = self.profile.samples.iter().map(|it| it.values[column] as f64).sum();
+            old = self.old.iter().map(|it| it[column] as f64).sum();
         }
         if new == 0.0 || old == 0.0 { 1.0 } else { new / old }
     }
@@ -64,9 +73,9 @@ impl Diff {
     ///
     /// If there is no such row.
     pub fn change(&self, sample: usize) -> f64 {
-        let main = self.profile.kind.main_column();
+        let main = self.profile.main_column();
         let new = self.profile.samples[sample].values[main];
-        new as f64 - self.old[sample][main] as f64 * self.scale()
+        new as f64 - self.old[sample][main] as f64 * self.scale(main)
     }
 }
 
@@ -84,6 +93,7 @@ impl Join {
     fn new(new: &Profile, old_duration_ns: u64) -> Self {
         let profile = Profile {
             kind: new.kind,
+            live: new.live,
             unix_ns: new.unix_ns,
             duration_ns: new.duration_ns,
             period: new.period,

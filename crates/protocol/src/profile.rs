@@ -29,6 +29,13 @@ pub struct Column {
     pub unit: &'static str,
 }
 
+impl Column {
+    /// Whether its values are what is there at the end, however long the profile took.
+    pub fn is_level(&self) -> bool {
+        self.name.starts_with("inuse_")
+    }
+}
+
 /// The values of a sample, one for each of [`ProfileKind::columns`]; the others are 0.
 pub type Values = [u64; 4];
 
@@ -61,7 +68,7 @@ impl ProfileKind {
         }
     }
 
-    /// The index of the column that tables and graphs show.
+    /// The index of the column in whose unit samples, totals and coverage are.
     pub fn main_column(self) -> usize {
         1
     }
@@ -153,6 +160,9 @@ pub struct Profile {
     /// When each single sample was taken, if that was requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Moment>,
+    /// Whether allocations that are still live were requested: they are what is shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
     /// How much is missing, and why.
     pub coverage: ProfileCoverage,
 }
@@ -279,6 +289,12 @@ pub struct ProfileCoverage {
 }
 
 impl Profile {
+    /// The index of the column that tables and graphs show.
+    pub fn main_column(&self) -> usize {
+        let live = self.kind.columns().iter().rposition(Column::is_level);
+        live.filter(|_| self.live).unwrap_or(self.kind.main_column())
+    }
+
     /// The addresses of a stack, the innermost first. Empty for an unknown stack.
     pub fn stack(&self, stack: u32) -> impl Iterator<Item = u64> + '_ {
         let mut next = stack;

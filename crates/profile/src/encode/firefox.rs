@@ -107,7 +107,7 @@ struct Timed<'a> {
 
 /// The samples of each thread, in order.
 fn moments(profile: &Profile) -> Vec<Vec<Timed<'_>>> {
-    let main = profile.kind.main_column();
+    let main = profile.main_column();
     let mut threads: Vec<Vec<Timed>> = profile.threads.iter().map(|_| Vec::new()).collect();
     let mut sums = vec![0_u64; profile.samples.len()];
     for moment in &profile.timeline {

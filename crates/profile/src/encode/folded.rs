@@ -13,7 +13,7 @@ const NO_NAME: &str = "(no group)";
 
 /// A profile as folded stacks, with the values of the main column. Threads are added up.
 pub fn folded(profile: &Profile, symbols: &Symbols) -> String {
-    let main = profile.kind.main_column();
+    let main = profile.main_column();
     let mut lines = BTreeMap::new();
     for sample in &profile.samples {
         let value: &mut u64 = lines.entry(stack(profile, symbols, sample)).or_default();
@@ -28,8 +28,8 @@ pub fn folded(profile: &Profile, symbols: &Symbols) -> String {
 /// A difference as folded stacks with two values, the old one first, as `difffolded.pl` writes
 /// them. Old values are scaled ([`Diff::scale`]).
 pub fn folded_diff(diff: &Diff) -> String {
-    let main = diff.profile.kind.main_column();
-    let scale = diff.scale();
+    let main = diff.profile.main_column();
+    let scale = diff.scale(main);
     let mut lines = BTreeMap::new();
     for (sample, old) in diff.profile.samples.iter().zip(&diff.old) {
         let values: &mut [u64; 2] = lines.entry(stack(&diff.profile, &diff.symbols, sample)).or_default();

@@ -230,7 +230,8 @@ impl<'a> Writer<'a> {
         out.number(field::PERIOD, signed(profile.period));
         let comments: Vec<u64> = comments(&profile.coverage).iter().map(|it| self.string(it)).collect();
         out.packed(field::COMMENT, comments);
-        out.number(field::DEFAULT_SAMPLE_TYPE, self.string(main.name));
+        let shown = profile.kind.columns()[profile.main_column()];
+        out.number(field::DEFAULT_SAMPLE_TYPE, self.string(shown.name));
         out.append(&self.location_table);
         out.append(&self.function_table);
         out.append(&self.string_table);

@@ -99,8 +99,8 @@ impl Sum {
             stacks,
             samples,
             mappings: mappings.code(),
-            timeline: Vec::new(),
             coverage: ProfileCoverage { in_groups, merged, ..self.coverage.clone() },
+            ..Profile::default()
         }
     }
 }

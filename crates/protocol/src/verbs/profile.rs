@@ -139,6 +139,7 @@ mod tests {
     fn whole() -> Profile {
         Profile {
             pid: 7,
+            live: true,
             threads: vec![Thread { tid: 8, name: "eight".into() }],
             stacks: (0..5).map(|n| Node { parent: n, address: 100 + u64::from(n) }).collect(),
             samples: (0..3).map(|n| Sample { stack: n, ..Sample::default() }).collect(),

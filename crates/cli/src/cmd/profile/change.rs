@@ -1,7 +1,7 @@
 //! Two profiles as tables and JSON: which functions grew, and which shrank.
 //!
 //! Old values are scaled to the length of the new profile, so that profiles of different length can
-//! be compared.
+//! be compared; live allocations are not, since they are what is there at the end.
 //!
 //! Two profiles of the same work differ by chance, because they are samples. The number of samples
 //! of a function varies by its square root, so a difference of less than two standard deviations
@@ -72,7 +72,7 @@ impl Chance {
             }
         };
         let new = weight(&mut rows().map(|(row, _)| row.values));
-        let old = weight(&mut rows().map(|(_, old)| *old)) * diff.scale();
+        let old = weight(&mut rows().map(|(_, old)| *old)) * diff.scale(column);
         // A side without samples would have had such as the other.
         Chance { old: if old > 0.0 { old } else { new }, new: if new > 0.0 { new } else { old } }
     }
@@ -96,7 +96,7 @@ pub(crate) struct GroupChange {
 }
 
 /// Two profiles in the JSON of `profile --diff`; old values are scaled to the length of the new
-/// one.
+/// one, except live allocations.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DiffDocument {
@@ -136,7 +136,7 @@ impl DiffDocument {
 
 /// The groups of two profiles; the one that changed most first.
 fn changes(diff: &Diff, column: usize) -> Vec<GroupChange> {
-    let scale = diff.scale();
+    let scale = diff.scale(column);
     let mut before = diff.profile.clone();
     for (sample, old) in before.samples.iter_mut().zip(&diff.old) {
         sample.values = old.map(|value| (value as f64 * scale).round() as u64);
@@ -224,7 +224,7 @@ pub(crate) fn report(who: &str, diff: &Diff, new: &Profile, column: usize, most:
         short(diff.profile.duration_ns),
         short(diff.old_duration_ns),
     );
-    if (diff.scale() - 1.0).abs() > 0.01 {
+    if (diff.scale(column) - 1.0).abs() > 0.01 {
         let _ = writeln!(text, "{DIM}old values are scaled to the length of the new profile{DIM:#}");
     }
     let of = |value| amount(kind, column, value);
@@ -332,6 +332,19 @@ mod tests {
             serde_json::to_value(DiffDocument::new(&diff, 1, 7, circumstances)).unwrap()["by"].clone()
         };
         assert_eq!((by(Some("task")), by(None)), ("task".into(), serde_json::Value::Null));
+    }
+
+    #[test]
+    fn live_allocations_are_no_use_of_time() {
+        let (mut new, symbols) = tea();
+        new.kind = ProfileKind::Alloc;
+        new.samples.iter_mut().for_each(|it| it.values[3] = 700);
+        let old = Profile { duration_ns: new.duration_ns / 2, ..new.clone() };
+        let diff = Diff::between((&old, &symbols), (&new, &symbols)).unwrap();
+        let grown = |column| -> Vec<bool> {
+            changes(&diff, column).iter().map(|it| it.all.own_old != it.all.own_new).collect()
+        };
+        assert!(grown(1).contains(&true) && !grown(3).contains(&true), "{:?} {:?}", grown(1), grown(3));
     }
 
     fn text(diff: &Diff, new: &Profile) -> String {

@@ -169,12 +169,6 @@ impl Request {
     fn tasks(&self, profile: &Profile, symbols: &Symbols) -> Option<Tasks> {
         (self.by == By::Task).then(|| Tasks::of(profile, symbols))
     }
-
-    /// The column that is shown.
-    fn column(&self) -> usize {
-        let live = self.kind.columns().iter().position(|column| column.name == "inuse_space");
-        live.filter(|_| self.live).unwrap_or(self.kind.main_column())
-    }
 }
 
 fn usage(message: &str) -> Outcome<()> {
@@ -272,6 +266,8 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
     let Some((profile, symbols)) = profiled.named() else {
         return Err(failure.unwrap_or_else(|| unread(&who)));
     };
+    // An agent of an earlier version does not return it.
+    profile.live |= request.live;
     let tasks = request.tasks(profile, &symbols);
     profile.coverage.notes.extend(tasks.iter().flat_map(Tasks::notes));
     let by_task = tasks.as_ref().map(|tasks| tasks.regroup(profile));
@@ -300,7 +296,7 @@ fn show(taken: Taken, (request, file, old): Shown<'_>, context: &mut Context) ->
         ended_because: ended.as_deref(),
         file: place.map(ToString::to_string),
     };
-    let (column, top) = (request.column(), request.top);
+    let (column, top) = (parts.main_column(), request.top);
     let most = top.unwrap_or(if context.json { usize::MAX } else { FUNCTIONS });
     match (&diff, place) {
         (Some(diff), _) if context.json => {
@@ -394,12 +390,9 @@ mod tests {
             timeline: true,
             ..ProfileRequest::default()
         };
-        assert_eq!((all.to_request(), all.request.column()), (right, 1));
+        assert_eq!(all.to_request(), right);
         let live = args("profile tea --kind alloc --live").unwrap();
-        assert_eq!(
-            (live.to_request().kind, live.to_request().live, live.request.column()),
-            (ProfileKind::Alloc, true, 3)
-        );
+        assert_eq!((live.to_request().kind, live.to_request().live), (ProfileKind::Alloc, true));
         assert!(args("profile tea --unwind").unwrap().to_request().unwind);
         assert_eq!(args("profile tea --by task").unwrap().request.by, By::Task);
         assert_eq!(args("profile tea").unwrap().to_request(), ProfileRequest::default());

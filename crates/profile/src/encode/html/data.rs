@@ -277,7 +277,7 @@ impl Builder {
             unix_ms: profile.unix_ns / 1_000_000,
             seconds: seconds(profile),
             measure: measure(profile.kind),
-            main: profile.kind.main_column(),
+            main: profile.main_column(),
             columns: columns.iter().map(|&Column { name, unit }| Unit { name, unit }).collect(),
             coverage: profile.coverage.clone(),
             ends: StackEnds::of(profile).sentences(),

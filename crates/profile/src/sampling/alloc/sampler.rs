@@ -205,7 +205,7 @@ impl Take {
         }
         self.sum.coverage.dropped = dropped;
         let live = &self.live;
-        self.sum.read(mappings, |rows| {
+        let profile = self.sum.read(mappings, |rows| {
             for (&place, kept) in live.iter().flatten() {
                 if live::has(place, kept.address) {
                     let [_, _, objects, bytes] = &mut rows[kept.row as usize].values;
@@ -213,7 +213,8 @@ impl Take {
                     *bytes += kept.bytes;
                 }
             }
-        })
+        });
+        Profile { live: live.is_some(), ..profile }
     }
 }
 

@@ -369,6 +369,7 @@ impl Take {
             samples,
             mappings: mappings.code(),
             timeline: self.timeline.clone().unwrap_or_default(),
+            live: false,
             coverage,
         }
     }

@@ -53,7 +53,7 @@ fn what_grew_is_told_by_the_second() {
     new.samples[2].values[1] *= 2;
     new.samples.retain(|it| it.group != 0);
     let diff = Diff::between((&profile(), &symbols()), (&new, &new_symbols)).unwrap();
-    assert!((diff.scale() - 0.2).abs() < 1e-9);
+    assert!((diff.scale(1) - 0.2).abs() < 1e-9);
     let changes: Vec<_> = rows(&diff)
         .iter()
         .enumerate()
@@ -77,9 +77,9 @@ fn profiles_of_unknown_length_are_compared_by_share() {
         sample.values[1] *= 3;
     }
     let diff = Diff::between((&old, &symbols()), (&new, &symbols())).unwrap();
-    assert!((diff.scale() - 3.0).abs() < 1e-9);
+    assert!((diff.scale(1) - 3.0).abs() < 1e-9);
     let empty = Diff::between((&Profile::default(), &symbols()), (&new, &symbols())).unwrap();
-    assert!((empty.scale() - 1.0).abs() < 1e-9);
+    assert!((empty.scale(1) - 1.0).abs() < 1e-9);
     assert_eq!(empty.profile.samples.len(), 6);
 }
 

@@ -2,8 +2,8 @@
 
 use std::io::Read as _;
 
-use dormouse_profile::encode::{firefox, folded, folded_diff, pprof};
-use dormouse_profile::{Diff, Moment, Profile, ProfileKind, Symbols};
+use dormouse_profile::encode::{firefox, folded, folded_diff, html_data, pprof};
+use dormouse_profile::{Diff, Moment, Profile, ProfileKind, Symbols, decode};
 use dormouse_testkit::wire_text;
 use flate2::read::GzDecoder;
 use serde_json::Value;
@@ -50,6 +50,40 @@ GET /steep;(not sampled) 250000000 0
 GET /steep;main;tea::serve;tea::steep::<[u8: 4]> 1500000000 3000000000
 ";
     assert_eq!(folded_diff(&diff), expected);
+}
+
+/// A tenth of the bytes of each row is still live.
+fn live() -> Profile {
+    let mut profile = Profile { kind: ProfileKind::Alloc, live: true, ..profile() };
+    profile.samples.retain(|row| row.stack != 0);
+    profile.samples.iter_mut().for_each(|row| row.values[3] = row.values[1] / 10);
+    profile
+}
+
+#[test]
+fn live_allocations_are_in_every_form() {
+    let profile = live();
+    let text = folded(&profile, &symbols());
+    assert!(text.contains("(no group);main;mio::poll 100000000\n"), "{text}");
+    assert!((threads(&profile)[0].1[0][1] - 4e8).abs() < 1.0, "a tenth of four billion bytes");
+    let data: Value = serde_json::from_str(&html_data(&profile, &symbols())).unwrap();
+    assert_eq!((&data["main"], &data["columns"][3]["name"]), (&3.into(), &"inuse_space".into()));
+    assert!(decode::pprof(&pprof(&profile, &symbols())).unwrap().0.live, "it is what the file shows");
+    let all = Profile { live: false, ..profile };
+    assert!(folded(&all, &symbols()).contains("(no group);main;mio::poll 1000000000\n"));
+    assert!(!decode::pprof(&pprof(&all, &symbols())).unwrap().0.live);
+}
+
+#[test]
+fn live_allocations_are_not_scaled_by_time() {
+    let (new, mut old) = (live(), live());
+    old.duration_ns *= 10;
+    let between = |new: &Profile| Diff::between((&old, &symbols()), (new, &symbols())).unwrap();
+    let text = folded_diff(&between(&new));
+    assert!(text.contains("(no group);main;mio::poll 100000000 100000000\n"), "{text}");
+    assert!((0..4).all(|row| between(&new).change(row) == 0.0));
+    let all = folded_diff(&between(&Profile { live: false, ..new }));
+    assert!(all.contains("(no group);main;mio::poll 100000000 1000000000\n"), "{all}");
 }
 
 #[test]
