@@ -56,6 +56,8 @@ impl MetricUnit {
 pub enum MetricKind {
     /// A sum since the start of the process, which never decreases.
     Counter,
+    /// A sum that never decreases and began before the process, nobody knows when.
+    OlderCounter,
     /// A value at this moment.
     Gauge,
     /// Always 1: the information is in the labels. Its name ends in `info`.
@@ -84,7 +86,7 @@ impl MetricFamily {
     /// The name of the family's samples, as Prometheus has it.
     pub fn prometheus_name(&self) -> String {
         let suffix = match self.kind {
-            MetricKind::Counter => "_total",
+            MetricKind::Counter | MetricKind::OlderCounter => "_total",
             MetricKind::Info => "_info",
             MetricKind::Gauge | MetricKind::Histogram(_) => "",
         };

@@ -64,12 +64,7 @@ impl Delta {
             ended,
             inside: match (&last.inside, &first.inside) {
                 (Some(now), Some(before)) => Some(now.since(before)),
-                (Some(now), None) => {
-                    // Its groups began with the process. Its control group did not.
-                    let mut since_start = now.clone();
-                    (since_start.pressure, since_start.cpu_limits) = (None, None);
-                    Some(since_start)
-                }
+                (Some(now), None) => Some(now.since_start()),
                 (None, _) => None,
             },
         }

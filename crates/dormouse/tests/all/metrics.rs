@@ -273,7 +273,7 @@ fn nobody_makes_a_scrape_long() {
 /// The tables of the names of metrics, as the pages have them.
 fn names() -> String {
     let kind = |family: &MetricFamily| match family.kind {
-        MetricKind::Counter => "counter",
+        MetricKind::Counter | MetricKind::OlderCounter => "counter",
         MetricKind::Gauge => "gauge",
         MetricKind::Info => "info",
         MetricKind::Histogram([]) => "native histogram",

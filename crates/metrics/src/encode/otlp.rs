@@ -100,7 +100,10 @@ pub(crate) fn encode(of: &Exposition, attributes: &[(String, String)]) -> Vec<u8
                     let (values, histograms) = (own(&of.values, number), own(&of.histograms, number));
                     if !values.is_empty() || !histograms.is_empty() {
                         metrics.nest(request::METRIC, |metric| {
-                            let common = Common { process, sets: &sets, temporality };
+                            // A difference has an interval, whatever it is of.
+                            let has_start =
+                                of.family.kind != MetricKind::OlderCounter || temporality == metric::DELTA;
+                            let common = Common { process, sets: &sets, temporality, has_start };
                             metric_of(metric, of.family, &common, values, histograms);
                         });
                     }
@@ -117,6 +120,8 @@ struct Common<'a> {
     /// The attributes of each set of labels.
     sets: &'a [Vec<Message>],
     temporality: u64,
+    /// Whether the start of the points is known.
+    has_start: bool,
 }
 
 /// The points of this process: they were added process by process.
@@ -139,7 +144,7 @@ fn metric_of(
         MetricKind::Gauge | MetricKind::Info => {
             message.nest(metric::GAUGE, |data| numbers(data, common, values));
         }
-        MetricKind::Counter => message.nest(metric::SUM, |data| {
+        MetricKind::Counter | MetricKind::OlderCounter => message.nest(metric::SUM, |data| {
             numbers(data, common, values);
             data.number(metric::TEMPORALITY, common.temporality);
             data.number(metric::MONOTONIC, 1);
@@ -169,7 +174,7 @@ fn numbers(data: &mut Message, common: &Common<'_>, points: &[MetricPoint<Metric
     }
 }
 
-/// The beginning of a point, in these fields: its attributes, and two times.
+/// The beginning of a point, in these fields: its attributes, and two times, if both are known.
 fn begin(
     message: &mut Message,
     common: &Common<'_>,
@@ -178,7 +183,9 @@ fn begin(
 ) {
     let labels = labels.iter().filter_map(|set| common.sets.get(set.index())).flatten();
     labels.for_each(|label| message.message(attribute, label));
-    message.fixed(start, common.process.start_unix_ns);
+    if common.has_start {
+        message.fixed(start, common.process.start_unix_ns);
+    }
     message.fixed(time, common.process.read_unix_ns);
 }
 

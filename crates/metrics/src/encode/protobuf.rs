@@ -112,7 +112,7 @@ fn family_of(
     message.bytes(family::NAME, of.prometheus_name().as_bytes());
     message.bytes(family::HELP, of.help.as_bytes());
     let kind = match of.kind {
-        MetricKind::Counter => family::COUNTER,
+        MetricKind::Counter | MetricKind::OlderCounter => family::COUNTER,
         MetricKind::Gauge | MetricKind::Info => family::GAUGE,
         MetricKind::Histogram(_) => family::HISTOGRAM,
     };
@@ -128,12 +128,14 @@ fn family_of(
                 });
             }
         }
-        MetricKind::Counter => {
+        kind @ (MetricKind::Counter | MetricKind::OlderCounter) => {
             for point in values {
                 point_of(message, point, common, |metric, created| {
                     metric.nest(metric::COUNTER, |of| {
                         of.fixed(number::VALUE, point.value.as_f64().to_bits());
-                        of.message(number::CREATED, created);
+                        if kind == MetricKind::Counter {
+                            of.message(number::CREATED, created);
+                        }
                     });
                 });
             }

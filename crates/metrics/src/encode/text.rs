@@ -129,7 +129,7 @@ impl Writer {
 
     fn head(&mut self, family: &MetricFamily) {
         let kind = match family.kind {
-            MetricKind::Counter => "counter",
+            MetricKind::Counter | MetricKind::OlderCounter => "counter",
             MetricKind::Info if self.is_open => "info",
             MetricKind::Gauge | MetricKind::Info => "gauge",
             MetricKind::Histogram(_) => "histogram",

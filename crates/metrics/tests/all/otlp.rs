@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric::Data, number_data_point};
 use prost::Message as _;
-use support::{ALIVE, READ, START, WILD, fill, process};
+use support::{ALIVE, PRESSURE, READ, START, WILD, fill, process};
 
 fn decoded(attributes: &[(String, String)]) -> ExportMetricsServiceRequest {
     let mut exposition = Exposition::of_processes();
@@ -104,6 +104,18 @@ fn differences_say_so() {
         panic!("{of:?}")
     };
     assert_eq!(all.aggregation_temporality, 1);
+}
+
+#[test]
+fn sums_older_than_the_process_have_no_start() {
+    let start = |mut of: Exposition| {
+        of.process(process("tea", 7)).add(&PRESSURE, [LabelSet::NONE; 2], MetricValue::Count(1));
+        let of = ExportMetricsServiceRequest::decode(&*of.otlp(&[])).unwrap();
+        let Some(Data::Sum(sum)) = metric(&of, "dormouse.process.pressure").data else { panic!("{of:?}") };
+        (sum.data_points[0].start_time_unix_nano, sum.data_points[0].time_unix_nano)
+    };
+    assert_eq!(start(Exposition::of_processes()), (0, READ));
+    assert_eq!(start(Exposition::of_differences()), (START, READ), "an interval has one");
 }
 
 #[test]

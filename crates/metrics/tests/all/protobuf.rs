@@ -3,10 +3,10 @@
 
 use crate::support;
 
-use dormouse_metrics::{ExponentialHistogram, Exposition, LabelSet, MetricsFormat};
+use dormouse_metrics::{ExponentialHistogram, Exposition, LabelSet, MetricValue, MetricsFormat};
 use proptest::prelude::*;
 use prost::Message;
-use support::{LATENCY, POLLS, READ, WILD, fill, process};
+use support::{LATENCY, POLLS, PRESSURE, READ, WILD, fill, process};
 
 #[derive(Clone, PartialEq, Message)]
 struct LabelPair {
@@ -134,6 +134,15 @@ fn buckets(of: &Native) -> Vec<(i32, u64)> {
     assert_eq!(deltas.next(), None);
     all.retain(|(_, n)| *n > 0);
     all
+}
+
+#[test]
+fn sums_older_than_the_process_have_no_start() {
+    let mut exposition = Exposition::of_processes();
+    exposition.process(process("tea", 7)).add(&PRESSURE, [LabelSet::NONE; 2], MetricValue::Count(1));
+    let [family] = &families(&exposition)[..] else { panic!("one family") };
+    assert_eq!((&*family.name, family.kind), ("dormouse_process_pressure_seconds_total", 0));
+    assert_eq!(family.metric[0].counter, Some(Number { value: 1.0, created: None }));
 }
 
 #[test]

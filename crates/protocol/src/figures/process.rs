@@ -1,6 +1,6 @@
 //! The figures of a process that metrics export.
 
-use dormouse_metrics::MetricKind::{self, Counter, Gauge, Info};
+use dormouse_metrics::MetricKind::{self, Counter, Gauge, Info, OlderCounter};
 use dormouse_metrics::MetricUnit::{self, Bytes, Nothing, Ratio, Seconds, Things};
 use dormouse_metrics::{MetricFamily, MetricValue};
 
@@ -70,42 +70,42 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
     figure(
         "dormouse.process.cpu.periods",
         Things("{period}"),
-        Counter,
+        OlderCounter,
         "Periods of that limit in which its control group was active.",
         |process| lowest(process).map(|limit| MetricValue::Count(limit.periods)),
     ),
     figure(
         "dormouse.process.cpu.periods.throttled",
         Things("{period}"),
-        Counter,
+        OlderCounter,
         "Those of these periods in which the control group was throttled.",
         |process| lowest(process).map(|limit| MetricValue::Count(limit.throttled_periods)),
     ),
     figure(
         "dormouse.process.cpu.throttled.time",
         Seconds,
-        Counter,
+        OlderCounter,
         "Time for which processors of the control group were throttled: a sum over processors.",
         |process| lowest(process).map(|limit| MetricValue::Nanoseconds(limit.throttled_ns)),
     ),
     figure(
         "dormouse.process.pressure.cpu.time",
         Seconds,
-        Counter,
+        OlderCounter,
         "Time for which all tasks of the process's control group waited for a CPU at once.",
         |process| pressure(process)?.cpu_ns.map(MetricValue::Nanoseconds),
     ),
     figure(
         "dormouse.process.pressure.memory.time",
         Seconds,
-        Counter,
+        OlderCounter,
         "Time for which all tasks of the process's control group waited for memory at once.",
         |process| pressure(process)?.memory_ns.map(MetricValue::Nanoseconds),
     ),
     figure(
         "dormouse.process.pressure.io.time",
         Seconds,
-        Counter,
+        OlderCounter,
         "Time for which all tasks of the process's control group waited for I/O at once.",
         |process| pressure(process)?.io_ns.map(MetricValue::Nanoseconds),
     ),

@@ -301,6 +301,13 @@ impl Stat {
         since
     }
 
+    /// The totals since the start of the process: without those of its control group, which is
+    /// older.
+    #[must_use]
+    pub fn since_start(&self) -> Self {
+        Self { cpu_limits: None, pressure: None, ..self.clone() }
+    }
+
     /// The number of threads, whether or not there are rows of them.
     pub fn thread_count(&self) -> u64 {
         self.thread_total.unwrap_or(self.threads.len() as u64)

@@ -18,18 +18,33 @@
 //! If a push was taken and its answer got lost, the next one contains it again: the protocol has no
 //! number by which a collector could recognise it.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use dormouse::metrics::{Exposition, add};
-use dormouse_protocol::Stat;
+use dormouse_protocol::{LockStatRow, Stat};
 
 use crate::serve::hub::{Identity, ServiceSnapshot, Snapshot};
 use crate::serve::metrics::{GroupShares, add_left_out};
 use crate::target::{Finder, Target};
 
-type BaseReadings = HashMap<Identity, Arc<Snapshot>>;
+type BaseReadings = HashMap<Identity, Base>;
+
+/// A reading that was taken.
+struct Base {
+    snapshot: Arc<Snapshot>,
+    /// The latest row of each lock: a reading lacks those with the shortest waits, and all while
+    /// locks are not noted.
+    locks: Vec<LockStatRow>,
+}
+
+impl Base {
+    /// The reading `now`, after `before` of the same program.
+    fn after(now: &Arc<Snapshot>, before: Option<&Base>) -> Base {
+        let known = before.map_or(&[][..], |before| &before.locks);
+        Base { snapshot: Arc::clone(now), locks: LockStatRow::all_known(&now.stat.locks, known) }
+    }
+}
 
 /// Differences since the last push that was taken.
 pub(super) struct Deltas {
@@ -59,20 +74,18 @@ impl Deltas {
             let base = self.bases.get(&identity);
             let start_unix_ns = match base {
                 // Two pushes in less than the age of a reading.
-                Some(base) if Arc::ptr_eq(base, now) => continue,
-                Some(base) => unix_ns(base),
+                Some(base) if Arc::ptr_eq(&base.snapshot, now) => continue,
+                Some(base) => unix_ns(&base.snapshot),
                 None if session.process().start_ticks >= self.start_ticks => origin.start_unix_ns,
                 None => {
-                    self.bases.insert(identity, Arc::clone(now));
+                    self.bases.insert(identity, Base::after(now, None));
                     continue;
                 }
             };
-            self.pushed.insert(identity, Arc::clone(now));
+            let base = base.filter(|base| is_same_program(&now.stat, &base.snapshot.stat));
+            self.pushed.insert(identity, Base::after(now, base));
             let (stat, left_out) = shares.shown(session, now);
-            let stat = match base.filter(|base| is_same_program(&now.stat, &base.stat)) {
-                Some(base) => Cow::Owned(difference(&stat, &base.stat)),
-                None => stat,
-            };
+            let stat = difference(&stat, base);
             add(&mut exposition, &origin, &stat);
             add_left_out(&mut exposition, left_out);
             if let Some(process) = exposition.last_process().as_mut().and_then(|part| part.process_mut()) {
@@ -107,19 +120,25 @@ fn is_same_program(now: &Stat, base: &Stat) -> bool {
     })
 }
 
-/// The counters of an interval, and the other figures as they are now.
-fn difference(now: &Stat, base: &Stat) -> Stat {
+/// The counters of an interval, or since the start of the process. The other figures are as they
+/// are now.
+fn difference(now: &Stat, base: Option<&Base>) -> Stat {
+    let Some(Base { snapshot, locks }) = base else { return now.since_start() };
+    let base = &snapshot.stat;
     Stat {
         mono_ns: now.mono_ns,
         dropped: now.dropped.saturating_sub(base.dropped),
         counted: now.counted,
+        locks: LockStatRow::all_since(&now.locks, locks),
         ..now.since(base)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use dormouse_protocol::GroupRow;
+    use std::sync::OnceLock;
+
+    use dormouse_protocol::{CpuLimits, GroupRow, Pressure, StatPart};
 
     use super::*;
 
@@ -134,13 +153,62 @@ mod tests {
         Stat { groups: groups.iter().map(group).collect(), dropped, keys_on: 2, ..Stat::default() }
     }
 
+    fn base(stat: Stat, before: Option<&Base>) -> Base {
+        let snapshot = Snapshot {
+            hello: Arc::default(),
+            stat,
+            groups_left_out: 0,
+            room: None,
+            part: StatPart::Whole,
+            at: std::time::Instant::now(),
+            unix_ms: 0,
+            whole: OnceLock::new(),
+            news: OnceLock::new(),
+        };
+        Base::after(&Arc::new(snapshot), before)
+    }
+
+    #[test]
+    fn locks_are_counted_once() {
+        let with = |rows: &[(&str, u64)]| {
+            let row = |&(line, acquisitions): &(&str, u64)| LockStatRow {
+                line: line.into(),
+                acquisitions,
+                ..LockStatRow::default()
+            };
+            Stat { locks: rows.iter().map(row).collect(), ..Stat::default() }
+        };
+        let pushed = |now: &Stat, base: &Base| -> Vec<u64> {
+            difference(now, Some(base)).locks.iter().map(|row| row.acquisitions).collect()
+        };
+        let first = base(with(&[("a.rs:1", 5)]), None);
+        // Locks are not noted for a while.
+        let second = base(with(&[]), Some(&first));
+        assert_eq!(pushed(&with(&[("a.rs:1", 7), ("b.rs:2", 3)]), &second), [2, 3]);
+        let nothing = base(with(&[]), None);
+        assert_eq!(pushed(&with(&[("a.rs:1", 7)]), &nothing), [0; 0], "nobody knows what was before");
+    }
+
     #[test]
     fn counters_are_differences_and_gauges_are_not() {
-        let (base, now) = (stat(&[(1, "a", 5)], 7), stat(&[(1, "a", 9), (2, "b", 1)], 8));
-        let difference = difference(&now, &base);
+        let (before, now) = (stat(&[(1, "a", 5)], 7), stat(&[(1, "a", 9), (2, "b", 1)], 8));
+        let difference = difference(&now, Some(&base(before, None)));
         let groups: Vec<_> = difference.groups.iter().map(|group| (group.started, group.alive)).collect();
         assert_eq!(groups, [(4, 3), (1, 3)]);
         assert_eq!((difference.dropped, difference.keys_on), (1, 2));
+    }
+
+    #[test]
+    fn a_control_group_is_older_than_its_process() {
+        let now = Stat {
+            cpu_limits: Some(CpuLimits::default()),
+            pressure: Some(Pressure::default()),
+            ..stat(&[], 7)
+        };
+        let first = difference(&now, None);
+        assert_eq!((&first.cpu_limits, first.pressure, first.dropped), (&None, None, 7));
+        let then = difference(&now, Some(&base(now.clone(), None)));
+        assert!(then.cpu_limits.is_some() && then.pressure.is_some());
     }
 
     #[test]

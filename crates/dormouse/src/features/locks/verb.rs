@@ -24,8 +24,6 @@ const LINES: usize = 1024;
 const USERS: usize = 256;
 /// The most cycles.
 const CYCLES: usize = 16;
-/// The most lines and groups in an answer to `stat`, and so in metrics.
-const STAT_LINES: usize = 256;
 
 impl ClientState for LockTimes {
     fn what(&self) -> String {
@@ -100,7 +98,7 @@ fn stat_rows_of(all: &[LockRow]) -> Vec<LockStatRow> {
         sum.wait_ns = sum.wait_ns.saturating_add(of.waits.sum_ns);
     }
     let mut rows: Vec<_> = sums.into_values().collect();
-    cut(&mut rows, STAT_LINES, |row| (row.wait_ns, row.acquisitions));
+    cut(&mut rows, LockStatRow::MOST, |row| (row.wait_ns, row.acquisitions));
     rows
 }
 
@@ -203,8 +201,8 @@ mod tests {
             let place = LockPlace { line: line as u32, column, ..taken.place.clone() };
             LockRow { place, acquisitions, ..taken.clone() }
         };
-        let others = (1..=STAT_LINES).map(|line| row(line, 1, 10));
+        let others = (1..=LockStatRow::MOST).map(|line| row(line, 1, 10));
         let rows = stat_rows_of(&others.chain([row(0, 1, 9), row(0, 2, 11)]).collect::<Vec<_>>());
-        assert_eq!((rows.len(), rows[0].acquisitions), (STAT_LINES, 20), "{:?}", rows[0]);
+        assert_eq!((rows.len(), rows[0].acquisitions), (LockStatRow::MOST, 20), "{:?}", rows[0]);
     }
 }

@@ -48,11 +48,11 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
         let is_whole = matches!(family.unit, MetricUnit::Bytes | MetricUnit::Things(_));
         // A meter keeps its callbacks by itself.
         match (family.kind, is_whole) {
-            (MetricKind::Counter, true) => {
+            (MetricKind::Counter | MetricKind::OlderCounter, true) => {
                 let builder = meter.u64_observable_counter(name).with_unit(unit).with_description(help);
                 let _kept = builder.with_callback(move |to| shown.observe(to, whole)).build();
             }
-            (MetricKind::Counter, false) => {
+            (MetricKind::Counter | MetricKind::OlderCounter, false) => {
                 let builder = meter.f64_observable_counter(name).with_unit(unit).with_description(help);
                 let _kept =
                     builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
@@ -80,7 +80,7 @@ fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
     let others =
         PROCESS_FIGURES.iter().map(|figure| &figure.family).chain(of_runtimes).chain([&OTHER_EVENTS]);
     let all = of_groups.into_iter().chain(others).chain(EVENT_FAMILIES.iter().map(|(_, family)| family));
-    all.filter(|family| matches!(family.kind, MetricKind::Counter | MetricKind::Gauge))
+    all.filter(|family| !matches!(family.kind, MetricKind::Info | MetricKind::Histogram(_)))
 }
 
 /// A family that an instrument shows.

@@ -10,6 +10,13 @@ pub(crate) static CPU: MetricFamily = MetricFamily {
     unit: MetricUnit::Seconds,
     kind: MetricKind::Counter,
 };
+/// Not in [`fill`].
+pub(crate) static PRESSURE: MetricFamily = MetricFamily {
+    name: "dormouse.process.pressure",
+    help: "Pressure.",
+    unit: MetricUnit::Seconds,
+    kind: MetricKind::OlderCounter,
+};
 pub(crate) static ALIVE: MetricFamily = MetricFamily {
     name: "dormouse.tasks.alive",
     help: "Tasks.",
