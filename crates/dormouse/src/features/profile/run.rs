@@ -11,7 +11,7 @@ use dormouse_sys::perf;
 use super::account::{self, Account};
 use super::scale::{retain, scale};
 use super::spec::ProfileSpec;
-use super::wall::Wall;
+use super::wall::{Wall, WallReading, picture};
 use crate::core::group::Group;
 
 /// The most samples a second.
@@ -70,8 +70,9 @@ pub struct ProfileRun {
     kind: ProfileKind,
     profiling: Profiling,
     wanted: Option<Selector>,
-    /// For a profile of wall time, of which the rest is the part on a CPU.
-    wall: Option<Wall>,
+    /// For a profile of wall time, of which the rest is the part on a CPU. With the times when it
+    /// began.
+    wall: Option<(Wall, WallReading)>,
     /// When it began.
     before: Account,
     /// Why groups are not counted.
@@ -114,6 +115,7 @@ impl ProfileRun {
             Err(why) => (None, Some(why.to_string())),
         };
         let profiling = Profiling::start(&options)?;
+        let wall = wall.map(|wall| (wall, WallReading::now()));
         let before = Account::read(kind);
         let shared = match kind {
             ProfileKind::Alloc => dormouse_events::sampling_keys(options.live),
@@ -124,7 +126,7 @@ impl ProfileRun {
 
     /// The keys that it alone keeps on, each once for each lease.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        let times = self.wall.iter().flat_map(Wall::keys).copied();
+        let times = self.wall.iter().flat_map(|(wall, _)| wall.keys()).copied();
         self.counting.iter().flat_map(Counting::keys).chain(times)
     }
 
@@ -141,6 +143,7 @@ impl ProfileRun {
     pub fn read(&self) -> Profile {
         let mut profile = self.profiling.read();
         let mut used = Account::read(self.kind).since(&self.before);
+        let times = self.wall.as_ref().map(|(_, before)| WallReading::now().since(before));
         if let Some(why) = &self.uncounted {
             profile.coverage.notes.push(format!(
                 "groups are not counted here ({why}), so the samples of a group are an estimate of its total"
@@ -152,8 +155,8 @@ impl ProfileRun {
             profile.coverage.notes.push(note.to_owned());
         }
         scale(&mut profile, &used);
-        if let Some(wall) = &self.wall {
-            profile = wall.picture(profile);
+        if let Some(times) = times {
+            profile = picture(profile, times);
         }
         if let Some(wanted) = &self.wanted {
             retain(&mut profile, |name| matches(wanted, name));
@@ -199,4 +202,24 @@ fn selector(globs: &str) -> Result<Selector, ProfileError> {
 fn matches(selector: &Selector, group: &str) -> bool {
     // A group is defined at no line.
     selector.matches_at(group, "", 0)
+}
+
+#[cfg(all(test, not(dormouse_fallback)))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn wall_times_begin_after_the_preparation() {
+        dormouse_testkit::in_child(|| {
+            let run = ProfileRun::start(&ProfileSpec::wall()).unwrap();
+            // As long as the sampler has run, which was begun before.
+            let read = Instant::now();
+            let ran = Duration::from_nanos(run.profiling.read().duration_ns);
+            let (_, before) = run.wall.as_ref().unwrap();
+            assert!(before.at[0] + ran >= read, "{:?} ago, of {ran:?}", before.at[0].elapsed());
+            assert_eq!(WallReading::now().since(before).at[0], before.at[0]);
+        });
+    }
 }

@@ -5,7 +5,8 @@
 //! time of its tasks, except for rounding.
 //!
 //! The profile has a length of its own, from before the first reading of those times to after the
-//! last, so no task has more time than that.
+//! last, so no task has more time than that. Each of these readings is next to one of the account
+//! of CPU time: polls between the two would be shown as stalled.
 //!
 //! A wait at several places at once is shared among them. A wait that began before the profile may
 //! have no place: then its stack consists only of the state.
@@ -24,10 +25,9 @@ use super::scale::{fit, prune, unknown_thread};
 use crate::core::group::Group;
 use crate::features::learning::Placed;
 
-/// Times that are taken for a profile.
+/// Times are taken for a profile as long as this lives.
 #[derive(Debug)]
 pub(super) struct Wall {
-    before: WallReading,
     waiting: Waiting,
     _placed: Placed,
 }
@@ -60,11 +60,11 @@ impl From<&GroupWaits> for Times {
     }
 }
 
-/// The times so far.
+/// The times so far, or the difference of two such readings.
 #[derive(Debug)]
-struct WallReading {
-    /// When it began, and when the times of all groups were read.
-    at: [Instant; 2],
+pub(super) struct WallReading {
+    /// When it began (of a difference: the first one), and when the times of all groups were read.
+    pub(super) at: [Instant; 2],
     groups: HashMap<u32, Times>,
     /// Waits and nanoseconds by group and place.
     places: HashMap<(u32, u32), [u64; 2]>,
@@ -72,7 +72,7 @@ struct WallReading {
 }
 
 impl WallReading {
-    fn now() -> Self {
+    pub(super) fn now() -> Self {
         let begun = Instant::now();
         let times = dormouse_waits::times_by_place();
         let mut groups = HashMap::with_capacity(dormouse_waits::groups());
@@ -85,8 +85,9 @@ impl WallReading {
         }
     }
 
-    fn since(self, before: &Self) -> Self {
+    pub(super) fn since(self, before: &Self) -> Self {
         let mut now = self;
+        now.at[0] = before.at[0];
         for (id, of) in &mut now.groups {
             if let Some(before) = before.groups.get(id) {
                 *of = of.since(*before);
@@ -109,35 +110,34 @@ impl Wall {
         let waiting = Waiting::start().map_err(|why| Error::Unavailable(why.to_string()))?;
         let placed = Placed::start()
             .map_err(|why| Error::Unavailable(format!("there is no room for the places of waits: {why}")))?;
-        Ok(Self { before: WallReading::now(), waiting, _placed: placed })
+        Ok(Self { waiting, _placed: placed })
     }
 
     /// The keys that it keeps on.
     pub(super) fn keys(&self) -> &[&'static Key] {
         self.waiting.keys()
     }
+}
 
-    /// The picture so far, of which `cpu` is the part on a CPU.
-    pub(super) fn picture(&self, cpu: Profile) -> Profile {
-        let names: HashMap<u32, &str> = Group::all().iter().map(|group| (group.id(), group.name())).collect();
-        let mut picture = Picture::of(cpu);
-        let now = WallReading::now().since(&self.before);
-        // The profile of CPU time began after these times did, and was read before they were.
-        let length = now.at[1] - self.before.at[0];
-        picture.profile.duration_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-        let mut groups: Vec<(u32, Times)> = now.groups.into_iter().collect();
-        groups.sort_unstable_by_key(|(id, _)| *id);
-        for (id, of) in groups {
-            let wall = of.poll_ns + of.runnable_ns + of.await_ns;
-            if wall > 0 {
-                let group = picture.group(id, names.get(&id).copied(), wall);
-                picture.polls((group, id), of.poll_ns);
-                picture.add(group, WallState::Runnable, &[], [of.delays, of.runnable_ns, 0, 0]);
-                picture.awaits((group, id), of.await_ns, &now.places);
-            }
+/// The picture of these times, of which `cpu` is the part on a CPU.
+pub(super) fn picture(cpu: Profile, times: WallReading) -> Profile {
+    let names: HashMap<u32, &str> = Group::all().iter().map(|group| (group.id(), group.name())).collect();
+    let mut picture = Picture::of(cpu);
+    // The account of CPU time began after these times did, and was read before they were.
+    let length = times.at[1] - times.at[0];
+    picture.profile.duration_ns = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    let mut groups: Vec<(u32, Times)> = times.groups.into_iter().collect();
+    groups.sort_unstable_by_key(|(id, _)| *id);
+    for (id, of) in groups {
+        let wall = of.poll_ns + of.runnable_ns + of.await_ns;
+        if wall > 0 {
+            let group = picture.group(id, names.get(&id).copied(), wall);
+            picture.polls((group, id), of.poll_ns);
+            picture.add(group, WallState::Runnable, &[], [of.delays, of.runnable_ns, 0, 0]);
+            picture.awaits((group, id), of.await_ns, &times.places);
         }
-        picture.finish(now.missing)
     }
+    picture.finish(times.missing)
 }
 
 struct Picture {
