@@ -112,6 +112,16 @@ async fn softly_right() {
     take_softly(1).await;
 }
 
+/// One future of a task holds a lock and sleeps; another one of the same task waits for it.
+async fn joined() {
+    static TRAY: sync::tokio::Mutex<u8> = sync::tokio::Mutex::const_new(0);
+    let holds = async {
+        let _tray = TRAY.lock().await;
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    };
+    tokio::join!(holds, async { drop(TRAY.lock().await) });
+}
+
 async fn tasks() {
     Group::new("GET /left").scope(|| dormouse::tokio::spawn(softly_left()));
     Group::new("GET /right").scope(|| dormouse::tokio::spawn(softly_right()));
@@ -145,6 +155,10 @@ fn service() {
         }
         Some("tasks") => {
             thread::spawn(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(tasks()));
+        }
+        Some("joined") => {
+            let joined = Group::new("GET /both").instrument(joined());
+            thread::spawn(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(joined));
         }
         _ => {}
     }
@@ -257,7 +271,11 @@ fn a_deadlock_ends_the_command_with_one() {
 fn tasks_in_a_deadlock_show_their_places() {
     let deadlock = [("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "tasks")];
     let locks = |service: &LockingService| {
-        stuck(&run(["--json", "locks", &service.target(), "--for", "20ms"]).json())
+        let found = run(["--json", "locks", &service.target(), "--for", "20ms"]);
+        let document = found.json();
+        let is_certain = document["deadlocks"][0]["unsure"].is_null();
+        assert_eq!(found.code, Some(i32::from(is_certain)), "{document}");
+        stuck(&document)
     };
     // They were last polled before somebody asked.
     for of in locks(&LockingService::start(&deadlock)) {
@@ -278,4 +296,12 @@ fn tasks_in_a_deadlock_show_their_places() {
     for (of, other) in both.iter().zip(["locks::softly_right", "locks::softly_left"]) {
         assert!(of["no_stack"].is_null() && of["way"].is_null() && !has(of, other), "{of}");
     }
+}
+
+#[test]
+fn futures_of_one_task_are_no_deadlock() {
+    let service = LockingService::start(&[("DORMOUSE_LOCKS", "1"), ("DEADLOCK", "joined")]);
+    let found = run(["locks", &service.target(), "--for", "20ms"]);
+    assert_eq!(found.code, Some(0), "{found:?}");
+    assert!(found.stdout.starts_with("may be a deadlock: another future of a task"), "{found:?}");
 }

@@ -255,8 +255,10 @@ pub struct Blocked {
 }
 
 /// The cycles of threads and tasks that wait for one another, as it looks at this moment. One that
-/// is there at a second look, with the same numbers, is a deadlock. No cycle goes through a
-/// semaphore, because any of its permits may end a wait, or through a wait that ends by time.
+/// is there at a second look, with the same numbers, is a deadlock if threads alone are in it
+/// (`!waiter.place.kind.is_awaited()`). A task in it may have another future, which goes on and
+/// frees the lock that the task holds. No cycle goes through a semaphore, because any of its
+/// permits may end a wait, or through a wait that ends by time.
 pub fn lock_cycles() -> Vec<Vec<Blocked>> {
     cycles(&lock_waiters(), &lock_holders())
 }
@@ -318,7 +320,8 @@ fn waits_for(waiter: &LockUser, holder: &LockUser) -> bool {
     waiter.address == holder.address && !is_beside
 }
 
-/// Whether the holder cannot leave before the wait ends: its thread is blocked by it, or its task.
+/// Whether holder and waiter are one thread or one task. A thread cannot leave before its wait
+/// ends; a task can, by another of its futures.
 fn is_its(holder: &LockUser, waiter: &LockUser) -> bool {
     let is_thread = !holder.place.kind.is_awaited() && !waiter.place.kind.is_awaited();
     let is_one = is_thread && holder.tid == waiter.tid || holder.task != 0 && holder.task == waiter.task;

@@ -180,6 +180,30 @@ impl WaitingTasks {
         };
         found.map(<[_]>::to_vec).ok_or("the task waits at several places")
     }
+
+    /// These tasks, each of which waits for a lock alone.
+    #[cfg(test)]
+    pub(crate) fn at_locks(numbers: &[u64]) -> Self {
+        let at = |number: &u64| TaskRow {
+            places: vec![4],
+            ..super::tests::task(*number, 1, WireTaskState::Awaiting, 10)
+        };
+        let frames = vec![super::place::tests::frame(SEMAPHORE[0], "", 0)];
+        let list = super::tests::list(numbers.iter().map(at).collect());
+        Self { list, names: PlaceNames([(4, frames)].into()) }
+    }
+
+    /// Whether a task waits at one place, which is in a lock of tokio's, so no other future of it
+    /// goes on.
+    pub(crate) fn is_only_at_lock(&self, number: u64) -> bool {
+        let task = self.list.tasks.iter().find(|task| task.task == number);
+        task.is_some_and(|task| match task.places[..] {
+            [only] if !task.more_places => {
+                task.state == WireTaskState::Awaiting && is_any(self.names.frames(only), &SEMAPHORE)
+            }
+            _ => false,
+        })
+    }
 }
 
 fn queues(list: &TaskList, names: &PlaceNames) -> Vec<TaskQueue> {
@@ -355,6 +379,8 @@ mod tests {
         let why = [2, 3, 5, 9].map(|task| tasks.stuck_at(task).unwrap_err());
         let last = why.map(|why| why.rsplit(' ').next().unwrap_or_default());
         assert_eq!(last, ["noted", "places", "known", "ended"]);
+        let is_only = (1..=5).filter(|task| tasks.is_only_at_lock(*task)).collect::<Vec<_>>();
+        assert_eq!(is_only, [4], "others have more places, or one that is not known");
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub struct LockReport {
     /// The waits that go on, the longest first; some hundred at most.
     pub waiters: Vec<LockUserRow>,
     /// Threads and tasks that wait for one another, as it looks at this moment. One that is there
-    /// in two answers, with the same numbers, is a deadlock.
+    /// in two answers, with the same numbers, is a deadlock if no wait in it is awaited: a task may
+    /// have another future, which goes on and frees the lock that the task holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cycles: Vec<LockCycleRow>,
     /// How often there was no room for a lock's holder.
@@ -223,7 +224,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl LockReport {
-    /// The cycles that are there in both reports: deadlocks.
+    /// The cycles that are there in both reports: deadlocks, or with tasks what may be one.
     pub fn deadlocks<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a LockCycleRow> {
         self.cycles.iter().filter(|cycle| before.cycles.iter().any(|it| it.is_same(cycle)))
     }

@@ -2,6 +2,11 @@
 //!
 //! A thread has a stack, which the service reads. A task that waits has none, but the place where
 //! it took its waker, if places were recorded by then.
+//!
+//! A thread that waits can free no lock. A task can: `join!` and sets of futures let one future
+//! wait while another one holds a lock and goes on. So a circle with tasks is certain only if each
+//! of them waits at one place, which is in a lock. A task that waits for itself is never certain:
+//! its guard may have been moved elsewhere.
 
 use dormouse_profile::NameFinder;
 use dormouse_protocol::{LockBlockedRow, LockCycleRow, LockUserRow};
@@ -12,10 +17,16 @@ use crate::render::frame::CodeFrame;
 use crate::waiting::queues::WaitingTasks;
 use crate::waiting::stacks::names_of;
 
+/// Why a circle with tasks in it may be no deadlock.
+const UNSURE: &str = "another future of a task in it may go on, and free its lock";
+
 /// Threads and tasks that wait for one another, in a circle.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(in crate::cmd) struct Deadlock<'a> {
+    /// Why it may be no deadlock; absent if it is one for certain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unsure: Option<&'static str>,
     /// Each waits for the next one; the last one for the first.
     pub(super) blocked: Vec<Stuck<'a>>,
 }
@@ -44,7 +55,8 @@ pub(in crate::cmd) struct Stuck<'a> {
 
 impl<'a> Deadlock<'a> {
     pub(super) fn new(of: &'a LockCycleRow) -> Self {
-        Self { blocked: of.blocked.iter().map(Stuck::new).collect() }
+        let has_tasks = of.blocked.iter().any(|of| of.waiter.place.awaited);
+        Self { unsure: has_tasks.then_some(UNSURE), blocked: of.blocked.iter().map(Stuck::new).collect() }
     }
 
     /// Finds the functions in which each is stuck.
@@ -53,8 +65,22 @@ impl<'a> Deadlock<'a> {
             return;
         }
         let mut finder = client.names().ok();
-        for of in all.iter_mut().flat_map(|of| &mut of.blocked) {
-            of.find_stack(finder.as_mut(), tasks);
+        for of in all {
+            for stuck in &mut of.blocked {
+                stuck.find_stack(finder.as_mut(), tasks);
+            }
+            of.judge(tasks);
+        }
+    }
+
+    /// Whether it is certain, by the places of its tasks.
+    fn judge(&mut self, tasks: Option<&WaitingTasks>) {
+        let is_stuck = |of: &Stuck<'_>| {
+            let task = of.waiter.task;
+            !of.waiter.place.awaited || tasks.is_some_and(|tasks| tasks.is_only_at_lock(task))
+        };
+        if self.blocked.len() > 1 && self.blocked.iter().all(is_stuck) {
+            self.unsure = None;
         }
     }
 }
@@ -134,6 +160,29 @@ pub(super) mod tests {
             let without = found(&row);
             assert!(without["no_stack"].as_str().is_some_and(|why| why.contains(part)), "{without}");
             assert!(without["way"].is_null() && without["frames"] == serde_json::json!([]), "{without}");
+        }
+    }
+
+    #[test]
+    fn tasks_are_stuck_by_their_places() {
+        let thread = || row(false, &[7], None);
+        let task = |number| {
+            let mut row = row(true, &[], None);
+            row.waiter.task = number;
+            row
+        };
+        let at_lock = WaitingTasks::at_locks(&[5]);
+        for (blocked, tasks, is_certain) in [
+            (vec![thread(), thread()], None, true),
+            (vec![task(5), thread()], None, false),
+            (vec![task(5), thread()], Some(&at_lock), true),
+            (vec![task(5), task(6)], Some(&at_lock), false),
+            (vec![task(5)], Some(&at_lock), false),
+        ] {
+            let cycle = LockCycleRow { blocked };
+            let mut deadlock = Deadlock::new(&cycle);
+            deadlock.judge(tasks);
+            assert_eq!(deadlock.unsure.is_none(), is_certain, "{cycle:?}");
         }
     }
 }

@@ -228,7 +228,8 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     holders: &'a [Hold<'a>],
     /// The waits that go on, the longest first.
     waiters: &'a [LockUserRow],
-    /// Threads and tasks that waited for one another at the beginning, and do so at the end.
+    /// Threads and tasks that waited for one another at the beginning, and do so at the end. Those
+    /// with `unsure` may be none.
     deadlocks: &'a [Deadlock<'a>],
     /// The queues in which tasks wait now, other than those of `dormouse::sync`; null if the
     /// service records no places of tasks.

@@ -46,7 +46,7 @@ const LENGTH: Duration = Duration::from_secs(2);
 /// semaphores and locks of tokio's, the permits of pools (deadpool, bb8, sqlx, mobc), and channels
 /// that are full, by the line at which tasks wait; and locks of others by their futex, if a poll
 /// waits for one for 20ms or longer. Their holders are not known; only a mutex of the C library's
-/// contains its owner's thread. Exits with code 1 if there is a deadlock.
+/// contains its owner's thread. Exits with code 1 if there is a deadlock; not for what may be one.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {
@@ -92,6 +92,7 @@ impl Asked for Request {
         } else {
             context.text(text::report(&listing, self.limit.unwrap_or(20)))?;
         }
-        Ok(if listing.deadlocks.is_empty() { Exit::Ok } else { Exit::Failed })
+        let is_certain = listing.deadlocks.iter().any(|of| of.unsure.is_none());
+        Ok(if is_certain { Exit::Failed } else { Exit::Ok })
     }
 }

@@ -22,7 +22,10 @@ const PRESENT: usize = 10;
 pub(super) fn report(listing: &LockListing<'_>, limit: usize) -> String {
     let mut text = String::new();
     for deadlock in &listing.deadlocks {
-        let _ = writeln!(text, "{BAD}deadlock{BAD:#}");
+        let _ = match deadlock.unsure {
+            None => writeln!(text, "{BAD}deadlock{BAD:#}"),
+            Some(why) => writeln!(text, "{BAD}may be a deadlock{BAD:#}: {why}"),
+        };
         for of in &deadlock.blocked {
             stuck(&mut text, of);
         }
@@ -395,6 +398,10 @@ mod tests {
         1 time there was no room for a lock's holder
         ");
         assert!(!text(&LockReport::default(), &report).contains("deadlock"), "it is there once");
+        let mut of_tasks = report;
+        of_tasks.cycles[0].blocked[0].waiter.place.awaited = true;
+        let text = text(&of_tasks, &of_tasks);
+        assert!(text.starts_with("may be a deadlock: another future of a task"), "{text}");
     }
 
     #[test]

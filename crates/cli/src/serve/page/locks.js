@@ -63,10 +63,12 @@ class LocksPart extends AskedPart {
       });
     }
     const waits = waiters.length ? ` ${plural(waiters.length, 'wait')} now, for up to ${time(waiters[0].for_ns)}.` : '';
-    for (const { waiter, holder, frames, no_stack: why } of deadlocks.flatMap((of) => of.blocked)) {
+    const word = (of) => (of.unsure ? 'may be a deadlock' : 'deadlock');
+    const stuck = deadlocks.flatMap((of) => of.blocked.map((one) => ({ ...one, word: word(of) })));
+    for (const { waiter, holder, frames, no_stack: why, word } of stuck) {
       rows.push({
         place: { ...waiter.place, kind: `deadlock ${waiter.number}` },
-        lock: `deadlock: ${clean(waiter.place.name.split('::').pop() || waiter.place.kind)}`,
+        lock: `${word}: ${clean(waiter.place.name.split('::').pop() || waiter.place.kind)}`,
         where: atFile(waiter.place),
         stack: why ? [`no stack: ${why}`] : frameLines(frames),
         waited: 1e9,
@@ -76,7 +78,8 @@ class LocksPart extends AskedPart {
         blamed: '',
       });
     }
-    const dead = deadlocks.length ? ` ${plural(deadlocks.length, 'deadlock')}.` : '';
+    const certain = deadlocks.filter((of) => !of.unsure).length;
+    const dead = certain ? ` ${plural(certain, 'deadlock')}.` : '';
     return { told: `Locks were noted for ${time(answer.for_ns)}.${waits}${dead}`, rows };
   }
 }
