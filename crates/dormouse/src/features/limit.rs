@@ -18,6 +18,7 @@
 //! the service's own code go on. While counts are suspended, budgets of groups stand still.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_protocol::OwnCost;
@@ -34,6 +35,10 @@ use crate::features::{profile, recorder, sleep, watch};
 const WINDOW: Duration = Duration::from_secs(10);
 /// The check of `doctor`.
 const CHECK: &str = "limit.cpu";
+
+/// The use at the last check, if that was too much and nothing could be suspended for it, in
+/// thousandths of a percent of a CPU; else 0.
+static TOO_MUCH: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// When the agent has checked last, and the cost by then.
@@ -57,18 +62,22 @@ pub(crate) fn look(clients: &mut [Client]) -> Option<Duration> {
 /// Suspends the dearest part if the cost of this time is more than the limit allows.
 fn judge(cost: OwnCost, ns: u64, limit_percent: f64, clients: &mut [Client]) {
     let percent = cost.cpu_ns() as f64 / ns.max(1) as f64 * 100.0;
-    if percent <= limit_percent {
-        return;
-    }
+    let is_kept = percent <= limit_percent || suspend_dearest(cost, percent, clients);
+    TOO_MUCH.store(if is_kept { 0 } else { (percent * 1000.0) as u64 }, Ordering::Relaxed);
+}
+
+/// Whether a part was suspended for this use.
+fn suspend_dearest(cost: OwnCost, percent: f64, clients: &mut [Client]) -> bool {
     let of_clients = OfClients {
         has_profiles: profile::verb::has_any(clients),
         has_watches: watch::verb::has_any(clients),
     };
-    let Some(part) = dearest(cost, of_clients) else { return };
     // Refused as any batch may be: the next check tries it again.
-    if sleep::suspend(part, clients).is_ok() {
+    let part = dearest(cost, of_clients).filter(|part| sleep::suspend(*part, clients).is_ok());
+    if let Some(part) = part {
         asleep::limit(part, percent);
     }
+    part.is_some()
 }
 
 /// The features that clients use. Those that the service's own code has begun go on, whatever they
@@ -116,12 +125,26 @@ pub(crate) fn capability() -> Option<Capability> {
             return Some(Capability::limited(CHECK, why).with_fix(fix));
         }
     };
-    Some(match asleep::limited() {
-        None => within(percent, own_cost()),
-        Some(what) => {
-            Capability::limited(CHECK, what).with_fix("run dormouse wake, or raise DORMOUSE_MAX_CPU")
-        }
-    })
+    Some(outcome(percent, own_cost()))
+}
+
+fn outcome(percent: f64, cost: OwnCost) -> Capability {
+    let limited = asleep::limited();
+    let too_much = Some(TOO_MUCH.load(Ordering::Relaxed)).filter(|used| *used > 0).map(|used| {
+        let used = used as f64 / 1000.0;
+        format!("dormouse may use {percent} % of a CPU, used {used:.1} % by the last check, and could suspend nothing")
+    });
+    let fix = if limited.is_some() {
+        "run dormouse wake, or raise DORMOUSE_MAX_CPU"
+    } else {
+        "raise DORMOUSE_MAX_CPU"
+    };
+    let what: Vec<String> = limited.into_iter().chain(too_much).collect();
+    if what.is_empty() {
+        within(percent, cost)
+    } else {
+        Capability::limited(CHECK, what.join("; ")).with_fix(fix)
+    }
 }
 
 /// The outcome of a limit for which nothing is suspended. A cost that is not known counts for
@@ -175,6 +198,26 @@ mod tests {
     }
 
     #[cfg(not(any(dormouse_fallback, miri)))]
+    #[cfg(not(any(dormouse_fallback, miri)))]
+    #[test]
+    fn a_limit_that_nothing_keeps_is_reported() {
+        dormouse_testkit::in_child(|| {
+            let second = 1_000_000_000;
+            let cost = OwnCost {
+                polls_ns: Some(0),
+                records_ns: Some(0),
+                threads_ns: 30_000_000,
+                ..OwnCost::default()
+            };
+            judge(cost, second, 2.0, &mut []);
+            let check = outcome(2.0, cost);
+            assert!(check.state == State::Limited && check.fix.is_some(), "{check:?}");
+            assert!(check.detail.contains("used 3.0 % by the last check, and could"), "{check:?}");
+            judge(cost, second, 4.0, &mut []);
+            assert_eq!(outcome(4.0, cost).state, State::Ok);
+        });
+    }
+
     #[test]
     fn the_dearest_parts_sleep_one_by_one() {
         dormouse_testkit::in_child(|| {
@@ -192,6 +235,7 @@ mod tests {
             let what = asleep::limited().unwrap();
             assert!(what.contains("2.1 % of a CPU") && what.contains("times of tasks"), "{what}");
             assert!(asleep::check(Part::Times).is_err() && asleep::check(Part::Records).is_ok());
+            assert_eq!(outcome(2.0, cost).detail, what, "there was something to suspend");
             let cost = OwnCost { hits_ns: ms(20), samples_ns: ms(30), threads_ns: 40_000_000, ..cost };
             let watches = OfClients { has_watches: true, ..OfClients::default() };
             assert_eq!(dearest(cost, watches), Some(Part::Watches), "dearer than records");
@@ -199,6 +243,9 @@ mod tests {
             judge(cost, second, 2.0, &mut []);
             assert!(asleep::is_limited(Part::Records) && !asleep::is_limited(Part::Watches), "no client's");
             sleep::resume_all().unwrap();
+            judge(cost, second, 2.0, &mut []);
+            let check = outcome(2.0, cost);
+            assert!(check.detail.contains("; dormouse may use 2 % of a CPU, used 11.1 % by"), "{check:?}");
             assert!(dormouse_waits::is_on() && asleep::limited().is_none());
         });
     }
