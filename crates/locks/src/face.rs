@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
-use crate::note::{Held, Lock, Taker, take_free, take_later};
+use crate::leave::Held;
+use crate::note::{Lock, Taker, take_free, take_later};
 
 /// The guard of a lock underneath, with the note of its holder. `L` is what the guard remembers of
 /// its lock.

@@ -19,6 +19,7 @@
 //! | `hand` | the locks that each thread holds itself |
 //! | `row`, `rows` | what each thread has added up, by line and group |
 //! | `long` | the waits that took long |
+//! | `leave` | the end of a hold |
 //! | `note` | the notes of a thread |
 //! | [`LockTimes`] | locks are noted as long as one lives |
 //! | [`read_locks`], [`lock_holders`], [`lock_waiters`], [`lock_cycles`] | what readers find |
@@ -41,6 +42,7 @@ mod condvar;
 mod face;
 mod hand;
 mod kind;
+mod leave;
 mod long;
 mod mutex;
 mod note;

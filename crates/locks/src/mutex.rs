@@ -8,7 +8,8 @@ use std::sync::{self, LockResult, TryLockResult};
 
 use crate::face::{LockGuard, noted, tried, unnoted};
 use crate::kind::{LockKind, LockName, LockType};
-use crate::note::{Held, Lock, Taker};
+use crate::leave::Held;
+use crate::note::{Lock, Taker};
 use crate::run::are_noted;
 
 /// `std::sync::Mutex` that shows its holder.

@@ -6,6 +6,10 @@
 //! 4. It notes itself as the holder, and counts the acquisition. A wait ends after that.
 //! 5. It *leaves*: it removes itself, so that only the mark stays, and then frees the lock.
 //!
+//! In dormouse's cost ([`TASKS`]) are 1, what comes in 3 before a wait, 4 after it, its end, and 5.
+//! None is part of another, and neither the lock nor the wait of any. Of a free lock 4 is not in
+//! it, because to count that takes longer than the step.
+//!
 //! A holder is noted in the hand of its thread if its guard stays there and the hand has room, else
 //! in the table of holders. So the holder of a lock is there, or was never noted, or is at this
 //! moment between the lock and its note. The third is short, and a thread that waits looks a few
@@ -16,18 +20,16 @@ use std::hint::spin_loop;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_clock::stamp;
-#[cfg(feature = "parking-lot")]
-use dormouse_sys::process::identity;
 
-use crate::cell::{Cell, Entry, TIMED, Token};
+use crate::cell::{Entry, TIMED, Token};
 use crate::hand::{self, mark};
-#[cfg(feature = "parking-lot")]
-use crate::kind::LockKind;
 use crate::kind::LockType;
+use crate::leave::{Held, IN_TABLE};
 use crate::long;
 use crate::row::{Blame, LockHolder, Row};
-use crate::rows::{self, Here, row};
+use crate::rows::{self, Here, own_row, row};
 use crate::run::{are_all_timed, are_noted, run};
 use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
 
@@ -35,11 +37,6 @@ use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
 const SAMPLED: u64 = 16;
 /// How often a thread that waits looks for the holder.
 const LOOKS: usize = 32;
-/// In `Token::place`, of a holder: it is in the table, else in a hand.
-const IN_TABLE: u32 = 1 << 31;
-
-const _: () = assert!(hand::PLACES < IN_TABLE);
-
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
 /// Both together, just before the run began.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
@@ -105,12 +102,23 @@ impl Taker {
     #[inline(never)]
     pub(crate) fn begin(lock: Lock, site: &'static Location<'static>) -> Option<Self> {
         let run = run()?;
+        if !TASKS.passes() {
+            return Self::begin_timed(lock, site);
+        }
         let Some(here) = Here::known() else { return Self::begin_first(lock, site, run) };
         let task = here.task();
         match here.shelf.row(site, task.group) {
             Some(row) => Some(Self::begin_with(here, lock, row, task.task, run)),
             None => Self::begin_first(lock, site, run),
         }
+    }
+
+    /// One in some: the call in it is the next one of the thread, which is not timed.
+    #[cold]
+    #[inline(never)]
+    fn begin_timed(lock: Lock, site: &'static Location<'static>) -> Option<Self> {
+        let _timed = TASKS.begin();
+        Self::begin(lock, site)
     }
 
     /// The thread's first lock of this line and group.
@@ -160,6 +168,7 @@ impl Taker {
 
     /// The thread has the lock after a wait.
     pub(crate) fn taken_after_wait(self, lock: Lock) -> Held {
+        let _timed = TASKS.begin();
         self.row.acquired();
         self.hold(lock, stamp())
     }
@@ -202,6 +211,7 @@ impl Taker {
         is_timed: bool,
         attempt: &mut dyn FnMut() -> Option<G>,
     ) -> Result<G, Wait> {
+        let _timed = TASKS.begin();
         let mut by = self.holder(lock);
         let looks = if lock.of.kind.is_permit() { 0 } else { LOOKS };
         for _ in 0..looks {
@@ -220,11 +230,13 @@ impl Taker {
 
     /// Waits if there is a holder: for a lock that cannot be tried.
     pub(crate) fn wait_for_holder(self, lock: Lock) -> Option<Wait> {
+        let _timed = TASKS.begin();
         self.holder(lock).map(|by| self.wait_for(lock, by, false))
     }
 
     /// Waits for one of several things.
     pub(crate) fn wait_in_queue(self, lock: Lock) -> Wait {
+        let _timed = TASKS.begin();
         let by = self.holder(lock).unwrap_or_else(|| self.unseen(lock));
         self.wait_for(lock, by, false)
     }
@@ -308,6 +320,7 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
+        let _timed = TASKS.begin();
         let ticks = stamp().saturating_sub(self.began);
         if let Some((token, wait)) = self.token.and_then(|token| Some((token, WAITERS.own(token)?))) {
             // First: who reads the waits first and then those that took long misses none.
@@ -317,122 +330,6 @@ impl Drop for Wait {
         if let Some(row) = own_row(self.row) {
             row.waited(ticks, self.by, !self.is_over);
         }
-    }
-}
-
-/// The row of this thread that is like another, perhaps of another thread.
-fn own_row(of: &'static Row) -> Option<&'static Row> {
-    Here::current()?.shelf.row_like(of)
-}
-
-/// A lock that is held: to be dropped before it is free. Empty if it was not noted.
-#[derive(Debug, Default)]
-#[must_use = "the holder is noted as long as it lives"]
-pub(crate) struct Held(Option<Token>);
-
-const _: () = assert!(size_of::<Held>() == 8);
-
-impl Held {
-    pub(crate) const NONE: Self = Self(None);
-}
-
-impl Drop for Held {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(token) = self.0 {
-            leave(token);
-        }
-    }
-}
-
-// Without calls, as `Taker::begin`.
-#[inline(never)]
-fn leave(token: Token) {
-    match hand::cell(token.place()) {
-        // It is no more: a forked child has none of its parent's.
-        Some(cell) if !cell.has(token) => {}
-        Some(cell) if cell.is_left() => leave_left(cell),
-        Some(cell) => leave_hand(cell),
-        None => leave_table(token.moved(IN_TABLE)),
-    }
-}
-
-#[inline]
-fn leave_hand(cell: &Cell) {
-    if cell.since() != 0 {
-        return end_hold(cell);
-    }
-    cell.free();
-}
-
-/// Leaves a hold that is timed.
-#[inline(never)]
-fn end_hold(cell: &Cell) {
-    let ticks = stamp().saturating_sub(cell.since());
-    // The row is of the same thread as the hand.
-    if let Some(row) = row(cell.row()) {
-        row.held(ticks);
-    }
-    cell.free();
-}
-
-/// Leaves a lock that was taken by a thread which has ended.
-#[cold]
-#[inline(never)]
-fn leave_left(cell: &Cell) {
-    held_elsewhere(&cell.free_left());
-}
-
-/// Counts a hold that is timed, in a row of this thread: it may have begun on another one.
-fn held_elsewhere(entry: &Entry) {
-    if entry.since != 0 {
-        let ticks = stamp().saturating_sub(entry.since);
-        if let Some(row) = row(entry.row).and_then(own_row) {
-            row.held(ticks);
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn leave_table(token: Token) {
-    let Some(entry) = HOLDERS.own(token) else { return };
-    held_elsewhere(&entry);
-    if let Some(here) = Here::current() {
-        here.hand.touch(0, mark(entry.address, entry.run));
-    }
-    HOLDERS.remove(token);
-}
-
-/// The holder stays noted until it leaves by its address.
-#[cfg(feature = "parking-lot")]
-pub(crate) fn forget_held(held: Held) {
-    std::mem::forget(held);
-}
-
-/// Notes that the thread leaves a lock whose guard has no room for a [`Held`].
-#[cfg(feature = "parking-lot")]
-#[inline(never)]
-pub(crate) fn leave_address(address: usize, kind: LockKind) {
-    let Some(run) = run() else { return };
-    match Here::known().and_then(|here| here.hand.held(mark(address, run))) {
-        Some(cell) => leave_hand(cell),
-        None => leave_address_elsewhere(address, kind, run),
-    }
-}
-
-/// The hold is in no hand of this thread: it is in the table, or the thread that took the lock has
-/// ended, perhaps this one.
-#[cfg(feature = "parking-lot")]
-#[cold]
-#[inline(never)]
-fn leave_address_elsewhere(address: usize, kind: LockKind, run: u32) {
-    let own = Here::known().map_or_else(identity::tid, |here| here.shelf.tid());
-    let is_own = |entry: &Entry| entry.address == address && (kind.is_alone() || entry.tid == own);
-    if let Some(token) = HOLDERS.token_of(address, kind.is_alone(), is_own) {
-        leave_table(token);
-    } else if let Some(cell) = hand::left(address, run, is_own) {
-        leave_left(cell);
     }
 }
 

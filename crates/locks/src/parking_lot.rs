@@ -20,7 +20,8 @@ use ::parking_lot as inner;
 use lock_api::{RawMutex as _, RawRwLock as _};
 
 use crate::kind::{LockKind, LockType};
-use crate::note::{Lock, Taker, forget_held, leave_address, take, take_free};
+use crate::leave::{forget_held, leave_address};
+use crate::note::{Lock, Taker, take, take_free};
 use crate::run::are_noted;
 
 pub use inner::WaitTimeoutResult;

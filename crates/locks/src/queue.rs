@@ -13,7 +13,8 @@ use std::task::Poll;
 
 use crate::face::LockGuard;
 use crate::kind::{LockKind, LockName, LockType};
-use crate::note::{Held, Lock, Taker, Wait};
+use crate::leave::Held;
+use crate::note::{Lock, Taker, Wait};
 use crate::run::are_noted;
 
 /// A queue for what a pool hands out. It shows the tasks that wait, and those that have something

@@ -183,6 +183,11 @@ pub(crate) fn row(number: u32) -> Option<&'static Row> {
     ROWS.get(number as usize).and_then(at)
 }
 
+/// The row of this thread that is like another, perhaps of another thread.
+pub(crate) fn own_row(of: &'static Row) -> Option<&'static Row> {
+    Here::current()?.shelf.row_like(of)
+}
+
 /// All rows.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
     ROWS[..made()].iter().filter_map(at)

@@ -6,7 +6,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::kind::{LockKind, LockType};
-use crate::note::{Held, Lock, take, take_free};
+use crate::leave::Held;
+use crate::note::{Lock, take, take_free};
 use crate::run::are_noted;
 
 /// A number of permits that threads take and give back. It shows who has them, by the line that

@@ -20,7 +20,8 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::face::LockGuard;
-use crate::note::{Held, Lock, Taker, Wait, take_free};
+use crate::leave::Held;
+use crate::note::{Lock, Taker, Wait, take_free};
 use crate::run::are_noted;
 
 pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};

@@ -13,7 +13,8 @@ use tokio::sync::TryLockError;
 use super::{Around, take, tokio, tried};
 use crate::face::LockGuard;
 use crate::kind::{LockKind, LockName, LockType};
-use crate::note::{Held, Lock, take as take_blocking};
+use crate::leave::Held;
+use crate::note::{Lock, take as take_blocking};
 use crate::run::are_noted;
 
 /// `tokio::sync::Mutex` that shows its holder.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use dormouse_clock::overhead::TASKS;
 use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex, is_on, parking_lot};
 use dormouse_testkit::{eventually, in_child};
 
@@ -122,5 +123,26 @@ fn all_holds_are_timed_on_request() {
         drop(sampled);
         take(160);
         assert_eq!(rows(1)[0].acquisitions, 480, "nobody asks");
+    });
+}
+
+#[test]
+fn notes_are_in_the_cost() {
+    in_child(|| {
+        dormouse_clock::prepare();
+        let (lock, other) = (Mutex::new(()), parking_lot::Mutex::new(()));
+        let takes = || {
+            for _ in 0..1_000 {
+                drop(lock.lock());
+                drop(other.lock());
+            }
+        };
+        takes();
+        assert_eq!(TASKS.ns(), Some(0), "nobody asks");
+        let _times = LockTimes::start(Holds::All).unwrap();
+        eventually(|| {
+            takes();
+            TASKS.ns() > Some(0)
+        });
     });
 }

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct OwnCost {
     /// CPU time of dormouse's own threads, in nanoseconds: exact.
     pub threads_ns: u64,
-    /// CPU time that tasks of groups and calls took because of dormouse, on the service's threads,
-    /// in nanoseconds: an estimate, by calls of dormouse's that were timed there.
+    /// CPU time that tasks of groups, calls and notes of locks took because of dormouse, on the
+    /// service's threads, in nanoseconds: an estimate, by calls of dormouse's that were timed
+    /// there. Absent, as each part, if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_ns: Option<u64>,
     /// CPU time that records of probes took, estimated in the same way.
