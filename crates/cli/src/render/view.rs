@@ -155,9 +155,10 @@ impl View {
                     parts.push(format!(", {} % in groups", Digits::All.percent(*percent)));
                 }
                 if let Some(own) = own {
-                    let percent = own_percent(*own, self.interval_ns);
+                    let at_least = if own.is_whole() { "" } else { "at least " };
+                    let percent = Digits::All.percent(own_percent(*own, self.interval_ns));
                     let memory = bytes::short(own.memory_bytes);
-                    parts.push(format!(", dormouse costs {} % and {memory}", Digits::All.percent(percent)));
+                    parts.push(format!(", dormouse costs {at_least}{percent} % and {memory}"));
                 }
                 if let Some(why) = cpu_refused {
                     parts.push(format!(", CPU time of groups is refused: {}", clean(why)));
@@ -331,6 +332,7 @@ pub(crate) struct Snapshot<'a> {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Own {
+    /// The sum of the parts that are there; the use of another one is not known.
     cpu_percent: f64,
     #[serde(flatten)]
     cost: OwnCost,

@@ -15,7 +15,7 @@ use dormouse_protocol::figures::{
     CALL_FIGURES, CallFigure, CallSpan, Figure, FigureColumn, FigurePart, FigureUnit, FigureValue,
     FigureView, GROUP_FIGURES, GroupFigure, GroupSpan, RUNTIME_FIGURES, RuntimeSpan, percent,
 };
-use dormouse_protocol::{CallRow, GroupRow, RuntimeRow, Stat};
+use dormouse_protocol::{CallRow, GroupRow, OwnCost, RuntimeRow, Stat};
 use serde::Serialize;
 
 use super::hub::Snapshot;
@@ -56,6 +56,8 @@ pub(super) struct ProcessWindow {
     in_groups_percent: Option<f64>,
     /// CPU time of dormouse itself, in percent of a CPU; null where the service reports none.
     own_percent: Option<f64>,
+    /// Whether that is all: not if a part of it is not known.
+    own_is_whole: bool,
     /// A sentence about the CPU limit that throttled it notably; null if none did.
     throttled: Option<String>,
     /// The runtimes that the service has shown, by the keys of figures.
@@ -194,6 +196,7 @@ impl ProcessWindow {
             cpu_percent: percent(window.process_cpu_ns, window.mono_ns),
             in_groups_percent: window.coverage_percent(),
             own_percent: window.own.map(|own| percent(own.cpu_ns(), window.mono_ns)),
+            own_is_whole: window.own.is_none_or(OwnCost::is_whole),
             throttled: window.cpu_limits.as_ref().and_then(|limits| limits.notices().next()),
             runtimes: window.runtimes.iter().map(|row| runtime(row, window.mono_ns)).collect(),
         }

@@ -145,6 +145,22 @@ fn no_time_between_samples_is_no_division() {
 }
 
 #[test]
+fn an_unknown_part_makes_the_cost_at_least() {
+    let (before, mut after) = pair();
+    let mut headline = |records_ns| {
+        let known = Some(0);
+        let own =
+            OwnCost { polls_ns: known, records_ns, samples_ns: known, hits_ns: known, ..OwnCost::default() };
+        after.inside.as_mut().unwrap().own = Some(own);
+        let mut before = before.clone();
+        before.inside.as_mut().unwrap().own = Some(own);
+        View::between(&before, &before, &after, &[]).headline("tea")
+    };
+    assert!(headline(Some(0)).contains(", dormouse costs 0.0 % and "), "{}", headline(Some(0)));
+    assert!(headline(None).contains(", dormouse costs at least 0.0 % and "), "{}", headline(None));
+}
+
+#[test]
 fn rows_of_groups_sum_up_to_the_process() {
     let (before, after) = pair();
     let text = View::between(&before, &before, &after, &[]).text("tea (process 7)");

@@ -155,7 +155,7 @@ const page = {
     }
     if (last && last.own_percent !== null)
       facts.push([
-        `dormouse costs ${share(last.own_percent)} and ${formatted(live.ownBytes, 'bytes')}`,
+        `dormouse costs ${last.own_is_whole ? '' : 'at least '}${share(last.own_percent)} and ${formatted(live.ownBytes, 'bytes')}`,
         0,
         'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; memory at most',
       ]);

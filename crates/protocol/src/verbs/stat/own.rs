@@ -54,6 +54,11 @@ impl OwnCost {
         known.reduce(u64::saturating_add)
     }
 
+    /// Whether all parts are known. Otherwise [`OwnCost::cpu_ns`] is less than was used.
+    pub fn is_whole(self) -> bool {
+        [self.polls_ns, self.records_ns, self.samples_ns, self.hits_ns].iter().all(Option::is_some)
+    }
+
     /// CPU time of all parts that are known, in nanoseconds.
     pub fn cpu_ns(self) -> u64 {
         self.threads_ns.saturating_add(self.estimated_ns().unwrap_or(0))
@@ -62,13 +67,14 @@ impl OwnCost {
     /// For people: the parts, with the share of what the process has used, in nanoseconds.
     pub fn sentence(self, process_cpu_ns: u64) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
+        let [at_least, about] = if self.is_whole() { ["", "about"] } else { ["at least ", "at least"] };
         let estimated = self.estimated_ns().map_or_else(
             || "what it takes on the service's threads was not measured".to_owned(),
-            |ns| format!("about {:.0} ms on the service's threads", ms(ns)),
+            |ns| format!("{about} {:.0} ms on the service's threads", ms(ns)),
         );
         let percent = self.cpu_ns() as f64 / process_cpu_ns.max(1) as f64 * 100.0;
         format!(
-            "dormouse has used {percent:.2} % of the process's CPU time: {:.0} ms on its own threads, {estimated}; \
+            "dormouse has used {at_least}{percent:.2} % of the process's CPU time: {:.0} ms on its own threads, {estimated}; \
              at most {:.1} MiB",
             ms(self.threads_ns),
             self.memory_bytes as f64 / f64::from(1 << 20),
@@ -85,8 +91,10 @@ mod tests {
         let known = OwnCost {
             threads_ns: 3_000_000,
             polls_ns: Some(7_000_000),
+            records_ns: Some(0),
+            samples_ns: Some(0),
+            hits_ns: Some(0),
             memory_bytes: 1 << 20,
-            ..OwnCost::default()
         };
         assert_eq!((known.estimated_ns(), known.cpu_ns()), (Some(7_000_000), 10_000_000));
         assert_eq!(
@@ -94,14 +102,18 @@ mod tests {
             "dormouse has used 1.00 % of the process's CPU time: 3 ms on its own threads, about 7 ms on the \
              service's threads; at most 1.0 MiB"
         );
-        let unknown = OwnCost { polls_ns: None, ..known };
-        assert_eq!((unknown.estimated_ns(), unknown.since(known).polls_ns), (None, None));
+        let part = OwnCost { records_ns: None, ..known };
+        assert!(known.is_whole() && !part.is_whole() && !known.since(part).is_whole());
+        let sentence = part.sentence(1_000_000_000);
+        assert!(sentence.starts_with("dormouse has used at least 1.00 %"), "{sentence}");
+        assert!(sentence.contains(" threads, at least 7 ms on"), "{sentence}");
+        let unknown = OwnCost { polls_ns: None, records_ns: None, ..known };
+        let since = unknown.since(known).polls_ns;
+        assert_eq!((unknown.estimated_ns(), since), (None, None), "no handler has run");
         assert_eq!(known.since(unknown).polls_ns, None, "a total is no difference");
         assert!(unknown.sentence(1).contains("was not measured"));
         assert_eq!(known.since(OwnCost { polls_ns: Some(9_000_000), ..known }).cpu_ns(), 0);
-        let idle = OwnCost { samples_ns: Some(0), hits_ns: Some(0), ..unknown };
-        assert_eq!(idle.estimated_ns(), None, "no handler has run, and that of tasks is unknown");
         let hit = OwnCost { samples_ns: Some(2_000_000), hits_ns: Some(4_000_000), ..known };
-        assert_eq!((hit.estimated_ns(), hit.since(known).hits_ns), (Some(13_000_000), None));
+        assert_eq!((hit.estimated_ns(), hit.since(known).hits_ns), (Some(13_000_000), Some(4_000_000)));
     }
 }
