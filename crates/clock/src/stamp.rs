@@ -28,8 +28,8 @@ pub(crate) fn is_chosen() -> bool {
     SOURCE.load(Ordering::Relaxed) != 0
 }
 
-/// Whether stamps are the counter's, for whoever measures its rate by stamps: the thread that took
-/// the first one may have forbidden itself the counter.
+/// Whether stamps are those of the counter, so that its rate can be measured by them. The thread of
+/// the first stamp may have forbidden itself the counter.
 pub(crate) fn are_ticks() -> bool {
     stamp();
     SOURCE.load(Ordering::Relaxed) == COUNTER

@@ -464,10 +464,8 @@ impl Span {
     pub(crate) fn is_still(&self, seen: &Snapshot) -> bool {
         // Pairs with the release fence in `begin`, and keeps the caller's loads before these.
         fence(Acquire);
-        // In an edit the owner may charge the pending counts at any moment.
-        seen.number & EDITING == 0
-            && self.sequence.load(Relaxed) == seen.number
-            && self.rebased.load(Relaxed) == seen.rebased
+        // An edit is not: the owner may charge the pending counts at any moment.
+        self.sequence.load(Relaxed) == seen.number & !EDITING && self.rebased.load(Relaxed) == seen.rebased
     }
 
     /// Takes the delta up to `baseline` of the span that was `seen` from its owner, which charges

@@ -111,7 +111,7 @@ pub(crate) fn charge_others(charge: impl Fn(&Pending)) {
     }
 }
 
-/// What all threads have pending.
+/// The pending counts of all threads.
 pub(crate) fn all_pending() -> Vec<Pending> {
     span::used().iter().map(|span| span.snapshot().pending).collect()
 }
