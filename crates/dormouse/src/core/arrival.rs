@@ -25,8 +25,8 @@ use crate::core::tasks::{Origin, is_request};
 #[cfg(feature = "tokio")]
 thread_local! {
     static NOTED: Cell<Option<(Id, Arrival)>> = const { Cell::new(None) };
-    /// How often a note of this thread's was used.
-    static USES: Cell<u64> = const { Cell::new(0) };
+    /// How many requests have begun on this thread whose arrival was known.
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Requests that begin in the present task of the runtime came then, or it is not known when.
@@ -35,48 +35,60 @@ pub(crate) fn note(arrival: Option<Arrival>) {
     NOTED.set(try_id().zip(arrival));
 }
 
+/// When requests came that begin in the present task of the runtime, if that was noted.
 #[cfg(feature = "tokio")]
 #[inline]
-fn noted() -> Option<Arrival> {
+pub(crate) fn noted() -> Option<Arrival> {
     let (task, arrival) = NOTED.get()?;
-    if try_id() != Some(task) {
-        return None;
-    }
-    USES.set(USES.get() + 1);
-    Some(arrival)
+    (try_id() == Some(task)).then_some(arrival)
 }
 
 /// Notes the arrival while `f` runs, and returns whether a request began then.
 #[cfg(any(feature = "axum", feature = "hyper"))]
 pub(crate) fn noted_in<T>(arrival: Arrival, f: impl FnOnce() -> T) -> (T, bool) {
     note(Some(arrival));
-    let before = USES.get();
-    (f(), USES.get() != before)
+    let before = BEGUN.get();
+    (f(), BEGUN.get() != before)
 }
 
 #[cfg(not(feature = "tokio"))]
-fn noted() -> Option<Arrival> {
+pub(crate) fn noted() -> Option<Arrival> {
     None
 }
 
-/// When a request came that begins here; `None` while times are not taken.
-#[cfg(any(feature = "hyper", feature = "tower"))]
-#[inline]
+/// When a request came that the present task hands on; `None` while times are not taken.
+#[cfg(feature = "hyper")]
 pub(crate) fn arrival_here() -> Option<Arrival> {
     if are_times_taken() { around().and_then(|around| arrival(around, None)) } else { None }
 }
 
-/// When a request came that begins here, if that is known; `cloned_for` is when it came if the
-/// connection is in another task.
+/// Whether times are taken, and the present task is in no request.
+#[cfg(feature = "tower")]
 #[inline]
-pub(crate) fn arrival(around: Around, cloned_for: Option<Arrival>) -> Option<Arrival> {
+pub(crate) fn is_outside() -> bool {
+    are_times_taken() && around().is_some_and(|around| !is_in_request(around))
+}
+
+/// When a request came that begins here, if that is known; `cloned_for` is what was noted where its
+/// service was cloned.
+#[inline]
+pub(crate) fn arrival_of_request(around: Around, cloned_for: Option<Arrival>) -> Option<Arrival> {
+    let arrival = arrival(around, cloned_for);
+    #[cfg(feature = "tokio")]
+    BEGUN.set(BEGUN.get() + u64::from(arrival.is_some()));
+    arrival
+}
+
+#[inline]
+fn arrival(around: Around, cloned_for: Option<Arrival>) -> Option<Arrival> {
     let innermost = around.innermost().map_or(Origin::Part, Origin::of);
     if innermost == Origin::Request || around.may_be_nested() && is_in_request(around) {
         return None;
     }
+    // A request that waited before it began here has a later wake than its own.
     let woken = || around.woken().filter(|_| innermost == Origin::Connection);
     let here = || woken().map(|woken| Arrival { received: None, woken });
-    noted().or_else(here).or(cloned_for)
+    noted().or(cloned_for).or_else(here)
 }
 
 /// Whether one of the tasks around is a request.

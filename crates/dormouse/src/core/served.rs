@@ -2,7 +2,7 @@
 
 use dormouse_waits::Arrival;
 
-use crate::core::arrival::arrival;
+use crate::core::arrival::arrival_of_request;
 use crate::core::group::Group;
 use crate::core::task::Task;
 use crate::core::tasks::Origin;
@@ -46,11 +46,11 @@ impl Group {
     }
 
     /// Does what [`Group::request`] does. `cloned_for` is when the request came if that is not
-    /// known here.
+    /// noted here.
     pub(crate) fn request_of(self, cloned_for: Option<Arrival>) -> Task {
         let is_part = dormouse_events::current_context() == self.id() && !is_in_connection();
         let number = self.begin_from(if is_part { Origin::Part } else { self.served() });
-        Task::begun_after(self, number, |around| arrival(around, cloned_for))
+        Task::begun_after(self, number, |around| arrival_of_request(around, cloned_for))
     }
 }
 

@@ -49,6 +49,7 @@ mod responses;
 mod runtimes;
 mod spawns;
 mod stalls;
+mod stamps;
 mod tasks_agent;
 mod tower;
 mod tracing;

@@ -1,10 +1,8 @@
 //! The latency of a request begins when the request came, by the clocks of its client.
 #![cfg(all(feature = "axum", feature = "hyper", feature = "tower"))]
-#![allow(unsafe_code)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -12,9 +10,11 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use axum::serve::Listener;
-use axum::{Router, extract::MatchedPath, extract::Request, routing::get};
-use dormouse::tokio::{ServedStream, received};
+use axum::body::Bytes;
+use axum::middleware::{Next, from_fn};
+use axum::routing::{any, get};
+use axum::{Router, extract::MatchedPath, extract::Request};
+use dormouse::tokio::received;
 use dormouse::waits::GroupWaits;
 use dormouse::{Group, Waiting, hyper::Executor, tower::GroupLayer};
 use hyper_util::rt::TokioIo;
@@ -22,9 +22,13 @@ use hyper_util::{server::conn::auto::Builder, service::TowerToHyperService};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::runtime;
+use tokio::sync::Semaphore;
 
 /// For how long workers are blocked.
 const BLOCK: Duration = Duration::from_millis(30);
+
+/// The bytes of a body that is longer than the buffers of a connection.
+const BODY: usize = 1 << 20;
 
 /// How a service accepts connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +42,16 @@ enum Accepts {
     Unstamped,
 }
 
-/// A service with `/NAME/block`, which keeps its worker until the test lets it go, and
-/// `/NAME/fast`.
+/// A service with `/NAME/block`, which keeps its worker until the test lets it go, `/NAME/fast`,
+/// and routes that middleware keeps until then, without a worker: `/NAME/layer` and
+/// `/NAME/handler`, by what groups them.
 struct Service {
     name: &'static str,
     address: SocketAddr,
     has_stamps: bool,
     blocks: Receiver<()>,
     go_on: SyncSender<()>,
+    kept: Arc<Semaphore>,
     runtime: runtime::Runtime,
 }
 
@@ -90,6 +96,7 @@ impl Service {
         let (begins, blocks) = sync_channel(16);
         let (go_on, goes_on) = sync_channel(16);
         let goes_on = Arc::new(Mutex::new(goes_on));
+        let keeps = begins.clone();
         let block = async move || {
             begins.send(()).unwrap();
             goes_on.lock().unwrap().recv().unwrap();
@@ -101,7 +108,23 @@ impl Service {
         let app = Router::<()>::new()
             .route(&format!("/{name}/fast"), get(async || "done."))
             .route(&format!("/{name}/block"), get(block))
+            .route(&format!("/{name}/layer"), any(async |_: Bytes| "done."))
             .layer(layer);
+        let own = Group::new(&format!("/{name}/handler"));
+        let kept = Arc::new(Semaphore::new(0));
+        let let_go = Arc::clone(&kept);
+        let keep = from_fn(move |request: Request, next: Next| {
+            let (keeps, let_go) = (keeps.clone(), Arc::clone(&let_go));
+            async move {
+                if [format!("/{name}/layer").as_str(), own.name()].contains(&request.uri().path()) {
+                    keeps.send(()).unwrap();
+                    let_go.acquire().await.unwrap().forget();
+                }
+                next.run(request).await
+            }
+        });
+        let app =
+            app.route(own.name(), any(dormouse::axum::handler(own, async |_: Bytes| "done."))).layer(keep);
         let mut builder = runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(workers.max(1)).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -136,7 +159,7 @@ impl Service {
             runtime.spawn(serving);
         }
         let has_stamps = !matches!(accepts, Accepts::Unstamped);
-        Self { name, address, has_stamps, blocks, go_on, runtime }
+        Self { name, address, has_stamps, blocks, go_on, kept, runtime }
     }
 
     /// A connection that serves requests until one has a stamp: the kernel begins to stamp some
@@ -185,6 +208,20 @@ impl Service {
         }
         blocked
     }
+
+    /// Has a request kept, and its worker serve another connection meanwhile. Returns for how long
+    /// it was kept at least.
+    fn keep(&self, other: &mut Guest, ask: impl FnOnce()) -> Duration {
+        ask();
+        self.blocks.recv().unwrap();
+        let asked = Instant::now();
+        other.ask(&[&self.path("fast")]);
+        other.answers(1);
+        thread::sleep(BLOCK);
+        let kept = asked.elapsed();
+        self.kept.add_permits(1);
+        kept
+    }
 }
 
 /// A client with HTTP/1.
@@ -196,6 +233,12 @@ impl Guest {
         let all: Vec<_> =
             paths.iter().map(|path| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).collect();
         self.0.write_all(all.concat().as_bytes()).unwrap();
+    }
+
+    /// A request with a body that a connection does not read at once.
+    fn post(&mut self, path: &str) {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY}\r\n\r\n");
+        self.0.write_all(&[head.into_bytes(), vec![b'+'; BODY]].concat()).unwrap();
     }
 
     /// Reads that many answers, of which each ends like one of these handlers or is a 404.
@@ -217,7 +260,7 @@ impl Guest {
 /// Checks the only request of a route: it lasted for this long at least and at most, and the kernel
 /// had received it.
 fn check(waits: &GroupWaits, at_least: Duration, at_most: Duration, what: &str) {
-    let (queue, latency) = (waits.queue, Duration::from_nanos(waits.requests.max_ns));
+    let (queue, latency) = (waits.queue, Duration::from_nanos(waits.requests.sum_ns));
     let queued = Duration::from_nanos(queue.unseen_ns + queue.behind_ns);
     // Counter and clock differ by less than one in a thousand, and the stamp is of another clock.
     let slack = at_most / 1000 + Duration::from_micros(50);
@@ -345,6 +388,40 @@ fn streams_of_one_connection_are_queued_alike() {
 }
 
 #[test]
+fn requests_wait_in_middleware() {
+    let _waiting = Waiting::start().unwrap();
+    let service = Service::start("kept", 1, Accepts::Axum);
+    let (mut guest, mut other) = (service.guest(), service.guest());
+    // Two of each, by one connection.
+    for (n, route) in [(1, "layer"), (1, "handler"), (2, "layer"), (2, "handler")] {
+        let (path, before) = (service.path(route), service.waits(route));
+        let begun = Instant::now();
+        let kept = service.keep(&mut other, || guest.post(&path));
+        guest.answers(1);
+        let lasted = begun.elapsed();
+        dormouse_testkit::eventually(|| service.waits(route).requests.count() == n);
+        check(&service.waits(route).since(&before), kept, lasted, &format!("{route} {n}"));
+    }
+}
+
+#[test]
+fn streams_wait_in_middleware() {
+    let _waiting = Waiting::start().unwrap();
+    let service = Service::start("kept-streams", 1, Accepts::AxumStreams);
+    let mut other = service.guest();
+    let mut guest = TcpStream::connect(service.address).unwrap();
+    guest.set_nodelay(true).unwrap();
+    guest.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    for (stream, route) in [(1, "layer"), (3, "handler")] {
+        let begun = Instant::now();
+        let path = service.path(route);
+        let kept = service.keep(&mut other, || guest.write_all(&headers(stream, &path)).unwrap());
+        dormouse_testkit::eventually(|| service.waits(route).requests.count() == 1);
+        check(&service.waits(route), kept, begun.elapsed(), route);
+    }
+}
+
+#[test]
 fn streams_of_one_read_came_apart() {
     let _waiting = Waiting::start().unwrap();
     let service = Service::start("apart", 1, Accepts::Hyper);
@@ -377,90 +454,6 @@ fn streams_of_one_read_came_apart() {
             break;
         }
     }
-}
-
-/// The flags of the stamps that the kernel takes for the socket.
-fn stamps_of(stream: &ServedStream<tokio::net::TcpStream>) -> u32 {
-    let (mut flags, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
-    // SAFETY: a word, and its size.
-    let answer = unsafe {
-        libc::getsockopt(
-            stream.get_ref().unwrap().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPING,
-            (&raw mut flags).cast(),
-            &raw mut size,
-        )
-    };
-    assert_eq!(answer, 0);
-    flags
-}
-
-#[test]
-fn a_socket_has_stamps_while_times_are_taken() {
-    dormouse_testkit::in_child(|| {
-        let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        one.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let mut guest = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let mut stream = received(listener.accept().await.unwrap().0);
-            let mut read = async |stream: &mut ServedStream<_>| {
-                guest.write_all(b"tea").unwrap();
-                stream.read_exact(&mut [0; 3]).await.unwrap();
-                stamps_of(stream)
-            };
-            assert_eq!(read(&mut stream).await, 0);
-            let waiting = Waiting::start().unwrap();
-            assert_ne!(read(&mut stream).await, 0);
-            drop(waiting);
-            assert_eq!(read(&mut stream).await, 0);
-        });
-    });
-}
-
-#[test]
-fn bytes_before_accept_are_stamped() {
-    dormouse_testkit::in_child(|| {
-        let one = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        one.block_on(async {
-            let waiting = Waiting::start().unwrap();
-            let command = Group::new("put");
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let mut listener = dormouse::axum::listener(listener, Group::new("connections"));
-            // The kernel begins to stamp some time after the listener wants that.
-            for round in 0.. {
-                assert!(round < 100, "no stamps");
-                let mut guest = TcpStream::connect(address).unwrap();
-                guest.write_all(b"put").unwrap();
-                let begun = Instant::now();
-                thread::sleep(Duration::from_millis(50));
-                let waited = begun.elapsed();
-                let serving = tokio::spawn(async move {
-                    let (mut stream, _) = listener.accept().await;
-                    let stamps = stamps_of(&stream);
-                    stream.read_exact(&mut [0; 3]).await.unwrap();
-                    command.request().run(|| ());
-                    (listener, stamps)
-                });
-                let stamps;
-                (listener, stamps) = serving.await.unwrap();
-                assert!(round == 0 || stamps != 0, "inherited from the listener");
-                let queue = command.read_waits().queue;
-                if round > 0 && queue.received > 0 {
-                    let unseen = Duration::from_nanos(queue.unseen_ns);
-                    assert!(unseen + Duration::from_micros(100) >= waited, "{unseen:?} {waited:?}");
-                    break;
-                }
-            }
-            drop(waiting);
-            for may_inherit in [true, false] {
-                let _guest = TcpStream::connect(address).unwrap();
-                let (stream, _) = listener.accept().await;
-                assert!(may_inherit || stamps_of(&stream) == 0, "times are not taken");
-            }
-        });
-    });
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn a_handler_in_a_group_charges_its_requests() {
     let id = dormouse::axum::handler(Group::new("one handler"), async |_: Path<u32>| current());
     let request = |uri| Request::get(uri).body(Body::empty()).unwrap();
     // Dropped before its first poll.
-    drop(axum::handler::Handler::call(id, request("/1"), ()));
+    drop(axum::handler::Handler::call(id.clone(), request("/1"), ()));
     let router = Router::<()>::new().route("/{id}", get(id));
     let ask = |uri| router.clone().oneshot(request(uri));
     block_on(async {

@@ -13,6 +13,7 @@ use ::axum::response::Response;
 use pin_project_lite::pin_project;
 
 use crate::adapt::body::{Sending, ServerResponse};
+use crate::adapt::cloned::ClonedFor;
 use crate::adapt::responded::responded;
 use crate::adapt::tower::sending;
 use crate::core::group::Group;
@@ -39,14 +40,15 @@ use crate::core::task::{Task, poll_to_its_end};
 /// One box for each request, that of the body. Around a route or a router, axum makes further ones
 /// for each layer of any kind.
 pub fn handler<H>(group: Group, handler: H) -> GroupHandler<H> {
-    GroupHandler { group, handler }
+    GroupHandler { group, handler, cloned_for: ClonedFor::default() }
 }
 
 /// A handler in a group; see [`handler`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct GroupHandler<H> {
     group: Group,
     handler: H,
+    cloned_for: ClonedFor,
 }
 
 impl<H, T, S> Handler<T, S> for GroupHandler<H>
@@ -57,8 +59,9 @@ where
 {
     type Future = GroupHandlerFuture<H, T, S>;
 
-    fn call(self, request: Request, state: S) -> Self::Future {
-        let (sending, task) = (sending(&request), Some(self.group.request()));
+    fn call(mut self, request: Request, state: S) -> Self::Future {
+        let task = Some(self.group.request_of(self.cloned_for.take()));
+        let sending = sending(&request);
         let call = Some((self.handler, request, state));
         GroupHandlerFuture { call, future: None, task, sending, arguments: PhantomData }
     }
