@@ -117,7 +117,7 @@ pub use response::{Frames, Head, StreamFrames};
 pub use rows::{capability, groups};
 pub use sites::{LastPoll, Site, SpawnSite, growth, spawn_sites};
 pub use slab::refused;
-pub use slow::{SlowRequest, note_slow, take_slow};
+pub use slow::{SlowRequest, note_slow, raise_slow, take_slow};
 pub use stretch::{Around, Stretch, around, charge_group, set_aside};
 pub use task::{TaskEnd, TaskWaits, Who};
 pub use trace_context::TraceContext;

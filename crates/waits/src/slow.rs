@@ -1,7 +1,8 @@
 //! Requests that took long, for a reader that waits for such requests.
 //!
 //! A request that ends compares its age with one word. The few that took longer go into a short
-//! list, from which one reader takes them; one that finds no room is counted.
+//! list, from which one reader takes them; one that finds no room is counted. The reader raises the
+//! thresholds of groups whose requests it does not need, so that they leave room for others.
 //!
 //! | an entry is | who does what | next |
 //! |---|---|---|
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_clock::{point, ticks_to_ns};
 
+use crate::rows::{GROUPS, row_of};
 use crate::trace_context::TraceContext;
 
 /// Nobody waits for any.
@@ -31,6 +33,8 @@ const FULL: u32 = 2;
 
 /// In ticks of the stamp. Alone in its lines: each request that ends reads it.
 static THRESHOLD: Alone = Alone(AtomicU64::new(NONE));
+/// By group: the same, where it is higher. Read only by requests over that one.
+static RAISED: [AtomicU64; GROUPS] = [const { AtomicU64::new(0) }; GROUPS];
 static MISSED: AtomicU64 = AtomicU64::new(0);
 static LIST: [Entry; ENTRIES] = [const { Entry::new() }; ENTRIES];
 
@@ -76,8 +80,20 @@ impl Entry {
 ///
 /// Only requests whose times are taken ([`Waiting`](crate::Waiting)) are recorded.
 pub fn note_slow(threshold_ns: Option<u64>) {
-    let ticks = |ns: u64| (ns as f64 * point().hz / 1e9) as u64;
     THRESHOLD.0.store(threshold_ns.map_or(NONE, ticks), Ordering::Relaxed);
+    for raised in &RAISED {
+        raised.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Until the next [`note_slow`], requests of `group` are recorded only if they take longer than
+/// `threshold_ns` nanoseconds.
+pub fn raise_slow(group: u32, threshold_ns: u64) {
+    RAISED[row_of(group)].store(ticks(threshold_ns), Ordering::Relaxed);
+}
+
+fn ticks(ns: u64) -> u64 {
+    (ns as f64 * point().hz / 1e9) as u64
 }
 
 /// Calls `each` for the requests recorded since the last call. Returns how many found no room.
@@ -123,6 +139,9 @@ pub(crate) fn ends(task: u64, group: u32, ticks: u64, trace: impl Fn() -> Option
 
 #[cold]
 fn note(task: u64, group: u32, ticks: u64, trace: Option<TraceContext>) {
+    if ticks <= RAISED[row_of(group)].load(Ordering::Relaxed) {
+        return;
+    }
     // Requests that end together begin to look in different places.
     let first = task as usize / 2 % ENTRIES;
     for at in (first..ENTRIES).chain(0..first) {
@@ -183,6 +202,18 @@ mod tests {
         });
         let (all, missed) = taken();
         assert_eq!((all.len(), missed), (ENTRIES, 3 * ENTRIES as u64));
+        // Of groups whose threshold was raised nothing takes room.
+        raise_slow(7, 3_000_000);
+        (0..ENTRIES as u64).for_each(|at| ends(at * 2 + 1, 7, 2 * millisecond, || None));
+        ends(3, 8, 2 * millisecond, || None);
+        ends(5, 7, 4 * millisecond, || None);
+        let (all, missed) = taken();
+        let mut groups: Vec<u32> = all.iter().map(|request| request.group).collect();
+        groups.sort_unstable();
+        assert_eq!((groups, missed), (vec![7, 8], 0));
+        note_slow(Some(1_000_000));
+        ends(3, 7, 2 * millisecond, || None);
+        assert_eq!(taken().0.len(), 1);
         note_slow(None);
         ends(5, 7, u64::MAX - 1, || None);
         assert_eq!(taken(), (vec![], 0));

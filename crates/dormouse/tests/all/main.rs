@@ -47,6 +47,7 @@ mod recorded_files;
 mod recorder;
 mod responses;
 mod runtimes;
+mod slow_requests;
 mod spawns;
 mod stalls;
 mod stamps;

@@ -27,7 +27,7 @@ mod engine;
 mod rules;
 mod verb;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use dormouse_events::Event;
@@ -270,13 +270,7 @@ fn arm(rule: &Rule) -> Result<u64, TriggerError> {
             // Without memory for places there are times.
             placed = Placed::start().ok();
             let before = requests(&groups).unwrap_or_default();
-            Box::new(RequestCondition {
-                threshold: *threshold,
-                groups,
-                before,
-                highest_ns: 0,
-                seen: HashSet::new(),
-            })
+            Box::new(RequestCondition::new(*threshold, groups, before))
         }
         Wanted::LongPoll(threshold) => {
             waiting = Some(start()?);

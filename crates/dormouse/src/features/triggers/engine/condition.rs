@@ -86,13 +86,15 @@ pub(crate) struct CommandCondition;
 
 #[derive(Debug)]
 pub(crate) struct RequestCondition {
-    pub(crate) threshold: Duration,
-    pub(crate) groups: Groups,
+    threshold: Duration,
+    groups: Groups,
     /// The requests that had ended when the trigger was armed.
-    pub(crate) before: Box<Histogram>,
-    pub(crate) highest_ns: u64,
+    before: Box<Histogram>,
+    highest_ns: u64,
+    /// Requests of any group that took longer than the lowest threshold, and were not seen.
+    missed: u64,
     /// The tasks that were over the threshold at the last reading of living ones.
-    pub(crate) seen: HashSet<u64>,
+    seen: HashSet<u64>,
 }
 
 /// Reports on long polls as they come, at most the given number at once. Dropping it ends them.
@@ -203,6 +205,7 @@ impl Condition for RequestCondition {
     }
 
     fn evaluate(&mut self, readings: &Readings, armed: Duration) -> Option<Finding> {
+        self.missed += readings.missed;
         let threshold = self.threshold_ns();
         let living = readings.living.as_deref().unwrap_or_default();
         let (mut living_now, mut longest, mut times) = (HashSet::new(), None::<&SlowRequest>, 0);
@@ -252,11 +255,21 @@ impl Condition for RequestCondition {
     }
 
     fn why_not(&self) -> String {
-        why_not(&self.groups, self.highest(), || "no request has begun since it was armed".to_owned())
+        let nothing = || "no request has begun since it was armed".to_owned();
+        let why = why_not(&self.groups, self.highest(), nothing);
+        match self.missed {
+            0 => why,
+            missed => format!("{why}; {missed} slow requests were missed, perhaps of these groups"),
+        }
     }
 }
 
 impl RequestCondition {
+    /// `before`: the requests that have ended so far.
+    pub(crate) fn new(threshold: Duration, groups: Groups, before: Box<Histogram>) -> Self {
+        Self { threshold, groups, before, highest_ns: 0, missed: 0, seen: HashSet::new() }
+    }
+
     fn threshold_ns(&self) -> u64 {
         self.threshold.as_nanos() as u64
     }

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_locks::keep_long_waits;
 use dormouse_protocol::{TriggerRow, TriggersAnswer};
-use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, take_slow};
+use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, raise_slow, take_slow};
 
 use crate::core::panics;
 use crate::core::tasks::is_request;
@@ -99,15 +99,14 @@ struct WantedRequests<'a> {
 }
 
 impl WantedRequests<'_> {
-    fn has(&mut self, group: u32, age_ns: u64) -> bool {
-        let lowest_ns = self.lowest_ns.entry(group).or_insert_with(|| {
+    fn lowest_ns(&mut self, group: u32) -> u64 {
+        *self.lowest_ns.entry(group).or_insert_with(|| {
             let thresholds = self.armed.iter().filter_map(|armed| match armed.condition.needs() {
                 ReadingNeed::Requests { longer_than_ns, groups } if groups.has(group) => Some(longer_than_ns),
                 _ => None,
             });
             thresholds.min().unwrap_or(u64::MAX)
-        });
-        age_ns > *lowest_ns
+        })
     }
 }
 
@@ -297,15 +296,18 @@ impl Triggers {
                     };
                     let left = thresholds.iter().filter_map(|threshold| threshold.checked_sub(age_ns)).min();
                     next_ns = left.map_or(next_ns, |left| next_ns.min(left));
-                    if age_ns > lowest && lasting.len() < SLOW && wanted.has(group, age_ns) {
+                    if age_ns > lowest && lasting.len() < SLOW && age_ns > wanted.lowest_ns(group) {
                         lasting.push(SlowRequest { task, group, age_ns, trace });
                     }
                 }
                 self.living = Some(now + Duration::from_nanos(next_ns).max(INTERVAL));
                 readings.living = Some(lasting);
             }
-            take_slow(|request| {
-                if readings.slow.len() < SLOW && wanted.has(request.group, request.age_ns) {
+            readings.missed = take_slow(|request| {
+                let lowest_ns = wanted.lowest_ns(request.group);
+                if request.age_ns <= lowest_ns {
+                    raise_slow(request.group, lowest_ns);
+                } else if readings.slow.len() < SLOW {
                     readings.slow.push(request);
                 }
             });
@@ -468,20 +470,12 @@ impl ArmedTrigger {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
     fn living_requests_are_looked_at_each_100_ms() {
         let mut triggers = Triggers::default();
-        let condition = RequestCondition {
-            threshold: Duration::from_millis(50),
-            groups: Groups(None),
-            before: Box::default(),
-            highest_ns: 0,
-            seen: HashSet::new(),
-        };
+        let condition = RequestCondition::new(Duration::from_millis(50), Groups(None), Box::default());
         let rule = crate::features::triggers::rules::rules("request>50ms").unwrap().remove(0);
         triggers.arm(Some(rule), Box::new(condition), Leases::default()).unwrap();
         let begun = Instant::now();

@@ -69,6 +69,8 @@ impl Groups {
 pub(crate) struct Readings {
     /// Requests that have ended, and took long.
     pub(crate) slow: Vec<SlowRequest>,
+    /// How many more there were, of any group.
+    pub(crate) missed: u64,
     /// Requests that are still running, and have taken long already; `None` if they were not
     /// scanned. This is scanned before those that have ended, so none is missed.
     pub(crate) living: Option<Vec<SlowRequest>>,
@@ -96,7 +98,9 @@ impl ReadingNeed<'_> {
     pub(super) fn is_in(self, readings: &Readings) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Requests { .. } => !readings.slow.is_empty() || readings.living.is_some(),
+            Self::Requests { .. } => {
+                !readings.slow.is_empty() || readings.missed > 0 || readings.living.is_some()
+            }
             Self::LockWaits { .. } => !readings.lock_waits.is_empty(),
             Self::Cpu => readings.cpu.is_some(),
         }
