@@ -67,8 +67,10 @@ pub(super) fn responded(group: Group) {
 #[inline(never)]
 fn note(group: Group) {
     // Invariant 3. The layer around may be a part of the request: in the same group as another one.
+    // The numbers that a runtime's hooks enter are no layer's.
     let nesting = dormouse_events::nesting();
-    if [nesting.task, nesting.around].into_iter().any(crate::core::tasks::is_request) {
+    let is_of_layer = |task| tasks::is_request(task) && task < tasks::OF_RUNTIMES;
+    if [nesting.task, nesting.around].into_iter().any(is_of_layer) {
         return;
     }
     let Some(task) = try_id() else { return };
@@ -145,5 +147,30 @@ impl Unwritten {
             // Invariant 2.
             _ => Self::OfSeveral,
         };
+    }
+}
+
+#[cfg(all(test, feature = "tokio", any(feature = "actix", feature = "tower")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_a_runtime_are_no_layers() {
+        let [around, route] = ["spawn src/main.rs:7", "GET /menu"].map(Group::new);
+        let _counting = crate::start_counting(&[crate::Event::TASK_CLOCK]).unwrap();
+        let noted = move |number| {
+            let mark = around.enter_numbered(number, Kind::Poll).unwrap();
+            note(route);
+            assert!(around.leave_task(mark));
+            NOTED.take().map(|(_, noted)| noted)
+        };
+        let one = ::tokio::runtime::Builder::new_current_thread().build().unwrap();
+        one.block_on(async {
+            let connection = async move {
+                assert_eq!(noted(tasks::OF_RUNTIMES | 1), Some(Noted::One(route)));
+                assert_eq!(noted(tasks::number(Origin::Request)), None, "the layer around makes it");
+            };
+            ::tokio::spawn(connection).await.unwrap();
+        });
     }
 }

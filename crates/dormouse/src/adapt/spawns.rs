@@ -29,6 +29,7 @@ use super::lazy::thread_parks;
 use crate::core::ends::MOST_NOTED;
 use crate::core::group::{Group, MAX_NAME};
 use crate::core::registry::OTHER;
+use crate::core::tasks::OF_RUNTIMES;
 
 /// How many groups are made. Tasks of further places are charged to `other`.
 const BOUND: usize = 256;
@@ -205,14 +206,13 @@ fn name(file: &str, line: u32) -> String {
     format!("spawn {}:{line}", &path[from..])
 }
 
-/// A number that no other task has: [`tasks::number`](crate::core::tasks::number) does not come
-/// this far. Odd, as those of requests are, and short enough for a note ([`MOST_NOTED`]).
+/// A number that no other task has. Odd, as those of requests are, and short enough for a note
+/// ([`MOST_NOTED`]).
 fn task_number(task: Id) -> u64 {
-    FIRST | number(task) << 1 | 1
+    OF_RUNTIMES | number(task) << 1 | 1
 }
 
-const FIRST: u64 = 1 << 55;
-const _: () = assert!(FIRST << 1 <= MOST_NOTED + 1);
+const _: () = assert!(OF_RUNTIMES << 1 <= MOST_NOTED + 1);
 
 #[cfg(test)]
 mod tests {

@@ -68,6 +68,11 @@ fn block() -> u64 {
     NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed) + 1
 }
 
+/// Numbers from here on are of tasks that a runtime's hooks enter and leave
+/// (`dormouse::tokio::group_spawns`): [`number`] does not come this far.
+#[cfg(all(feature = "tokio", any(tokio_unstable, feature = "actix", feature = "tower")))]
+pub(crate) const OF_RUNTIMES: u64 = 1 << 55;
+
 /// Where a task came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
