@@ -19,7 +19,7 @@ const LONGEST_NS: u64 = 50_000;
 #[derive(Debug, Default)]
 pub struct Overhead(AtomicU64);
 
-/// Polls, entries, beginnings and ends of tasks, outgoing calls, and notes of locks.
+/// Polls, entries, beginnings and ends of tasks, outgoing calls, and waits for locks.
 pub static TASKS: Overhead = Overhead(AtomicU64::new(0));
 /// Records of probes.
 pub static RECORDS: Overhead = Overhead(AtomicU64::new(0));
@@ -55,18 +55,12 @@ impl Overhead {
     /// For signal handlers, too. Their time is also in that of the call that they interrupt.
     #[inline]
     pub fn begin(&'static self) -> Timed {
-        if self.passes() { Timed { of: self, since: 0 } } else { self.begin_timed(NEXT.get()) }
-    }
-
-    /// Counts a call that is not timed. False: the thread's next one is, by [`Overhead::begin`].
-    /// For code that has a slow way for that, so that the guard is not in its fast one.
-    #[inline]
-    pub fn passes(&'static self) -> bool {
         let next = NEXT.get();
         if next > 1 {
             NEXT.set(next - 1);
+            return Timed { of: self, since: 0 };
         }
-        next > 1
+        self.begin_timed(next)
     }
 
     #[cold]

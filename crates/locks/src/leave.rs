@@ -1,6 +1,5 @@
 //! A thread leaves a lock: step 5 of a note.
 
-use dormouse_clock::overhead::TASKS;
 use dormouse_clock::stamp;
 #[cfg(feature = "parking-lot")]
 use dormouse_sys::process::identity;
@@ -42,9 +41,6 @@ impl Drop for Held {
 // Without calls, as `Taker::begin`.
 #[inline(never)]
 fn leave(token: Token) {
-    if !TASKS.passes() {
-        return leave_timed(token);
-    }
     match hand::cell(token.place()) {
         // It is no more: a forked child has none of its parent's.
         Some(cell) if !cell.has(token) => {}
@@ -52,13 +48,6 @@ fn leave(token: Token) {
         Some(cell) => leave_hand(cell),
         None => leave_table(token.moved(IN_TABLE)),
     }
-}
-
-#[cold]
-#[inline(never)]
-fn leave_timed(token: Token) {
-    let _timed = TASKS.begin();
-    leave(token);
 }
 
 #[inline]
@@ -119,21 +108,10 @@ pub(crate) fn forget_held(held: Held) {
 #[inline(never)]
 pub(crate) fn leave_address(address: usize, kind: LockKind) {
     let Some(run) = run() else { return };
-    if !TASKS.passes() {
-        return leave_address_timed(address, kind);
-    }
     match Here::known().and_then(|here| here.hand.held(mark(address, run))) {
         Some(cell) => leave_hand(cell),
         None => leave_address_elsewhere(address, kind, run),
     }
-}
-
-#[cfg(feature = "parking-lot")]
-#[cold]
-#[inline(never)]
-fn leave_address_timed(address: usize, kind: LockKind) {
-    let _timed = TASKS.begin();
-    leave_address(address, kind);
 }
 
 /// The hold is in no hand of this thread: it is in the table, or the thread that took the lock has

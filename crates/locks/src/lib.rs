@@ -70,7 +70,7 @@ pub use once::Once;
 pub use queue::{PermitQueue, QueuedWork};
 pub use read::{
     Blocked, LockPlace, LockRow, LockUser, LongWait, LongestWait, keep_long_waits, lock_cycles, lock_holders,
-    lock_holders_at, lock_rows, lock_waiters, read_locks, take_long_waits,
+    lock_holders_at, lock_rows, lock_waiters, notes, read_locks, take_long_waits,
 };
 pub use row::{LockDurations, LockHolder};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};

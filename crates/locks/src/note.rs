@@ -6,9 +6,9 @@
 //! 4. It notes itself as the holder, and counts the acquisition. A wait ends after that.
 //! 5. It *leaves*: it removes itself, so that only the mark stays, and then frees the lock.
 //!
-//! In dormouse's cost ([`TASKS`]) are 1, what comes in 3 before a wait, 4 after it, its end, and 5.
-//! None is part of another, and neither the lock nor the wait of any. Of a free lock 4 is not in
-//! it, because to count that takes longer than the step.
+//! In dormouse's cost ([`TASKS`]) are what comes in 3 before a wait, 4 after it, and its end. Notes
+//! of free locks are as short as a read of the counter: their number tells their cost
+//! ([`notes`](crate::notes)).
 //!
 //! A holder is noted in the hand of its thread if its guard stays there and the hand has room, else
 //! in the table of holders. So the holder of a lock is there, or was never noted, or is at this
@@ -37,6 +37,7 @@ use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
 const SAMPLED: u64 = 16;
 /// How often a thread that waits looks for the holder.
 const LOOKS: usize = 32;
+
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
 /// Both together, just before the run began.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
@@ -102,23 +103,12 @@ impl Taker {
     #[inline(never)]
     pub(crate) fn begin(lock: Lock, site: &'static Location<'static>) -> Option<Self> {
         let run = run()?;
-        if !TASKS.passes() {
-            return Self::begin_timed(lock, site);
-        }
         let Some(here) = Here::known() else { return Self::begin_first(lock, site, run) };
         let task = here.task();
         match here.shelf.row(site, task.group) {
             Some(row) => Some(Self::begin_with(here, lock, row, task.task, run)),
             None => Self::begin_first(lock, site, run),
         }
-    }
-
-    /// One in some: the call in it is the next one of the thread, which is not timed.
-    #[cold]
-    #[inline(never)]
-    fn begin_timed(lock: Lock, site: &'static Location<'static>) -> Option<Self> {
-        let _timed = TASKS.begin();
-        Self::begin(lock, site)
     }
 
     /// The thread's first lock of this line and group.

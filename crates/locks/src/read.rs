@@ -88,6 +88,15 @@ fn place(of: &Row) -> LockPlace {
     LockPlace { file: of.file().to_owned(), line, column, kind: of.kind(), name: of.name().to_owned() }
 }
 
+/// How many acquisitions were noted, of all locks.
+///
+/// # Cost
+///
+/// Reads a word for each thread, line and group.
+pub fn notes() -> u64 {
+    rows().map(Row::acquisitions).sum()
+}
+
 /// Reads all lines and groups. Those of all threads are added up.
 ///
 /// # Cost

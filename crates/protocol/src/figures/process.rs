@@ -156,7 +156,7 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         "CPU time that dormouse took on the service's threads: an estimate, by calls that were timed there.",
         |process| process.stat.own?.estimated_ns().map(MetricValue::Nanoseconds),
     ),
-    figure("dormouse.own.memory", Bytes, Gauge, "Memory of dormouse, at most.", |process| {
+    figure("dormouse.own.memory", Bytes, Gauge, "Memory of dormouse, without running profiles.", |process| {
         process.stat.own.map(|own| MetricValue::Count(own.memory_bytes))
     }),
     figure(

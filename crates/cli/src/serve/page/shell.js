@@ -157,7 +157,7 @@ const page = {
       facts.push([
         `dormouse costs ${last.own_is_whole ? '' : 'at least '}${share(last.own_percent)} and ${formatted(live.ownBytes, 'bytes')}`,
         0,
-        'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; memory at most',
+        'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; and its memory, without profiles',
       ]);
     if (last?.throttled)
       facts.push(['throttled at its CPU limit', true, 'In the last 10 s ' + clean(last.throttled)]);

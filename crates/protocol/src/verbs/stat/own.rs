@@ -10,7 +10,7 @@ pub struct OwnCost {
     pub threads_ns: u64,
     /// CPU time that tasks of groups, calls and notes of locks took because of dormouse, on the
     /// service's threads, in nanoseconds: an estimate, by calls of dormouse's that were timed
-    /// there. Absent, as each part, if it is not known.
+    /// there, and by the number of locks that were noted. Absent, as each part, if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_ns: Option<u64>,
     /// CPU time that records of probes took, estimated in the same way.
@@ -24,8 +24,8 @@ pub struct OwnCost {
     /// The kernel's part of a hit is not in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hits_ns: Option<u64>,
-    /// Memory at this moment, in bytes: at most, because a part of it may be address space that was
-    /// never used.
+    /// Memory at this moment, in bytes. A part of it may be address space that was never used, and
+    /// tables of profiles that run are not in it.
     pub memory_bytes: u64,
 }
 
@@ -75,7 +75,7 @@ impl OwnCost {
         let percent = self.cpu_ns() as f64 / process_cpu_ns.max(1) as f64 * 100.0;
         format!(
             "dormouse has used {at_least}{percent:.2} % of the process's CPU time: {:.0} ms on its own threads, {estimated}; \
-             at most {:.1} MiB",
+             some {:.1} MiB",
             ms(self.threads_ns),
             self.memory_bytes as f64 / f64::from(1 << 20),
         )
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(
             known.sentence(1_000_000_000),
             "dormouse has used 1.00 % of the process's CPU time: 3 ms on its own threads, about 7 ms on the \
-             service's threads; at most 1.0 MiB"
+             service's threads; some 1.0 MiB"
         );
         let part = OwnCost { records_ns: None, ..known };
         assert!(known.is_whole() && !part.is_whole() && !known.since(part).is_whole());
