@@ -98,7 +98,7 @@ pub(crate) fn flags(suite: &mut Suite) -> Result {
     let chosen =
         "--package dormouse --package dormouse-waits --package dormouse-teaparty --features dormouse/tokio";
     with_flags(suite, FLAGS, chosen, "--lib")?;
-    let modules = "poll_hooks:: spawns:: places:: instrumented:: runtimes::";
+    let modules = "poll_hooks:: spawns:: places:: instrumented:: responses:: runtimes::";
     with_flags(suite, FLAGS, chosen, &format!("--test all -- {modules}"))?;
     discard_flags()
 }

@@ -166,6 +166,9 @@ impl Service {
             .route(&format!("/{name}/stream"), get(async move || Body::from_stream(frames())))
             .layer(layer);
         let mut builder = runtime::Builder::new_multi_thread();
+        // Its hooks enter the tasks of connections.
+        #[cfg(tokio_unstable)]
+        dormouse::tokio::group_spawns(&mut builder);
         let runtime = builder.worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
