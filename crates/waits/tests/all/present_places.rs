@@ -306,8 +306,10 @@ async fn deep_stacks_are_marked_as_cut() {
     let _on = on();
     let (deep, stacks) = waiting(nested(200)).await;
     assert!(has(&stacks[0], "sleeper"), "{stacks:#?}");
-    // The middle is missing, the outermost is there.
-    assert!(is_of(&stacks[0][stacks[0].len() - 1..], "waits::task"), "{stacks:#?}");
+    // The middle is missing, the outermost is there; it may be inlined into others.
+    let is_nested = |frame: &SourceFrame| has(std::slice::from_ref(frame), "nested");
+    let outside = stacks[0].iter().rposition(is_nested).unwrap() + 1;
+    assert!(is_of(&stacks[0][outside..], "waits::task"), "{stacks:#?}");
     let (flat, _) = waiting(nested(0)).await;
     let [deep, flat] = [deep, flat].map(|task| place(task.places[0]).unwrap());
     assert_eq!((deep.end, deep.stack.len(), deep.inner), (WalkEnd::Enough, 128, 64));

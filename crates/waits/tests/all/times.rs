@@ -85,16 +85,18 @@ fn columns(number_of_group: u32) -> [Bounds; 3] {
     let has_woken = Instant::now();
     thread::sleep(PART);
     let polls_again = Instant::now();
-    let (seen, entered_again) = waits.poll(who, &mut cx, |_| {
+    let (seen, entered_again, left_again) = waits.poll(who, &mut cx, |_| {
         let entered = Instant::now();
-        (task(who.task), entered)
+        (task(who.task), entered, Instant::now())
     });
     waits.end(TaskEnd::Answered);
+    // From its last poll to its end the task awaits, too: the group has that time, and `seen` not.
+    let ends = left_again.elapsed();
     let after = group(number_of_group);
     let bounds = [
         Bounds(left - entered, (has_polled - polls) + polls_again.elapsed()),
         Bounds((polls - has_begun) + (polls_again - has_woken), (entered - begins) + (entered_again - wakes)),
-        Bounds(wakes - has_polled, has_woken - left),
+        Bounds(wakes - has_polled, (has_woken - left) + ends),
     ];
     let of_task = [seen.poll_ns, seen.runnable_ns, seen.await_ns];
     let of_group = [
