@@ -233,7 +233,11 @@ fn other_programs_start_and_end() {
     in_child(|| {
         let profiling = Profiling::start(&options(1000)).unwrap();
         thread::scope(|scope| {
-            let busy = scope.spawn(|| hog(WORK));
+            let busy = scope.spawn(|| {
+                // So that it is sampled at once.
+                dormouse_sys::thread::current();
+                hog(WORK);
+            });
             while !busy.is_finished() {
                 assert!(Command::new("true").status().unwrap().success());
             }

@@ -183,9 +183,9 @@ fn threads_that_block_the_signal_are_counted() {
             let _ = ended.recv();
         });
         told.recv().unwrap();
-        let profile = profiling.read();
-        assert_eq!(profile.coverage.blocking, 1, "{:?}", profile.coverage);
-        assert_eq!(weight_in(&profile, &[leaf()]), 0);
+        // A scan finds it.
+        eventually(|| profiling.read().coverage.blocking == 1);
+        assert_eq!(weight_in(&profiling.read(), &[leaf()]), 0);
         drop(end);
         deaf.join().unwrap();
     });
@@ -204,11 +204,14 @@ fn threads_that_block_everything_have_own_rows() {
             unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, none, 8) };
             hog(WORK);
             tell.send(()).unwrap();
-            let _ = ended.recv();
+            // One that sleeps so might be starting another: it works until a scan finds it.
+            while ended.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                hog(WORK / 10);
+            }
         });
         told.recv().unwrap();
+        eventually(|| profiling.read().coverage.blocking == 1);
         let profile = profiling.read();
-        assert_eq!(profile.coverage.blocking, 1, "{:?}", profile.coverage);
         let at = profile.threads.iter().position(|thread| thread.name == "deaf").unwrap() as u32;
         let rows = profile.samples.iter().filter(|row| row.thread == at);
         let of_it: Vec<_> = rows.map(|row| (row.stack, row.values[0], row.values[1])).collect();

@@ -52,7 +52,11 @@ fn group_weight(profile: &Profile, id: u32) -> u64 {
 fn a_hog_is_found_with_its_caller() {
     in_child(|| {
         let profiling = Profiling::start(&options(99)).unwrap();
-        let hog = worker("a hog", || hog(WORK));
+        let hog = worker("a hog", || {
+            // So that it is sampled at once.
+            current().unwrap();
+            hog(WORK);
+        });
         let profile = profiling.read();
         let found = weight_in(&profile, &[leaf(), caller()]);
         assert!(found * 10 > hog.used * 8, "{found} of {}: {profile:#?}", hog.used);

@@ -1,5 +1,6 @@
 //! Threads whose alternate signal stack has little room.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,15 +14,22 @@ const WORK: Duration = Duration::from_millis(400);
 /// The profile of a thread with this room, its id, and the bytes that samples have taken.
 fn sampled(room: usize) -> (Profile, u32, usize) {
     let profiling = Profiling::start(&options(1000)).unwrap();
+    let (tell, told) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
     let busy = thread::spawn(move || {
         let stack = AlternateStack::new(room);
         // So that it is sampled at once.
         dormouse_sys::thread::current();
         hog(WORK);
-        (identity::tid(), stack.used())
+        tell.send((identity::tid(), stack.used())).unwrap();
+        let _ = ended.recv();
     });
-    let (tid, used) = busy.join().unwrap();
-    (profiling.read(), tid, used)
+    let (tid, used) = told.recv().unwrap();
+    // While it lives, its clock can be read.
+    let profile = profiling.read();
+    drop(end);
+    busy.join().unwrap();
+    (profile, tid, used)
 }
 
 #[test]

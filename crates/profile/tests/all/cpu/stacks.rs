@@ -87,8 +87,13 @@ fn stacks_of_the_programs_own_are_walked() {
         (fiber[15_000], fiber[15_001]) = (at(15_100), leaf().start as usize + 2);
         (fiber[15_100], fiber[15_101]) = (0, caller().start as usize + 2);
         let (stack, frame) = (at(14_000) & !15, at(15_000));
-        // SAFETY: handlers have the memory below.
-        thread::spawn(move || unsafe { hog_with(WORK, stack, frame) }).join().unwrap();
+        let run = move || {
+            // So that it is sampled at once.
+            dormouse_sys::thread::current();
+            // SAFETY: handlers have the memory below.
+            unsafe { hog_with(WORK, stack, frame) };
+        };
+        thread::spawn(run).join().unwrap();
         let profile = profiling.read();
         let found = weight_in(&profile, &[odd(), leaf(), caller()]);
         assert!(found * 10 > WORK.as_nanos() as u64 * 5, "{found}: {profile:#?}");
