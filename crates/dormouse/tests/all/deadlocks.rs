@@ -154,7 +154,7 @@ fn no_signal_is_sent_for_a_stack() {
             libc::SYS_ptrace,
         ])
         .install_on_all_threads();
-        assert!(have_their_stacks(&stuck(&mut client)));
+        eventually(|| have_their_stacks(&stuck(&mut client)));
     });
 }
 

@@ -1,4 +1,5 @@
 //! Builds the programs and objects of `tests/copies`.
+#![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

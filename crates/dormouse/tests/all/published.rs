@@ -1,5 +1,7 @@
 //! The context that a service publishes, read by another process as the standards say.
-#![cfg(not(dormouse_fallback))]
+//!
+//! The reader knows x86-64 alone.
+#![cfg(all(target_arch = "x86_64", not(dormouse_fallback)))]
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
