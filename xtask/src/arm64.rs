@@ -75,8 +75,7 @@ const OPTIMISED: [&str; 5] = ["dormouse-events", "dormouse-maps", "blazesym", "l
 
 /// The crates that long runs test, too.
 const LONG: &str = "--package dormouse-maps --package dormouse-events --package dormouse-waits \
-                    --package dormouse-locks --package dormouse-profile --package dormouse-breakpoints \
-                    --package dormouse --features dormouse/gzip";
+                    --package dormouse-locks --package dormouse-profile --package dormouse-breakpoints";
 
 /// Builds what services embed, and the command, with warnings denied, and runs tests and the demo
 /// in the machine. A long run checks the whole workspace before, runs all tests of these crates and

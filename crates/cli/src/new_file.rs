@@ -40,24 +40,9 @@ impl NewFile {
         let mut buffer = BufWriter::new(self.file.as_file_mut());
         write(&mut buffer).and_then(|()| buffer.flush()).map_err(|error| cannot_write(path, &error))?;
         drop(buffer);
-        self.place()
-    }
-
-    /// The file, for what is written piece by piece.
-    pub(crate) fn handle(&self) -> Outcome<File> {
-        self.file.as_file().try_clone().map_err(|error| cannot_write(&self.path, &error))
-    }
-
-    /// Whether anything was written.
-    pub(crate) fn has_any(&self) -> bool {
-        self.file.as_file().metadata().is_ok_and(|file| file.len() > 0)
-    }
-
-    /// Puts it in its place; more can be written afterwards.
-    pub(crate) fn place(self) -> Outcome<()> {
         // Much may have happened to the place since.
-        refuse_another(&self.path)?;
-        self.file.persist(&self.path).map(drop).map_err(|error| cannot_write(&self.path, &error.error))
+        refuse_another(path)?;
+        self.file.persist(path).map(drop).map_err(|error| cannot_write(path, &error.error))
     }
 }
 

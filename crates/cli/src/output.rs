@@ -6,7 +6,7 @@
 //! stream does not want them ([`anstream`] handles `NO_COLOR`, `TERM=dumb` and files).
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure, Outcome, Report};
-use crate::new_file::{NewFile, cannot_write};
+use crate::new_file::cannot_write;
 use crate::signals::Signals;
 use crate::text::{self, Clean, list};
 
@@ -45,8 +45,6 @@ pub(crate) struct Context {
     out: BufWriter<Box<dyn Write>>,
     /// The name of `out`, for messages.
     place: String,
-    /// The file that `out` writes to, until it is in its place.
-    file: Option<NewFile>,
     /// `None` at the terminal.
     remote: Option<Remote>,
 }
@@ -104,7 +102,7 @@ impl Context {
         let stdout = io::stdout();
         let choice = if json { ColorChoice::Never } else { AutoStream::choice(&stdout) };
         let out = BufWriter::new(Box::new(AutoStream::new(stdout, choice)) as Box<dyn Write>);
-        Context { json, patience, out, place: "standard output".into(), file: None, remote: None }
+        Context { json, patience, out, place: "standard output".into(), remote: None }
     }
 
     /// For a client elsewhere, who reads JSON: `hear` takes messages, `cancel` stands for Ctrl-C.
@@ -117,7 +115,7 @@ impl Context {
     ) -> Context {
         let out = BufWriter::new(Box::new(out) as Box<dyn Write>);
         let remote = Some(Remote { hear: Box::new(hear), cancel });
-        Context { json: true, patience, out, place: "the client".into(), file: None, remote }
+        Context { json: true, patience, out, place: "the client".into(), remote }
     }
 
     /// Whether this runs for a client elsewhere, and nobody is at the terminal.
@@ -151,15 +149,13 @@ impl Context {
         self.out.write_all(bytes).map_err(|error| self.failure(&error))
     }
 
-    /// Has the data go to a file instead of standard output. The first flush that has data replaces
-    /// an old file: a failure before that leaves it as it was.
+    /// Has the data go to a file instead of standard output. Its first data replace what the file
+    /// had: a failure before that leaves it as it was. The file stays the one that is there,
+    /// because the path may be a link, a mount or `/dev/stdout`.
     pub(crate) fn write_to(&mut self, path: &Path) -> Outcome<()> {
-        let file = if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            File::create(path).map_err(|error| cannot_write(path, &error))?
-        } else {
-            self.file.insert(NewFile::create(path)?).handle()?
-        };
-        self.out = BufWriter::new(Box::new(AutoStream::auto(file)));
+        let opened = File::options().write(true).create(true).truncate(false).open(path);
+        let out = opened.and_then(Later::new).map_err(|error| cannot_write(path, &error))?;
+        self.out = BufWriter::new(Box::new(out));
         self.place = path.display().to_string();
         Ok(())
     }
@@ -183,8 +179,7 @@ impl Context {
 
     /// Flushes everything written so far.
     pub(crate) fn flush(&mut self) -> Outcome<()> {
-        self.out.flush().map_err(|error| self.failure(&error))?;
-        self.file.take_if(|file| file.has_any()).map_or(Ok(()), NewFile::place)
+        self.out.flush().map_err(|error| self.failure(&error))
     }
 
     fn failure(&self, error: &io::Error) -> Failure {
@@ -200,7 +195,7 @@ impl Context {
             Failure::StdoutClosed => Exit::Ok,
             Failure::Said(report) => {
                 // Data from before the failure is still worth having.
-                let _ = self.flush();
+                let _ = self.out.flush();
                 tell(&report, self.json);
                 report.exit
             }
@@ -252,6 +247,33 @@ pub(crate) fn is_drawable(stream: &impl io::IsTerminal) -> bool {
 }
 
 /// Whether the terminal can do no more than print.
+/// A file that loses what it had when it is written to.
+struct Later {
+    file: AutoStream<File>,
+    /// The handle by which its old content goes, until then.
+    old: Option<File>,
+}
+
+impl Later {
+    fn new(file: File) -> io::Result<Self> {
+        let old = if file.metadata()?.is_file() { Some(file.try_clone()?) } else { None };
+        Ok(Self { file: AutoStream::auto(file), old })
+    }
+}
+
+impl Write for Later {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(old) = self.old.take() {
+            old.set_len(0)?;
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
@@ -264,19 +286,21 @@ mod tests {
     fn an_old_file_stays_until_there_is_data() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("figures");
-        fs::write(&path, "old").unwrap();
+        let link = directory.path().join("link");
+        std::fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
         let (cancel, _hang_up) = Signals::remote().unwrap();
         let mut context = Context::remote(io::sink(), |_| {}, cancel, Duration::ZERO);
-        context.write_to(&path).unwrap();
+        context.write_to(&link).unwrap();
         context.fail(Failure::failed("there is no such process"));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
         for all in ["new\n", "new\nnew\n"] {
             context.line("new").unwrap();
             context.flush().unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), all);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), all);
         }
         context.write_to("/dev/null".as_ref()).unwrap();
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(link.is_symlink());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::os::unix::fs::FileExt as _;
 
 use dormouse_sys::peek;
@@ -93,7 +94,12 @@ impl MemorySource for ProcessMemory {
         let from = |file: &File, into: &mut [u8]| file.read_at(into, address).unwrap_or(0);
         Some(match &self.0 {
             Source::Other(file) => from(file, into),
-            Source::Own if is_filtered() => from(&File::open(OWN).ok()?, into),
+            Source::Own if is_filtered() => match File::open(OWN) {
+                Ok(file) => from(&file, into),
+                // A change of user forbids it, or `/proc` is gone: for good.
+                Err(error) if matches!(error.kind(), PermissionDenied | NotFound) => 0,
+                Err(_) => return None,
+            },
             Source::Own => peek::copy_some(address as usize, into),
         })
     }

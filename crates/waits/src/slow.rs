@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_clock::{point, ticks_to_ns};
 
-use crate::rows::{GROUPS, row_of};
+use crate::rows::GROUPS;
 use crate::trace_context::TraceContext;
 
 /// Nobody waits for any.
@@ -89,7 +89,14 @@ pub fn note_slow(threshold_ns: Option<u64>) {
 /// Until the next [`note_slow`], requests of `group` are recorded only if they take longer than
 /// `threshold_ns` nanoseconds.
 pub fn raise_slow(group: u32, threshold_ns: u64) {
-    RAISED[row_of(group)].store(ticks(threshold_ns), Ordering::Relaxed);
+    if let Some(raised) = raised(group) {
+        raised.store(ticks(threshold_ns), Ordering::Relaxed);
+    }
+}
+
+/// Groups that share a row have none.
+fn raised(group: u32) -> Option<&'static AtomicU64> {
+    RAISED.get(group as usize).filter(|_| group != 0)
 }
 
 fn ticks(ns: u64) -> u64 {
@@ -139,7 +146,7 @@ pub(crate) fn ends(task: u64, group: u32, ticks: u64, trace: impl Fn() -> Option
 
 #[cold]
 fn note(task: u64, group: u32, ticks: u64, trace: Option<TraceContext>) {
-    if ticks <= RAISED[row_of(group)].load(Ordering::Relaxed) {
+    if raised(group).is_some_and(|raised| ticks <= raised.load(Ordering::Relaxed)) {
         return;
     }
     // Requests that end together begin to look in different places.

@@ -26,8 +26,8 @@
  * per second of its CPU time, for some microseconds.
  *
  * SIGNALS. CPU time is sampled by SIGURG, or by a real-time signal that had no handler when the first profile began, if
- * the host uses SIGURG. The library's handler stays. Blocking calls that signal(7) lists as never restarted (poll, nanosleep, ...) may return EINTR, though
- * only to threads that have used CPU time since the last sample.
+ * the host uses SIGURG. The library's handler stays. Blocking calls that signal(7) lists as never restarted (poll,
+ * nanosleep, ...) may return EINTR, though only to threads that have used CPU time since the last sample.
  *
  * A forked child has none of its parent's profiles. exec ends all.
  */

@@ -28,7 +28,7 @@ impl ClonedFor {
     #[inline(never)]
     fn cloned_outside(&self) -> Self {
         let noted = noted();
-        if noted.is_some() && self.arrival != noted {
+        if noted.is_some() && self.arrival.is_some() && self.arrival != noted {
             self.is_old.store(true, Ordering::Relaxed);
         }
         Self { arrival: noted.or(self.known()), is_old: AtomicBool::new(false) }

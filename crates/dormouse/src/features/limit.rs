@@ -133,7 +133,7 @@ fn outcome(percent: f64, cost: OwnCost) -> Capability {
     let limited = asleep::limited();
     let too_much = Some(TOO_MUCH.load(Ordering::Relaxed)).filter(|used| *used > 0).map(|used| {
         let used = used as f64 / 1000.0;
-        format!("dormouse may use {percent} % of a CPU, used {used:.1} % by the last check, and could suspend nothing")
+        format!("dormouse may use {percent} % of a CPU, used {used} % by the last check, and could suspend nothing")
     });
     let fix = if limited.is_some() {
         "run dormouse wake, or raise DORMOUSE_MAX_CPU"
@@ -212,7 +212,7 @@ mod tests {
             judge(cost, second, 2.0, &mut []);
             let check = outcome(2.0, cost);
             assert!(check.state == State::Limited && check.fix.is_some(), "{check:?}");
-            assert!(check.detail.contains("used 3.0 % by the last check, and could"), "{check:?}");
+            assert!(check.detail.contains("used 3 % by the last check, and could"), "{check:?}");
             judge(cost, second, 4.0, &mut []);
             assert_eq!(outcome(4.0, cost).state, State::Ok);
         });

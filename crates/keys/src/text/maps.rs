@@ -82,13 +82,16 @@ impl Maps {
                 Err(Errno::NOENT) => return Err(Error::unreadable(address)),
                 Err(_) => {}
             }
-            self.all = Some(if let Ok(all) = read(file) {
-                all
-            } else {
-                // The thread that opened it may have ended, and the list of its mappings with it.
-                FILE.close();
-                let Some(file) = self::file()? else { return Ok(self.silent()) };
-                read(file).map_err(denied)?
+            self.all = Some(match read(file) {
+                Ok(all) => all,
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => return Err(denied(error)),
+                Err(_) => {
+                    // The thread that opened it may have ended, and the list of its mappings with
+                    // it.
+                    FILE.close();
+                    let Some(file) = self::file()? else { return Ok(self.silent()) };
+                    read(file).map_err(denied)?
+                }
             });
         }
         let all = self.all.as_deref().unwrap_or_default();

@@ -43,7 +43,7 @@ fn responses(count: u64, is_counted: bool, is_told: bool) -> Result<Duration, Fa
         let mut stream = connection(Socket, Group::new("bench connections"));
         let cx = &mut Context::from_waker(Waker::noop());
         let respond = |_| {
-            let response = pin!(route.call(Request::default(), ())).poll(cx);
+            let response = pin!(route.clone().call(Request::default(), ())).poll(cx);
             let written = Pin::new(&mut stream).poll_write(cx, b"HTTP/1.1 200 OK\r\n\r\n");
             let flushed = Pin::new(&mut stream).poll_flush(cx);
             response.is_ready() && written.is_ready() && flushed.is_ready()
