@@ -91,8 +91,17 @@ pub(crate) fn weight_in(profile: &Profile, functions: &[Function]) -> u64 {
 
 /// The weight of all samples of a thread.
 pub(crate) fn weight_of(profile: &Profile, tid: u32) -> u64 {
+    sum_of(profile, tid, 1)
+}
+
+/// The number of samples of a thread.
+pub(crate) fn samples_of(profile: &Profile, tid: u32) -> u64 {
+    sum_of(profile, tid, 0)
+}
+
+fn sum_of(profile: &Profile, tid: u32, column: usize) -> u64 {
     let is_its = |index: u32| profile.threads[index as usize].tid == tid;
-    profile.samples.iter().filter(|row| is_its(row.thread)).map(|row| row.values[1]).sum()
+    profile.samples.iter().filter(|row| is_its(row.thread)).map(|row| row.values[column]).sum()
 }
 
 pub(crate) fn options(hz: u32) -> Options {
