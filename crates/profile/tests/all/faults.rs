@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::thread;
 
 use dormouse_profile::{NameFinder, Options, Profile, ProfileKind, Profiling};
-use dormouse_testkit::{eventually, in_child, skip};
+use dormouse_testkit::{Filter, eventually, in_child, skip};
 
 /// The pages that are new each time: no more than there is room for copies of stacks.
 const PAGES: usize = 32;
@@ -88,5 +88,39 @@ fn faults_have_all_callers() {
             assert!(whole * 100 > all * 95, "{whole} of {all}: {:?}, {others:#?}", profile.coverage);
         };
         thread::spawn(run).join().unwrap();
+    });
+}
+
+#[test]
+fn a_filter_that_comes_later_ends_the_profile() {
+    in_child(|| {
+        let mut options = Options::default();
+        (options.kind, options.faults) = (ProfileKind::Faults, 1);
+        let profiling = match Profiling::start(&options) {
+            Ok(profiling) => profiling,
+            Err(error) => return skip(error),
+        };
+        eventually(|| {
+            touch_new_pages();
+            profiling.read().coverage.samples > 0
+        });
+        Filter::kill(&[libc::SYS_perf_event_open, libc::SYS_uname]).install_on_all_threads();
+        // A reading arms threads that have begun.
+        thread::spawn(move || {
+            touch_new_pages();
+            let profile = profiling.read();
+            assert!(
+                profile.coverage.notes.iter().any(|note| note.contains("filter")),
+                "{:?}",
+                profile.coverage.notes
+            );
+            assert!(profile.coverage.samples > 0);
+            for _ in 0..3 {
+                touch_new_pages();
+            }
+            assert_eq!(profiling.read().coverage.samples, profile.coverage.samples);
+        })
+        .join()
+        .unwrap();
     });
 }

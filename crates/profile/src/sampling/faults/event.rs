@@ -11,7 +11,7 @@ use super::handler;
 /// Has SIGTRAP come to the watcher: the beginning of the data of events.
 pub(super) fn take_signal() -> Result<u64, String> {
     if is_filtered() {
-        return Err("a filter of system calls is there, which may end the process for perf_event_open".into());
+        return Err(FILTERED.into());
     }
     let table = rendezvous::table().map_err(|error| error.to_string())?;
     loader::pin_self().map_err(|error| error.to_string())?;
@@ -19,16 +19,22 @@ pub(super) fn take_signal() -> Result<u64, String> {
     let data = trap::sample(handler::on_trap);
     drop(patching);
     let data = data.map_err(|error| error.to_string())?;
-    if is_signal_ours() { Ok(data) } else { Err(SIGNAL_TAKEN.into()) }
+    obstacle().map_or(Ok(data), |obstacle| Err(obstacle.into()))
 }
 
-/// The reason why there can be no trap.
-pub(super) const SIGNAL_TAKEN: &str =
+const FILTERED: &str = "a filter of system calls is there, which may end the process for perf_event_open";
+const SIGNAL_TAKEN: &str =
     "the program has taken SIGTRAP's handler from dormouse: samples of faults could end the process";
 
-/// Whether traps go to our handler, as far as the question is allowed.
-pub(super) fn is_signal_ours() -> bool {
-    is_filtered() || matches!(trap::disposition(), Ok(Disposition::Ours) | Err(_))
+/// Why no event may be opened or stay open now. Both may come at any time: the host may filter all
+/// of its threads at once, dormouse's too, and may set its own action for SIGTRAP.
+pub(super) fn obstacle() -> Option<&'static str> {
+    if is_filtered() {
+        // The signal's action must not be asked for, either.
+        return Some(FILTERED);
+    }
+    let is_ours = matches!(trap::disposition(), Ok(Disposition::Ours) | Err(_));
+    (!is_ours).then_some(SIGNAL_TAKEN)
 }
 
 /// Has a thread trap once in `every` page faults: in user code, and where that is allowed in the

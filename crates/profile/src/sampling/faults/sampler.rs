@@ -15,7 +15,7 @@ use dormouse_sys::{signals, trap};
 use dormouse_unwind::own;
 
 use super::copies::Copies;
-use super::event::{self, SIGNAL_TAKEN};
+use super::event;
 use super::handler::{Fault, QUEUE};
 use crate::Error;
 use crate::mappings::Mappings;
@@ -65,7 +65,7 @@ struct Armed {
     events: HashMap<u32, Option<OpenEvent>>,
     list: Vec<u32>,
     next_scan: Instant,
-    /// The signal is not ours any more.
+    /// An obstacle has come, and the events were closed.
     is_over: bool,
 }
 
@@ -141,7 +141,7 @@ impl Engine for Sampler {
     fn step(&mut self) -> Option<Duration> {
         self.drain();
         let armed = self.armed.as_ref()?;
-        if armed.next_scan <= Instant::now() || !armed.is_over && !event::is_signal_ours() {
+        if armed.next_scan <= Instant::now() || !armed.is_over && event::obstacle().is_some() {
             self.scan();
         }
         Some(DRAIN)
@@ -186,15 +186,16 @@ impl Sampler {
         let armed = self.armed.as_mut()?;
         let takes = &mut self.takes;
         let mut note = |sentence: &str| takes.values_mut().for_each(|take| take.sum.note(sentence));
-        if !armed.is_over && !event::is_signal_ours() {
-            armed.is_over = true;
-            armed.events.clear();
-            note(SIGNAL_TAKEN);
-        }
-        let before = Instant::now();
         if armed.is_over {
             return None;
         }
+        if let Some(obstacle) = event::obstacle() {
+            armed.is_over = true;
+            armed.events.clear();
+            note(obstacle);
+            return None;
+        }
+        let before = Instant::now();
         if threads::list(&mut armed.list).is_err() {
             note("the list of threads cannot be read");
             return None;
@@ -204,7 +205,7 @@ impl Sampler {
             if armed.events.contains_key(&tid) || signals::is_ours(tid) {
                 continue;
             }
-            if !event::is_signal_ours() {
+            if event::obstacle().is_some() {
                 // The next step closes the others.
                 break;
             }
