@@ -3,7 +3,9 @@
 //! mapping is shared with a file, and where a page is gone the result is an error, not a fault.
 //!
 //! The file is opened once, early if [`crate::prepare`] is called early, and stays open
-//! ([`super::proc_file`]).
+//! ([`super::proc_file`]). Its number is checked before each read and write, which costs an `fstat`
+//! each: a host may close it, and open a file of its own, in the middle of a batch. Then the file is
+//! opened anew.
 //!
 //! # Invariants
 //!
@@ -30,13 +32,31 @@ pub(super) static FILE: ProcFile =
 
 /// Memory that code can be written through.
 #[derive(Debug)]
-pub(super) struct Memory<F = BorrowedFd<'static>>(F);
+pub(super) struct Memory<F = &'static ProcFile>(F);
+
+/// A file that can be used now.
+pub(super) trait Source {
+    fn file(&self) -> Result<BorrowedFd<'_>, Errno>;
+}
+
+impl Source for &'static ProcFile {
+    fn file(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.get()
+    }
+}
+
+impl Source for OwnedFd {
+    fn file(&self) -> Result<BorrowedFd<'_>, Errno> {
+        Ok(self.as_fd())
+    }
+}
 
 impl Memory {
     /// The file, if every page that holds the first `length` bytes of these (sorted) patches can be
     /// written through it.
     pub(super) fn open<'a>(patches: impl Iterator<Item = &'a Patch>, length: usize) -> io::Result<Self> {
-        let memory = Self(FILE.get()?);
+        let memory = Self(&FILE);
+        memory.0.file()?;
         let page = rustix::param::page_size();
         let mut tried = None;
         for patch in patches {
@@ -64,13 +84,13 @@ impl Memory<OwnedFd> {
     }
 }
 
-impl<F: AsFd> Memory<F> {
+impl<F: Source> Memory<F> {
     pub(super) fn read(&self, address: usize, bytes: &mut [u8]) -> Result<(), Errno> {
-        whole(bytes.len(), pread(&self.0, bytes, address as u64))
+        whole(bytes.len(), pread(self.0.file()?, bytes, address as u64))
     }
 
     pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
-        whole(bytes.len(), pwrite(&self.0, bytes, address as u64))
+        whole(bytes.len(), pwrite(self.0.file()?, bytes, address as u64))
     }
 }
 

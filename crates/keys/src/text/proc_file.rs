@@ -6,8 +6,9 @@
 //!
 //! 1. A file that is read or written through is this process's own. The host may close any
 //!    descriptor, whose number then becomes another file's, and a child that was made without the C
-//!    library has its parent's file. So before each use, the file behind the descriptor and the
-//!    process are checked.
+//!    library has its parent's file. So [`ProcFile::get`] checks the file behind the descriptor and
+//!    the process. It is called before each read and write of the memory, and once in a batch for
+//!    the list of mappings, which is only read.
 //!
 //! # Locking
 //!

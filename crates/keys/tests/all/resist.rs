@@ -7,8 +7,8 @@ use crate::process;
 use crate::sites;
 
 use std::ffi::c_void;
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use dormouse_keys::{Batch, Error, Protocol, capability, prepare};
 use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
@@ -161,15 +161,16 @@ fn a_prepared_process_may_give_up_rights() {
     });
 }
 
+fn is_memory(fd: libc::c_int) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("mem"))
+}
+
 #[test]
 fn a_closed_memory_file_is_opened_anew() {
     in_child(|| {
-        let is_memory = |fd: &libc::c_int| {
-            std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("mem"))
-        };
         refuse_exec_gain();
         prepare().unwrap();
-        let number = (3..100).find(is_memory).unwrap();
+        let number = (3..100).find(|&fd| is_memory(fd)).unwrap();
         // SAFETY: asks.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         assert_eq!(flags, libc::FD_CLOEXEC);
@@ -182,7 +183,57 @@ fn a_closed_memory_file_is_opened_anew() {
         assert_eq!(file.as_raw_fd(), number, "the lowest free number");
         assert_switchable();
         assert_eq!(file.metadata().unwrap().len(), 0);
-        assert!((3..100).any(|fd| is_memory(&fd)));
+        assert!((3..100).any(is_memory));
+    });
+}
+
+/// Has `handler` answer for the kernel to calls that a filter traps.
+fn answer_by(handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void)) {
+    // SAFETY: a handler of a test's own; it interrupts this thread at a system call, not inside the
+    // allocator.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// A file of the host's, and how often it took the number of the memory file.
+static HOSTS: AtomicI32 = AtomicI32::new(-1);
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// The host closes what it has not opened, and opens a file of its own in its place.
+extern "C" fn take_number(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let number = (3..100).find(|&fd| is_memory(fd));
+    // SAFETY: descriptors of this process, and what the kernel passes to a handler with SA_SIGINFO.
+    unsafe {
+        if let Some(number) = number {
+            libc::dup2(HOSTS.load(Ordering::Relaxed), number);
+            TAKEN.fetch_add(1, Ordering::Relaxed);
+        }
+        answer_call(&mut (*context.cast::<libc::ucontext_t>()).uc_mcontext, 0);
+    }
+}
+
+#[test]
+fn a_number_taken_amid_a_batch_is_noticed() {
+    in_child(|| {
+        if !HAS_INT3 {
+            return skip("no int3 on this processor, and flip has no call between its writes");
+        }
+        refuse_exec_gain();
+        prepare().unwrap();
+        // In memory, because no other file is as long as an address is high.
+        // SAFETY: a constant name; the descriptor is new.
+        let file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"hosts".as_ptr(), 0)) };
+        HOSTS.store(file.as_raw_fd(), Ordering::Relaxed);
+        answer_by(take_number);
+        Filter::answer(Answer::Trap, &[libc::SYS_membarrier]).install();
+        let switched = switch(true, Protocol::INT3);
+        assert_eq!(file.metadata().unwrap().len(), 0, "code in the host's file: {switched:?}");
+        assert_eq!((switched.unwrap().barriers, TAKEN.load(Ordering::Relaxed)), (3, 4));
+        assert_all(true);
     });
 }
 
@@ -272,13 +323,7 @@ fn a_barrier_refused_half_way_splits_no_batch() {
                 assert_in_fork(&name, || {
                     REFUSED[0].store(from, Ordering::Relaxed);
                     REFUSED[1].store(if for_good { u32::MAX } else { from + 1 }, Ordering::Relaxed);
-                    // SAFETY: the handler above.
-                    unsafe {
-                        let mut action: libc::sigaction = std::mem::zeroed();
-                        action.sa_sigaction = answer as *const () as usize;
-                        action.sa_flags = libc::SA_SIGINFO;
-                        assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
-                    }
+                    answer_by(answer);
                     let before = text();
                     Filter::answer(Answer::Trap, &[libc::SYS_membarrier]).install();
                     if through_the_file {
