@@ -9,10 +9,11 @@ use crate::sites;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
 
 use dormouse_keys::{Batch, Error, Protocol, capability, prepare};
 use dormouse_testkit::{Answer, Filter, fork, in_child, skip};
-use process::{Mapped, mapping_at, no_writable_code, refuse_exec_gain};
+use process::{Mapped, mapping_at, no_writable_code, refuse_exec_gain, writable_code};
 use sites::{KEY, assert_all, assert_switchable, site, switch, text};
 
 /// The protocol changes nothing, for this reason.
@@ -238,6 +239,22 @@ fn a_number_taken_amid_a_batch_is_noticed() {
 }
 
 #[test]
+fn pages_that_stay_writable_are_counted() {
+    in_child(|| {
+        assert_switchable();
+        assert_eq!(writable_code(), []);
+        let sealed = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let no_memory = Answer::Errno(libc::ENOMEM);
+        Filter::answer(no_memory, &[]).and_where(libc::SYS_mprotect, 2, u64::MAX, &[sealed]).install();
+        let report = switch(true, Protocol::Flip).unwrap();
+        let bytes: usize = writable_code().iter().map(ExactSizeIterator::len).sum();
+        assert!(report.unsealed >= report.pages && report.pages > 1, "{report:?}");
+        assert_eq!(report.unsealed * rustix::param::page_size(), bytes, "{report:?}");
+        assert_all(true);
+    });
+}
+
+#[test]
 fn a_refused_call_refuses_the_batch_first() {
     in_child(|| {
         if !HAS_INT3 {
@@ -256,6 +273,9 @@ fn a_refused_call_refuses_the_batch_first() {
     });
 }
 
+/// The time that stands in for a barrier.
+const WAIT: Duration = Duration::from_millis(1);
+
 #[test]
 fn without_membarrier_flip_waits_and_int3_refuses() {
     in_child(|| {
@@ -268,6 +288,7 @@ fn without_membarrier_flip_waits_and_int3_refuses() {
             for on in [true, false] {
                 let report = switch(on, Protocol::Flip).unwrap();
                 assert_eq!((report.keys, report.barriers), (3, 0));
+                assert!(report.elapsed >= WAIT, "{report:?}");
                 assert_all(on);
             }
             assert_eq!(text(), before);

@@ -44,6 +44,14 @@ pub(crate) fn no_writable_code() -> Filter {
     Filter::refuse(&[]).and_where(libc::SYS_mprotect, 2, both, &[both])
 }
 
+/// Mappings that are writable and executable at once.
+pub(crate) fn writable_code() -> Vec<std::ops::Range<usize>> {
+    let text = std::fs::read("/proc/self/maps").unwrap();
+    let lines = dormouse_maps::parse(&text).flatten();
+    let writable = lines.filter(|line| line.perms.to_string().starts_with("rwx"));
+    writable.map(|line| line.start as usize..line.last as usize + 1).collect()
+}
+
 /// A mapping of this process.
 pub(crate) struct Mapped {
     pub(crate) range: std::ops::Range<usize>,
