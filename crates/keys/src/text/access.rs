@@ -6,9 +6,9 @@
 //!    become writable (`PR_SET_MDWE`, systemd's `MemoryDenyWriteExecute=`, `mseal`, a policy on
 //!    `execmod`, a filter of system calls).
 //! 2. *The memory file*, `/proc/thread-self/mem`: four system calls for each first unit (a read and
-//!    a write, before each a check of the file), and four for a trial of each page before; the pages
-//!    never become writable. Refused without `/proc`, to a process that is not dumpable and has not
-//!    opened it before, and by `proc_mem.force_override=`.
+//!    a write, before each a check of the file), and four for a trial of each page before. The
+//!    pages never become writable. Refused without `/proc`, to a process that is not dumpable and
+//!    has not opened it before, and by `proc_mem.force_override=`.
 //!
 //! Pages whose permissions differ from their header's go to the second way at once
 //! ([`super::pages`]). A way by which written code takes no effect ([`trial`]) is not used. If that

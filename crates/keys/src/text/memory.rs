@@ -4,8 +4,8 @@
 //!
 //! The file is opened once, early if [`crate::prepare`] is called early, and stays open
 //! ([`super::proc_file`]). Its number is checked before each read and write, which costs an `fstat`
-//! each: a host may close it, and open a file of its own, in the middle of a batch. Then the file is
-//! opened anew.
+//! each: a host may close it, and open a file of its own, in the middle of a batch. Then the file
+//! is opened anew.
 //!
 //! # Invariants
 //!
