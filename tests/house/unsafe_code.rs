@@ -93,8 +93,10 @@ fn is_named(tokens: impl Iterator<Item = TokenTree>) -> bool {
 /// The files of a crate with their sites and reasons.
 fn unsafe_files(root: &Path) -> Vec<(String, usize, String)> {
     let all = files(root.parent().unwrap(), "rs");
-    let is_test =
-        |path: &Path| path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
+    let is_test = |path: &Path| {
+        let mut parts = path.iter().map(|part| part.to_string_lossy());
+        parts.any(|part| part == "tests" || part.ends_with("tests.rs"))
+    };
     let with_sites = all.into_iter().filter(|path| !is_test(path)).filter_map(|path| {
         let text = std::fs::read_to_string(&path).unwrap();
         let sites = if text.contains("unsafe") { sites(text.parse().unwrap()) } else { 0 };
