@@ -9,10 +9,9 @@ use crate::features::{limit, publish, stat};
 static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
 
 impl Agent {
-    /// The faults of settings from the environment (`DORMOUSE`, `DORMOUSE_RUNTIME_DIR`,
-    /// `DORMOUSE_KEYS`, `DORMOUSE_CLOCK`, `DORMOUSE_ON`, `DORMOUSE_COUNT`, `DORMOUSE_WAITS`,
-    /// `DORMOUSE_LOCKS`, `DORMOUSE_RECORD`, `DORMOUSE_UNWIND_MEMORY`), one sentence each; the
-    /// default is used instead. For the service's log; `dormouse doctor` reports the same.
+    /// The faults of settings from the environment, one sentence each; the default is used instead.
+    /// All of `DORMOUSE` and `DORMOUSE_*` are checked but `_PERF`; `_RECORD_DIR` and `_RECORD_DISK`
+    /// only if `_TRIGGERS` is set. For the service's log; `dormouse doctor` reports the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::config_error();
         let clock = dormouse_clock::config_error().map(str::to_owned);
