@@ -1,13 +1,15 @@
 //! Lives that end while a watch looks: of processes, threads, memory and watches.
 
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use dormouse_breakpoints::{Access, WatchSpec, WatchState, held};
-use dormouse_testkit::{eventually, fork};
+use dormouse_testkit::{Child, eventually, fork, skip};
 
-use super::support::{VALUE, in_child, of, of_value, write, write_to};
+use super::support::{VALUE, in_child, obstacle, of, of_value, write, write_to};
 
 #[test]
 fn a_forked_child_is_not_watched() {
@@ -56,17 +58,42 @@ fn children_that_run_meanwhile_keep_no_register() {
     });
 }
 
+/// Runs this test in a new program of this process, which finds `stage` in its environment.
+fn execute_again(stage: &str) -> ! {
+    let mut again = Command::new("/proc/self/exe");
+    panic!("{}", again.args(std::env::args_os().skip(1)).env(STAGE, stage).exec())
+}
+
+const STAGE: &str = "DORMOUSE_TEST_EXECUTED";
+
 #[test]
 fn a_program_that_is_executed_is_not_watched() {
-    in_child(|| {
-        let _watch = of_value().arm().unwrap();
-        // A hit would kill it: it has no handler.
-        let child = fork(|| {
-            let _own = of_value().arm().unwrap();
-            // SAFETY: constant arguments, ended by null.
-            unsafe { libc::execl(c"/bin/true".as_ptr(), c"true".as_ptr(), std::ptr::null::<libc::c_char>()) };
-        });
-        assert!(child.success(), "{child}");
+    Child::new().run(|| {
+        let address = VALUE.as_ptr().addr().to_string();
+        match std::env::var(STAGE).as_deref() {
+            // The kernel chooses addresses when it executes a program: with this they stay.
+            // SAFETY: a setting of this process alone.
+            Err(_) => match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
+                -1 => skip(std::io::Error::last_os_error()),
+                _ => execute_again("fixed"),
+            },
+            Ok("fixed") => {
+                if let Some(obstacle) = obstacle() {
+                    return skip(obstacle);
+                }
+                let watch = of_value().arm().unwrap();
+                write(1);
+                assert_eq!(watch.report().hits, 1);
+                execute_again(&address);
+            }
+            Ok(watched) => {
+                assert_eq!(watched, address, "the variable has moved");
+                // SAFETY: asks for this process's own action.
+                let action = unsafe { libc::signal(libc::SIGTRAP, libc::SIG_DFL) };
+                assert_eq!(action, libc::SIG_DFL, "a hit would not end the process");
+                write(2);
+            }
+        }
     });
 }
 

@@ -45,16 +45,24 @@ pub(crate) fn in_child_with<F: FnOnce()>(child: Child<'_>, body: F) {
 }
 
 /// The reason why nothing can be watched here.
-fn obstacle() -> Option<String> {
+pub(crate) fn obstacle() -> Option<String> {
     let error = of_value().arm().err()?;
     let is_of_the_machine = match &error {
         Error::Filtered => true,
-        Error::Thread { source, .. } => matches!(
-            source,
-            Refusal::Denied { .. } | Refusal::NoEvents(_) | Refusal::TooOld(_) | Refusal::NoSlot(_)
-        ),
+        Error::Thread { source: Refusal::TooOld(_), .. } => kernel() < (5, 19),
+        Error::Thread { source, .. } => {
+            matches!(source, Refusal::Denied { .. } | Refusal::NoEvents(_) | Refusal::NoSlot(_))
+        }
         _ => false,
     };
     assert!(is_of_the_machine, "{error}");
     Some(error.to_string())
+}
+
+/// The version of the kernel, by its first two numbers.
+fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map(|part| part.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
 }
