@@ -108,9 +108,35 @@ unsafe fn after_fork(_: *const Stage, side: Side) {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
 
+    use super::Inside;
     use crate::loader;
+
+    #[test]
+    fn a_fork_gives_up_waiting_for_a_reading() {
+        dormouse_testkit::in_child(|| {
+            let (begun, done) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _reading = Inside::enter();
+                    begun.wait();
+                    done.wait();
+                });
+                begun.wait();
+                let before = Instant::now();
+                let status = dormouse_testkit::fork(|| {
+                    let waited = before.elapsed().as_millis();
+                    assert!((90..5000).contains(&waited), "{waited} ms");
+                    assert!(loader::is_in_executable(&raw const super::LOOKING as usize));
+                });
+                done.wait();
+                assert!(status.success(), "{status}");
+            });
+        });
+    }
 
     #[test]
     fn a_child_forked_during_looks_can_look() {
