@@ -14,9 +14,9 @@ use crate::Error;
 use crate::sampling::queue::{self, Queue};
 use crate::sampling::walk::Frames;
 
-/// Copies of each processor that there is room for, each of 33 KiB.
+/// Copies of each processor that there is room for, each of 36 KiB.
 const COPIES: usize = 16;
-/// The most copies that there is room for: 4 MB.
+/// The most copies that there is room for: 4.5 MiB.
 const MOST_COPIES: usize = 128;
 
 /// The times between two readings of the queue: the longest, and the shortest.
