@@ -205,7 +205,8 @@ impl Cancelled {
         self.rows.iter().flatten().for_each(Row::clear);
         before.store(0, Ordering::Relaxed);
         present.store(stamp(), Ordering::Relaxed);
-        self.present.store(0, Ordering::Relaxed);
+        // Release: pairs with the load in `add`, whose thread finds the rows cleared.
+        self.present.store(0, Ordering::Release);
     }
 
     /// Begins another span if this one has lasted long enough. One thread calls it.
@@ -222,13 +223,14 @@ impl Cancelled {
         let next = 1 - present;
         self.rows[next].iter().for_each(Row::clear);
         self.begun[next].store(now, Ordering::Relaxed);
-        self.present.store(next, Ordering::Relaxed);
+        // Release: pairs with the load in `add`.
+        self.present.store(next, Ordering::Release);
     }
 
     pub(crate) fn add(&self, request: CancelledRequest) {
         let group = row_of(request.group) as u64;
         let key = request.dropped | DroppedTask::IS_THERE | group << DroppedTask::GROUP;
-        let rows = &self.rows[self.present.load(Ordering::Relaxed) % 2];
+        let rows = &self.rows[self.present.load(Ordering::Acquire) % 2];
         // Twice: the place is high in the key, and one product brings it no further down.
         let mut cells = cells(rows, mixed(mixed(key)) >> 32);
         match cells.find(|(_, row)| claim_cell(&row.key, key).is_some()) {

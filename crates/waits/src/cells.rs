@@ -21,7 +21,8 @@ pub(crate) fn cells<T>(of: &[T], hash: u64) -> impl Iterator<Item = (usize, &T)>
 #[inline]
 pub(crate) fn claim_cell(cell: &AtomicU64, key: u64) -> Option<bool> {
     let found = match cell.load(Ordering::Relaxed) {
-        0 => cell.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed).err(),
+        // Acquire: pairs with the store by which a row that was cleared became free.
+        0 => cell.compare_exchange(0, key, Ordering::Acquire, Ordering::Relaxed).err(),
         other => Some(other),
     };
     match found {
@@ -53,8 +54,8 @@ impl<const CELLS: usize> KeyedSums<CELLS> {
     pub(crate) fn add(&self, key: u64, ns: u64) -> bool {
         let found = cells(&self.0, mixed(key) >> 32).find(|(_, sum)| claim_cell(&sum.key, key).is_some());
         if let Some((_, sum)) = found {
-            sum.waits.fetch_add(1, Ordering::Relaxed);
-            // Release: pairs with the load in `read`.
+            // Release: both pair with the loads in `read`.
+            sum.waits.fetch_add(1, Ordering::Release);
             sum.ns.fetch_add(ns, Ordering::Release);
         }
         found.is_some()
@@ -80,7 +81,7 @@ impl<const CELLS: usize> KeyedSums<CELLS> {
         used.map(|sum| {
             // Acquire: pairs with the additions.
             let ns = sum.ns.load(Ordering::Acquire);
-            (sum.key.load(Ordering::Relaxed), [ns, sum.waits.load(Ordering::Relaxed)])
+            (sum.key.load(Ordering::Relaxed), [ns, sum.waits.load(Ordering::Acquire)])
         })
     }
 }

@@ -120,13 +120,14 @@ impl CpuTime {
     #[inline]
     pub(crate) fn of(&self, run: u64) -> Option<u64> {
         // Acquire: pairs with the store in `set`; the time is no older than its run.
-        (self.run.load(Ordering::Acquire) == run).then(|| self.ns.load(Ordering::Relaxed))
+        // And who sees a thread's time since its last turn sees what the turn gave to the task.
+        (self.run.load(Ordering::Acquire) == run).then(|| self.ns.load(Ordering::Acquire))
     }
 
     #[inline]
     pub(crate) fn set(&self, run: u64, ns: u64) {
-        self.ns.store(ns, Ordering::Relaxed);
-        // Release: pairs with the load in `of`.
+        // Release: both pair with the loads in `of`.
+        self.ns.store(ns, Ordering::Release);
         self.run.store(run, Ordering::Release);
     }
 }

@@ -160,14 +160,16 @@ fn other_cell(main: &Slot) -> Option<&'static Slot> {
     if let Some(before) = at(&main.cell) {
         leave(before, TASK);
     }
-    main.cell.store(ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
+    // Release: pairs with the load in `at`.
+    main.cell.store(ptr::from_ref(cell).cast_mut(), Ordering::Release);
     Some(cell)
 }
 
 /// A slot that wakes the task of `main`, for the thread that polls.
 fn new_cell(main: &Slot) -> Option<&'static Slot> {
     let cell = slab::take(main.home.load(Ordering::Relaxed) as usize)?;
-    cell.of.store(ptr::from_ref(main).cast_mut(), Ordering::Relaxed);
+    // Release: pairs with the load in `at`.
+    cell.of.store(ptr::from_ref(main).cast_mut(), Ordering::Release);
     main.share.add_cell();
     Some(cell)
 }

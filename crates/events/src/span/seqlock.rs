@@ -163,8 +163,9 @@ impl Span {
     /// One more task became current.
     #[inline]
     pub(crate) fn count_entry(&self) {
-        // One writer.
-        self.entries.store(self.entries.load(Relaxed).wrapping_add(1), Relaxed);
+        // One writer. Release: pairs with the load in `pending`, which finds no entry without its
+        // scope.
+        self.entries.store(self.entries.load(Relaxed).wrapping_add(1), Release);
     }
 
     /// The task that becomes current next does so in a scope.
@@ -257,7 +258,9 @@ impl Span {
     fn pending(&self) -> Pending {
         // Pairs with the store in `take_pending`.
         let context = self.pending_for.load(Acquire);
-        let (entries, scopes) = (self.entries.load(Relaxed), self.scopes.load(Relaxed));
+        // Acquire: pairs with the store in `count_entry`.
+        let entries = self.entries.load(Acquire);
+        let scopes = self.scopes.load(Relaxed);
         Pending { context, entries, scopes, ns: self.ns.load(Relaxed) }
     }
 
