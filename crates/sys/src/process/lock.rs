@@ -16,12 +16,20 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::thread::Timespec;
+
 use crate::futex;
 
 use super::identity::{forker, tid};
 
 /// A thread sleeps. Thread ids have at most 30 bits.
 const WAITERS: u32 = 1 << 31;
+
+/// How many forks of this copy's wait for a lock now.
+static FORKS_WAIT: AtomicU32 = AtomicU32::new(0);
+
+/// Longer than a thread takes to wake up.
+const COURTESY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
 /// The lock. It contains no value.
 #[derive(Debug, Default)]
@@ -54,8 +62,15 @@ impl Lock {
         Self { word: AtomicU32::new(0), forks: AtomicU32::new(0) }
     }
 
-    /// Waits until the lock is free and takes it.
+    /// Waits until the lock is free and takes it. While a fork waits for a lock, it lets that go
+    /// first: a thread that takes a lock again and again would keep it for ever from one that has
+    /// to wake up each time.
     pub fn lock(&self) -> Result<Guard<'_>, Reentrant> {
+        let waiting = FORKS_WAIT.load(Ordering::Relaxed);
+        if waiting != 0 {
+            // Not until they are through: this thread may have another lock that they wait for.
+            let _ = futex::wait(&FORKS_WAIT, waiting, Some(&COURTESY));
+        }
         self.acquire()?;
         Ok(Guard { lock: self, _not_send: std::marker::PhantomData })
     }
@@ -105,7 +120,10 @@ impl Lock {
     /// already, because a signal handler that interrupted the locked section forks; then parent and
     /// child each go on with the section, each holding the lock.
     pub fn before_fork(&self) -> bool {
-        if self.acquire().is_err() && self.forks.load(Ordering::Relaxed) == 0 {
+        FORKS_WAIT.fetch_add(1, Ordering::Relaxed);
+        let taken = self.acquire();
+        FORKS_WAIT.fetch_sub(1, Ordering::Relaxed);
+        if taken.is_err() && self.forks.load(Ordering::Relaxed) == 0 {
             return false;
         }
         self.forks.fetch_add(1, Ordering::Relaxed);
@@ -128,6 +146,8 @@ impl Lock {
     /// Called after a fork, in the child, which has no other threads, by every handler; `taken` is
     /// the result of [`Lock::before_fork`].
     pub fn in_child(&self, taken: bool) {
+        // Those that waited are not here.
+        FORKS_WAIT.store(0, Ordering::Relaxed);
         let is_last = taken && self.forks.fetch_sub(1, Ordering::Relaxed) == 1;
         // Else the same thread holds it still, under a new id. No other thread is here to sleep.
         self.word.store(if is_last { 0 } else { tid() }, Ordering::Relaxed);
@@ -156,6 +176,10 @@ impl Drop for Guard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use dormouse_testkit::eventually;
+
     use super::*;
 
     #[test]
@@ -176,6 +200,28 @@ mod tests {
         });
         assert_eq!(COUNT.load(Ordering::Relaxed), 80_000);
         assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn others_let_a_waiting_fork_go_first() {
+        let (lock, other) = (Lock::new(), Lock::new());
+        let is_slow = || {
+            let begun = Instant::now();
+            drop(other.lock().unwrap());
+            begun.elapsed() >= Duration::from_nanos(COURTESY.tv_nsec as u64)
+        };
+        let guard = lock.lock().unwrap();
+        std::thread::scope(|scope| {
+            let fork = scope.spawn(|| {
+                assert!(lock.before_fork());
+                lock.in_parent();
+            });
+            // Another test's fork may end the wait at once.
+            eventually(|| FORKS_WAIT.load(Ordering::Relaxed) != 0 && is_slow());
+            drop(guard);
+            fork.join().unwrap();
+        });
+        eventually(|| !is_slow());
     }
 
     #[test]
