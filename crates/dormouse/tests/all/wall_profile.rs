@@ -94,11 +94,16 @@ fn each_state_has_its_time() {
         // A wait ends with its wake; what comes until the poll is runnable.
         let awaiting = of(WallState::Awaiting);
         let waited = awaiting + of(WallState::Runnable);
-        assert!(awaiting >= 4 * 49_000_000 && waited <= ns(measured.waited), "{states:?} {measured:?}");
+        let polls = of(WallState::OnCpu) + of(WallState::Stalled);
+        // A nap begins in its poll, whose end takes long where a processor is emulated.
+        let beside = polls.saturating_sub(ns(measured.blocked + measured.spun));
+        assert!(
+            awaiting + beside >= 4 * 49_000_000 && waited <= ns(measured.waited),
+            "{states:?} {measured:?}"
+        );
         assert!(of(WallState::Stalled) >= 98_000_000, "{states:?}");
         let used = of(WallState::OnCpu);
         assert!(used >= 98_000_000 && used <= around - 290_000_000, "{states:?} {measured:?}");
-        let polls = used + of(WallState::Stalled);
         assert!(polls >= ns(measured.blocked + measured.spun), "{states:?} {measured:?}");
     });
 }

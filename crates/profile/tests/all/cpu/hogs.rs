@@ -9,7 +9,8 @@ use dormouse_testkit::thread_cpu;
 
 use crate::arch::{hog_caller, hog_caller_end, hog_leaf, hog_leaf_end, hog_on, hog_on_end};
 
-const ROUNDS: u64 = 100_000;
+/// Long beside a reading of the clock, which takes microseconds where a processor is emulated.
+const ROUNDS: u64 = 500_000;
 
 /// Uses this CPU time, nearly all of it in [`LEAF`], called by [`CALLER`].
 pub(crate) fn hog(time: Duration) {
@@ -23,7 +24,7 @@ pub(crate) fn hog(time: Duration) {
 /// Uses some CPU time, and asks no clock.
 pub(crate) fn hog_unasked() {
     // SAFETY: counts down.
-    unsafe { hog_caller(100 * ROUNDS) };
+    unsafe { hog_caller(20 * ROUNDS) };
 }
 
 /// Uses this CPU time with these in the stack pointer and the frame pointer; 0: the present stack.
