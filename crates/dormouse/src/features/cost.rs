@@ -7,8 +7,9 @@
 //!
 //! Not in it are clones and drops of wakers and the stacks of places, samples of allocations and
 //! page faults, reads of sockets that return a time, the kernel's part of signals and hits, and the
-//! cost while nothing is counted. Of memory, tables of profiles that run and the caches of maps are
-//! not. A forked child has its parent's figures.
+//! cost while nothing is counted. Of memory, tables of profiles that run, the caches of maps and
+//! the columns of a process's fifteenth and later events are not. A forked child has its parent's
+//! figures.
 
 use dormouse_clock::overhead::{RECORDS, TASKS};
 use dormouse_protocol::OwnCost;
