@@ -75,7 +75,11 @@ struct Lost;
 
 /// The agent's thread.
 pub(super) fn run(mut server: Server) {
-    let _ = catch_unwind(AssertUnwindSafe(|| while server.turn().is_ok() {}));
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // A limit of CPU time begins now.
+        server.look();
+        while server.turn().is_ok() {}
+    }));
     server.end();
 }
 

@@ -10,6 +10,7 @@ mod fork;
 mod fork_allocator;
 mod forked_agent;
 mod forked_trace;
+mod limited;
 mod memory;
 mod metrics_fork;
 mod turned_off;
@@ -25,6 +26,7 @@ fn main() {
         ("fork_allocator", fork_allocator::main),
         ("forked_agent", forked_agent::main),
         ("forked_trace", forked_trace::main),
+        ("limited", limited::main),
         ("memory", memory::main),
         ("metrics_fork", metrics_fork::main),
         ("turned_off", turned_off::main),
