@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     #[test]
     fn a_directory_open_to_others_is_refused() {
@@ -231,6 +231,24 @@ mod tests {
         std::os::unix::fs::symlink(base.path(), &link).unwrap();
         assert!(prepare(&link, CLOSED).unwrap_err().contains("no directory"));
         assert!(prepare(&base.path().join("missing/deep"), CLOSED).is_err());
+    }
+
+    #[test]
+    fn a_dead_process_with_our_number_gives_way() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().canonicalize().unwrap().join("dormouse");
+        prepare(&directory, CLOSED).unwrap();
+        let own = directory.join(format!("{}.sock", std::process::id()));
+        // As process 1 of a container leaves it to the process 1 of the container's next run.
+        drop(UnixListener::bind(&own).unwrap());
+        let sockets = Sockets::new();
+        let (name, inode, _listener) = listen_in(&directory, &sockets).unwrap();
+        assert_eq!((name, inode), (own.clone(), fs::metadata(&own).unwrap().ino()));
+        UnixStream::connect(&own).unwrap();
+        // One that listens lives, in another process namespace: it keeps its place.
+        let refused = listen_in(&directory, &sockets).map(drop).unwrap_err();
+        assert!(refused.contains("cannot listen on") && own.exists(), "{refused}");
+        UnixStream::connect(&own).unwrap();
     }
 
     #[test]
