@@ -339,45 +339,92 @@ fn denial(own: u32, peer: u32) -> String {
 
 #[cfg(all(test, not(any(dormouse_fallback, miri))))]
 mod tests {
-    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use dormouse_protocol::{HelloRequest, OnRequest, Op, Request};
-    use dormouse_testkit::{HANG, in_child};
+    use dormouse_testkit::{HANG, eventually, in_child};
 
     use super::*;
+    use crate::agent::Agent;
 
     dormouse_keys::static_key! {
         static FAULTY: "agent.faulty" = false;
+        static HELD: "agent.held" = false;
     }
 
     static COMPANIONS: [Companion; 1] =
         [Companion { key: "agent.faulty", is_clients: "", begin: |_| panic!("a test's"), end: |_| () }];
 
+    static HAS_FAULT: AtomicBool = AtomicBool::new(false);
+
+    fn remember(_: &mut [Client]) -> Option<Duration> {
+        assert!(!HAS_FAULT.load(Ordering::Relaxed), "a test's");
+        None
+    }
+
+    /// A client, greeted.
+    struct Visitor(BufReader<UnixStream>);
+
+    impl Visitor {
+        fn of(agent: &Agent) -> Self {
+            let mut visitor = Self(BufReader::new(UnixStream::connect(agent.path()).unwrap()));
+            visitor.0.get_ref().set_read_timeout(Some(HANG)).unwrap();
+            let answer = visitor.ask(hello());
+            assert!(answer.contains("\"ok\""), "{answer}");
+            visitor
+        }
+
+        /// The answer; empty if the agent has closed the connection.
+        fn ask(&mut self, op: Op) -> String {
+            let request = serde_json::to_string(&Request { v: 1, id: 1, op }).unwrap();
+            let mut answer = String::new();
+            if writeln!(self.0.get_mut(), "{request}").is_ok() {
+                // An error: it was closed before it had read all.
+                let _ = self.0.read_line(&mut answer);
+            }
+            answer
+        }
+    }
+
+    fn hello() -> Op {
+        HelloRequest { client: "a test".into(), notices: false }.into()
+    }
+
+    fn on(glob: &str) -> Op {
+        OnRequest { glob: glob.into(), ..OnRequest::default() }.into()
+    }
+
     #[test]
     fn a_panic_ends_the_client_that_met_it() {
         in_child(|| {
             assert!(!dormouse_keys::unlikely!(FAULTY));
-            let agent = crate::agent::start(&COMPANIONS, |_| None).unwrap();
-            let connect = || {
-                let mut stream = BufReader::new(UnixStream::connect(agent.path()).unwrap());
-                stream.get_ref().set_read_timeout(Some(HANG)).unwrap();
-                move |op: Op| {
-                    let request = serde_json::to_string(&Request { v: 1, id: 1, op }).unwrap();
-                    writeln!(stream.get_mut(), "{request}").unwrap();
-                    let mut answer = String::new();
-                    stream.read_line(&mut answer).unwrap();
-                    answer
-                }
-            };
-            let hello = || HelloRequest { client: "a test".into(), notices: false }.into();
-            let on = || OnRequest { glob: "agent.faulty".into(), ..OnRequest::default() }.into();
-            let (mut other, mut faulty) = (connect(), connect());
-            assert!(other(hello()).contains("\"ok\"") && faulty(hello()).contains("\"ok\""));
-            let answer = faulty(on());
+            let agent = crate::agent::start(&COMPANIONS, remember).unwrap();
+            let (mut other, mut faulty) = (Visitor::of(&agent), Visitor::of(&agent));
+            let answer = faulty.ask(on("agent.faulty"));
             assert!(answer.contains("\"fault\"") && answer.contains("standard error"), "{answer}");
-            assert!(other(hello()).contains("\"ok\""), "it goes on");
+            assert_eq!(faulty.0.read(&mut [0]).unwrap(), 0, "the connection has ended");
+            assert!(other.ask(hello()).contains("\"ok\""), "it goes on");
             assert!(!FAULTY.is_enabled(), "the lease has ended with its client");
+        });
+    }
+
+    #[test]
+    fn a_panic_between_requests_ends_the_agent() {
+        in_child(|| {
+            assert!(!dormouse_keys::unlikely!(HELD));
+            let agent = crate::agent::start(&[], remember).unwrap();
+            let mut visitor = Visitor::of(&agent);
+            assert!(visitor.ask(on("agent.held")).contains("\"ok\"") && HELD.is_enabled());
+            HAS_FAULT.store(true, Ordering::Relaxed);
+            // The agent looks around about once a second while it is awake.
+            eventually(|| visitor.ask(hello()).is_empty());
+            eventually(|| !HELD.is_enabled());
+            HAS_FAULT.store(false, Ordering::Relaxed);
+            eventually(|| crate::agent::start(&[], remember).unwrap().path().exists());
+            let agent = crate::agent::start(&[], remember).unwrap();
+            assert!(Visitor::of(&agent).ask(on("agent.held")).contains("\"ok\"") && HELD.is_enabled());
         });
     }
 }
