@@ -278,17 +278,22 @@ fn a_panic_that_is_passed_on_is_one() {
 
 #[test]
 fn a_command_leaves_the_hosts_hook_alone() {
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    static LATER: AtomicU32 = AtomicU32::new(0);
     with_directory(|directory| {
         // SAFETY: nothing else runs in the child.
         unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", directory) };
+        set_hook(Box::new(|_| _ = FIRST.fetch_add(1, Ordering::Relaxed)));
         let agent = dormouse::init().unwrap();
+        panics_once();
+        assert_eq!(FIRST.load(Ordering::Relaxed), 1, "the hook of `init` calls the host's");
         let arm = || ask(agent.path(), r#""trigger-add","rules":"panic""#);
         // That of `init` sees panics outside of tasks.
         let armed = arm();
         assert!(armed.contains("no panic was seen"), "{armed}");
         assert!(doctor(agent.path()).contains("dormouse's hook is set"));
         // A hook that the host sets later stays the first.
-        set_hook(Box::new(|_| {}));
+        set_hook(Box::new(|_| _ = LATER.fetch_add(1, Ordering::Relaxed)));
         let armed = arm();
         assert!(armed.contains("has replaced dormouse's"), "{armed}");
         assert!(doctor(agent.path()).contains("has replaced dormouse's"));
@@ -299,6 +304,8 @@ fn a_command_leaves_the_hosts_hook_alone() {
         let all = triggers::list().unwrap().triggers;
         let seen = all.iter().find_map(|row| row.seen.clone()).unwrap();
         assert!(seen.ends_with(" of fragile"), "{seen}");
+        let calls = [&FIRST, &LATER].map(|calls| calls.load(Ordering::Relaxed));
+        assert_eq!(calls, [1, 2], "of the hook that was there, and of the later one");
     });
 }
 
