@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dormouse_testkit::{HANG, in_child, short_or_long};
@@ -96,6 +96,70 @@ fn four_threads_take_no_signal() {
     });
 }
 
+/// The descriptors of this process: their numbers, and what is open there.
+fn descriptors() -> BTreeMap<u32, PathBuf> {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let all = entries.filter_map(|entry| {
+        let opened = std::fs::read_link(entry.path()).ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, opened))
+    });
+    // But for the directory that is read here.
+    all.filter(|(_, opened)| !opened.ends_with("fd")).collect()
+}
+
+#[test]
+fn init_opens_two_files_and_keeps_them() {
+    in_child(|| {
+        let place = tempfile::tempdir().unwrap();
+        // SAFETY: the child has one thread.
+        #[expect(unsafe_code, reason = "only so an agent is told where its socket goes")]
+        unsafe {
+            std::env::set_var("DORMOUSE_RUNTIME_DIR", place.path());
+        }
+        let before = descriptors();
+        let agent = dormouse::init().unwrap();
+        visit(agent.path(), r#"{"v":1,"id":2,"op":"stat"}"#);
+        let mut after = descriptors();
+        for (number, opened) in &before {
+            assert_eq!(after.remove(number).as_ref(), Some(opened), "{number} is the host's");
+        }
+        let is_of_a_thread =
+            |path: &PathBuf| path.starts_with("/proc") && path.iter().any(|part| part == "task");
+        assert!(after.values().all(is_of_a_thread), "{after:?}");
+        let mut names: Vec<_> = after.values().filter_map(|path| path.file_name()?.to_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["maps", "mem"], "{after:?}");
+        for number in after.keys() {
+            let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap();
+            let flags = about.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+            let flags = i32::from_str_radix(flags, 8).unwrap();
+            assert!(flags & libc::O_CLOEXEC != 0, "{about}");
+        }
+    });
+}
+
+/// The system call in which a thread sleeps: its number and its arguments.
+fn call(thread: i32) -> Vec<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap();
+    let (number, arguments) = text.split_once(' ').unwrap_or_else(|| panic!("it does not sleep: {text}"));
+    let arguments = arguments.split_whitespace().map(|word| word.trim_start_matches("0x"));
+    let arguments = arguments.map(|digits| u64::from_str_radix(digits, 16).unwrap());
+    std::iter::once(number.parse().unwrap()).chain(arguments).collect()
+}
+
+/// Asserts that no thread of dormouse's but the agent and its door wakes by itself.
+fn assert_no_timeouts() {
+    let own =
+        switches().into_keys().filter(|(_, name)| name.starts_with("dormouse-") && name != "dormouse-door");
+    let own: Vec<_> = own.collect();
+    assert!(own.len() >= 2, "the two timers: {own:?}");
+    for (thread, name) in own {
+        let call = call(thread);
+        // futex(word, operation, value, timeout, …)
+        assert_eq!((call[0].cast_signed(), call[4]), (libc::SYS_futex, 0), "{name}: {call:x?}");
+    }
+}
+
 #[test]
 fn an_idle_agent_wakes_nobody() {
     in_child(|| {
@@ -109,6 +173,7 @@ fn an_idle_agent_wakes_nobody() {
         let group = dormouse::Group::new("work");
         group.scope(|| dormouse::probe!("work.done", count = 1));
         assert_rests();
+        assert_no_timeouts();
         for request in [
             r#"{"v":1,"id":2,"op":"on","glob":"work.*","for_ms":200}"#,
             r#"{"v":1,"id":2,"op":"stat"}"#,
@@ -122,5 +187,6 @@ fn an_idle_agent_wakes_nobody() {
             visit(agent.path(), request);
         }
         assert_rests();
+        assert_no_timeouts();
     });
 }
