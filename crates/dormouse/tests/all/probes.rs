@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse::record::{Field, RecordKind};
 use dormouse::{Group, Trace, TraceError, probe, probed, trace};
+use dormouse_testkit::{Filter, in_child};
 
 /// Counts the calling thread's allocations.
 struct Counting;
@@ -99,6 +100,22 @@ fn a_threads_first_record_allocates_nothing() {
     .join()
     .unwrap();
     assert_eq!(values(&mut trace).len(), 10);
+}
+
+#[test]
+fn a_first_record_maps_no_memory() {
+    in_child(|| {
+        let mut trace = trace("probe.frugal_too").unwrap();
+        std::thread::spawn(|| {
+            Filter::kill(&[libc::SYS_mmap, libc::SYS_mremap, libc::SYS_brk]).install();
+            for n in 0..10 {
+                probe!("probe.frugal_too", n, half = 0.5, name = "short");
+            }
+        })
+        .join()
+        .unwrap();
+        assert_eq!(values(&mut trace).len(), 10);
+    });
 }
 
 #[test]
