@@ -216,6 +216,10 @@ impl Opening {
     }
 
     fn arm(&mut self, tid: u32) -> Result<(), Error> {
+        // The opening of a line may take seconds, and a filter may come for all threads meanwhile.
+        if is_filtered() {
+            return Err(Error::Filtered);
+        }
         match OpenEvent::open(&self.attr, Subject::Thread(tid)) {
             Ok(event) => {
                 self.events.push(event);
@@ -272,6 +276,10 @@ pub(super) fn free_registers(tid: u32, most: u32) -> Result<Option<u32>, Error> 
     let probe = Attr::breakpoint(probe).disabled();
     let mut taken = Vec::new();
     while (taken.len() as u32) < most {
+        // As in `arm`.
+        if is_filtered() {
+            return Err(Error::Filtered);
+        }
         match OpenEvent::open(&probe, Subject::Thread(tid)) {
             Ok(event) => taken.push(event),
             Err(Refusal::NoSlot(_)) => break,
@@ -280,4 +288,25 @@ pub(super) fn free_registers(tid: u32, most: u32) -> Result<Option<u32>, Error> 
         }
     }
     Ok(Some(taken.len() as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_testkit::{Filter, in_child};
+
+    use super::*;
+
+    #[test]
+    fn a_filter_amid_the_opening_ends_it() {
+        in_child(|| {
+            let (own, value) = (identity::tid(), 0_u64);
+            let watched = Breakpoint::watch((&raw const value).addr(), WatchLen::Eight, Access::Write);
+            let attr = inherited(&Attr::breakpoint(watched.unwrap()));
+            let mut opening =
+                Opening { attr, events: Vec::new(), known: HashSet::new(), unsettled: Vec::new() };
+            Filter::kill(&[libc::SYS_perf_event_open, libc::SYS_uname]).install();
+            assert!(matches!(opening.arm(own), Err(Error::Filtered)));
+            assert!(matches!(free_registers(own, 1), Err(Error::Filtered)));
+        });
+    }
 }
