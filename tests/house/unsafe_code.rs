@@ -198,21 +198,24 @@ fn tests_that_pages_name_exist() {
     for directory in ["crates", "tests"] {
         for path in files(&workspace().join(directory), "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
-            // Each of these files is a test without a harness.
-            let is_program = path.parent().is_some_and(|folder| folder.ends_with("tests/programs"));
-            let mut is_test = is_program;
+            // The `main` of a test without a harness.
+            let is_in = |folder| path.parent().is_some_and(|parent| parent.ends_with(folder));
+            let is_program = is_in("tests/programs") || is_in("tests") && text.contains("\nfn main() {");
+            let mut is_test = false;
             for line in text.lines().map(str::trim) {
                 if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
                     is_test = true;
-                } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| is_test) {
-                    let name = rest.split(['(', '<']).next().unwrap_or_default().to_owned();
-                    functions.entry(name).or_default().push(short(&path));
-                    is_test = is_program;
+                } else if let Some((_, rest)) = line.split_once("fn ") {
+                    let name = rest.split(['(', '<']).next().unwrap_or_default();
+                    if is_test || is_program && name == "main" {
+                        functions.entry(name.to_owned()).or_default().push(short(&path));
+                    }
+                    is_test = false;
                 }
             }
         }
     }
-    for (page, least) in [(PAGE, 5), ("docs/embedding.md", 20)] {
+    for (page, least) in [(PAGE, 5), ("docs/embedding.md", 20), ("SECURITY.md", 10)] {
         let named = named_tests(&std::fs::read_to_string(workspace().join(page)).unwrap());
         assert!(named.len() >= least, "{page} names {} tests", named.len());
         let is_there = |name: &&String| {
