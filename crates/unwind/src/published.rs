@@ -6,7 +6,9 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes references from the addresses of published tables.
+//! The unsafe code makes references from the addresses of published tables. A replaced table is
+//! freed only once no walk holds a map that had it (`CODE.is_settled`), and never if a change of
+//! the map has failed.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

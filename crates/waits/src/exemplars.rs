@@ -25,7 +25,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes references to mappings that stay.
+//! The unsafe code makes references to mappings that stay. [`entries`] excludes the two pointers
+//! that lead to none: null and [`NO_MEMORY`].
 #![allow(unsafe_code)]
 
 use std::ptr;

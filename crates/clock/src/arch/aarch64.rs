@@ -3,9 +3,10 @@
 //!
 //! # Safety
 //!
-//! `mrs` of the counter faults where the process has forbidden it to itself (`PR_SET_TSC`, from
-//! Linux 6.12 on); [`tsc_readable`] checks that. The other unsafe code is one word of the calling
-//! thread.
+//! `mrs` of the counter faults on a thread that has forbidden it to itself (`PR_SET_TSC`, from
+//! Linux 6.12 on). [`tsc_faults`] checks that for the thread of the first stamp, and until
+//! `prepare` for each thread whose clock begins. Other threads must not forbid it: their next read
+//! ends the process. The other unsafe code is one word of the calling thread.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

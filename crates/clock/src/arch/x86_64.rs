@@ -2,9 +2,10 @@
 //!
 //! # Safety
 //!
-//! `rdtsc` faults where the process has forbidden it to itself (`PR_SET_TSC`); [`tsc_readable`]
-//! checks that. The other unsafe code is one instruction on one word of the calling thread, and a
-//! hint.
+//! `rdtsc` faults on a thread that has forbidden it to itself (`PR_SET_TSC`). [`tsc_faults`] checks
+//! that for the thread of the first stamp, and until `prepare` for each thread whose clock begins.
+//! Other threads must not forbid it: their next read ends the process. The other unsafe code is one
+//! instruction on one word of the calling thread, and a hint.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -8,10 +8,12 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is `dl_iterate_phdr`, whose descriptions are valid while its callback runs and
-//! only leave it as references that end with it, and `dlopen` of objects that are loaded already,
-//! which runs no code. Headers and notes lie in pages of the object's file, which may be gone
-//! ([`crate::readable`]): an object that has lost them is shown without any.
+//! The unsafe code is `dl_iterate_phdr`, the slices of headers and the names that its descriptions
+//! lead to, and `dlopen` of objects that are loaded already, which runs no code. Descriptions are
+//! valid while the callback runs, and only leave it as references that end with it. Headers and
+//! notes lie in pages of the object's file, which may be gone ([`crate::readable`]): an object that
+//! has lost them is shown without any. If the file is cut short between that check and the access,
+//! the process ends by SIGBUS.
 #![allow(unsafe_code)]
 
 use std::collections::TryReserveError;

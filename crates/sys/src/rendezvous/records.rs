@@ -8,7 +8,8 @@
 //!
 //! # Safety
 //!
-//! The unsafe code passes a whole record to the leader.
+//! The unsafe code passes a whole record to the leader's function. The leader's object stays
+//! loaded, and its table has the layout of our version (`super::note`).
 #![allow(unsafe_code)]
 
 use super::leader::{followed, used};
