@@ -29,25 +29,37 @@ fn kind(name: &str) -> &str {
     name.split_once(":[").map_or(name, |(kind, _)| kind)
 }
 
+/// The kinds of files that are open in a table, but for those that come by themselves.
+fn open_files(descriptors: fs::ReadDir) -> impl Iterator<Item = String> {
+    let targets = descriptors.flatten().filter_map(|file| fs::read_link(file.path()).ok());
+    targets.map(|target| target.to_string_lossy().into_owned()).filter_map(|target| {
+        // Connections to its database open this when they first have to; a batch opens the list of
+        // mappings, or the memory, when it first has to, in each copy of dormouse.
+        let is_kept = target.ends_with("/maps") || target.ends_with("/mem");
+        (!target.contains("/teaparty.db") && !is_kept).then(|| kind(&target).to_owned())
+    })
+}
+
 impl Residue {
     pub(crate) fn of(pid: u32) -> Residue {
         let mut counts = BTreeMap::new();
         let mut count = |what: &str, name: &str| *counts.entry(format!("{what} {name}")).or_default() += 1;
-        for file in fs::read_dir(proc(pid, "fd")).expect("a process that lives").flatten() {
-            let Ok(target) = fs::read_link(file.path()) else { continue };
-            let target = target.to_string_lossy();
-            // Connections to its database open this when they first have to; a batch opens the list
-            // of mappings, or the memory, when it first has to, in each copy of dormouse.
-            let is_kept = target.ends_with("/maps") || target.ends_with("/mem");
-            if !target.contains("/teaparty.db") && !is_kept {
-                count("descriptor", kind(&target));
-            }
+        let descriptors = fs::read_dir(proc(pid, "fd")).expect("a process that lives");
+        for name in open_files(descriptors) {
+            count("descriptor", &name);
         }
         for task in fs::read_dir(proc(pid, "task")).expect("threads").flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            let name = name.trim_end();
             // tokio keeps threads of its pool for a while.
-            if !["", "tea"].contains(&name.trim_end()) {
-                count("thread", name.trim_end());
+            if !["", "tea"].contains(&name) {
+                count("thread", name);
+            }
+            // The agent's sockets are in this thread's own table.
+            if name == "dormouse-door" {
+                for file in open_files(fs::read_dir(task.path().join("fd")).expect("the door's files")) {
+                    count("descriptor of the door", &file);
+                }
             }
         }
         let maps = fs::read_to_string(proc(pid, "maps")).expect("mappings");
