@@ -409,7 +409,7 @@ fn every_piece_of_work_is_charged_once() {
         let accounts = lock(&world.accounts);
         let outside = *lock(&world.outside);
         let worked = accounts.iter().map(|account| account.cpu).sum::<Duration>() + outside;
-        // What the groups' own code took, which on an emulated processor is much.
+        // The groups' own code took the rest, which is much on an emulated processor.
         let beside = used.saturating_sub(worked);
         let near = |charged: Duration, worked: Duration| {
             // A hundredth; and what a noisy machine does inside an epoch of the clock.

@@ -163,8 +163,7 @@ impl Span {
     /// One more task became current.
     #[inline]
     pub(crate) fn count_entry(&self) {
-        // One writer. Release: pairs with the load in `pending`, which finds no entry without its
-        // scope.
+        // One writer. Release: the load in `pending` (Acquire) finds no entry without its scope.
         self.entries.store(self.entries.load(Relaxed).wrapping_add(1), Release);
     }
 
@@ -256,11 +255,9 @@ impl Span {
 
     #[inline]
     fn pending(&self) -> Pending {
-        // Pairs with the store in `take_pending`.
+        // Pairs with the store in `take_pending`, as the next one does with that in `count_entry`.
         let context = self.pending_for.load(Acquire);
-        // Acquire: pairs with the store in `count_entry`.
-        let entries = self.entries.load(Acquire);
-        let scopes = self.scopes.load(Relaxed);
+        let (entries, scopes) = (self.entries.load(Acquire), self.scopes.load(Relaxed));
         Pending { context, entries, scopes, ns: self.ns.load(Relaxed) }
     }
 
