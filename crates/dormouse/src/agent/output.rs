@@ -6,6 +6,12 @@ use serde::Serialize;
 
 use dormouse_protocol::{FrameKind, MAX_FRAME, Note, write_json};
 
+/// Sent bytes that are kept until their memory is needed. Fewer are not worth a move.
+const KEPT: usize = 64 * 1024;
+
+/// The most memory that is kept while nothing is unsent.
+const MOST_EMPTY: usize = 256 * 1024;
+
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
@@ -20,9 +26,16 @@ impl Output {
     /// The client has taken the next `length` bytes.
     pub(super) fn sent(&mut self, length: usize) {
         self.sent += length;
-        if self.unsent().is_empty() {
-            self.bytes.clear();
+        let unsent = self.unsent().len();
+        // A client that is always a little behind never has it all. For each byte that is sent at
+        // most one is moved.
+        if unsent == 0 || self.sent >= KEPT.max(unsent) {
+            self.bytes.drain(..self.sent);
             self.sent = 0;
+        }
+        // The memory of a long answer, or of a trace that was far behind.
+        if unsent == 0 && self.bytes.capacity() > MOST_EMPTY {
+            self.bytes = Vec::new();
         }
     }
 
@@ -55,5 +68,26 @@ impl Output {
         self.bytes.try_reserve(bytes.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         self.bytes.extend_from_slice(bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sent_bytes_are_freed_while_others_wait() {
+        let mut output = Output::default();
+        let payload = [7; 1_000];
+        for _ in 0..10_000 {
+            output.frame(FrameKind::Records, &[&payload]).unwrap();
+            // The client is never done.
+            output.sent(output.unsent().len() - 100);
+            assert_eq!(output.unsent(), [7; 100]);
+        }
+        assert!(output.bytes.capacity() < 1 << 20, "{}", output.bytes.capacity());
+        output.line(&"x".repeat(1 << 20)).unwrap();
+        output.sent(output.unsent().len());
+        assert!(output.bytes.capacity() <= MOST_EMPTY, "{}", output.bytes.capacity());
     }
 }
