@@ -62,6 +62,8 @@ pub(crate) struct Client {
     pub(crate) leases: Vec<Lease>,
     pub(crate) states: ClientStates,
     stream: Option<Box<dyn Stream>>,
+    /// It sends nothing more, and may still read.
+    ended: bool,
 }
 
 /// Frames that a client takes after an answer, until it closes the connection.
@@ -103,6 +105,7 @@ impl Client {
             leases: Vec::new(),
             states: ClientStates::default(),
             stream: None,
+            ended: false,
         }
     }
 
@@ -120,7 +123,8 @@ impl Client {
 
     /// The descriptor and the events to wait for.
     pub(super) fn interest(&self) -> libc::pollfd {
-        let reads = if self.has_room() && !self.closing { libc::POLLIN } else { 0 };
+        let is_reading = self.has_room() && !self.closing && !self.ended;
+        let reads = if is_reading { libc::POLLIN } else { 0 };
         let writes = if self.is_busy() { libc::POLLOUT } else { 0 };
         let fd = self.socket.as_ref().map_or(-1, Socket::number);
         libc::pollfd { fd, events: reads | writes, revents: 0 }
@@ -164,11 +168,12 @@ impl Client {
     /// Reads the bytes that have come, as far as there is room for them.
     pub(super) fn receive(&mut self) {
         let mut part = [0; 4096];
-        while self.has_room() && !self.gone {
+        while self.has_room() && !self.gone && !self.ended {
             let Some(socket) = &self.socket else { return };
             match socket.receive(&mut part) {
+                Ok(0) => self.ended = true,
                 // A client sends nothing during its stream, and ends it by closing.
-                Ok(n) if n == 0 || self.is_streaming() => self.gone = true,
+                Ok(_) if self.is_streaming() => self.gone = true,
                 Ok(n) if self.input.try_reserve(n).is_ok() => self.input.extend_from_slice(&part[..n]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -177,9 +182,32 @@ impl Client {
         }
     }
 
+    /// Whether there is something to do for it that no event of its socket announces: a request has
+    /// come already, or it has sent its last one.
+    pub(super) fn is_due(&self) -> bool {
+        !self.gone && self.takes_requests() && (self.ended || self.has_request())
+    }
+
+    /// Closes the connection of a client that sends nothing more, once it has its answers and no
+    /// stream; at once if it does not read either.
+    pub(super) fn end(&mut self, is_hung_up: bool) {
+        let is_done = self.takes_requests() && !self.has_request();
+        self.gone |= self.ended && (is_hung_up || is_done);
+    }
+
+    /// Whether a whole line has come, or more than a line may have.
+    fn has_request(&self) -> bool {
+        !self.has_room() || self.input.contains(&b'\n')
+    }
+
+    /// Whether its next request is answered now: no answer is under way.
+    fn takes_requests(&self) -> bool {
+        !self.is_busy() && !self.closing && !self.is_streaming()
+    }
+
     /// The next request, if no answer is under way.
     pub(super) fn next_line(&mut self) -> Input {
-        if self.is_busy() || self.closing || self.is_streaming() {
+        if !self.takes_requests() {
             return Input::Nothing;
         }
         match self.input.iter().position(|&b| b == b'\n') {

@@ -129,9 +129,8 @@ impl Server {
             }
         }
         for (at, entry) in polled[..count].iter().enumerate() {
-            let is_readable = entry.revents & !libc::POLLOUT != 0;
             // A fault of ours ends the client that met it; the others go on.
-            if catch_unwind(AssertUnwindSafe(|| self.serve(at, is_readable))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| self.serve(at, entry.revents))).is_err() {
                 // Its answer may be where the fault is.
                 let failing = catch_unwind(AssertUnwindSafe(|| self.clients[at].fail()));
                 self.clients[at].gone |= failing.is_err();
@@ -153,8 +152,8 @@ impl Server {
         Ok(())
     }
 
-    fn serve(&mut self, at: usize, is_readable: bool) {
-        if is_readable {
+    fn serve(&mut self, at: usize, events: libc::c_short) {
+        if events & !libc::POLLOUT != 0 {
             self.clients[at].receive();
         }
         self.clients[at].send();
@@ -181,6 +180,7 @@ impl Server {
             self.clients[at].pump(Instant::now());
             self.clients[at].send();
         }
+        self.clients[at].end(events & libc::POLLHUP != 0);
     }
 
     fn accept(&mut self) -> Result<(), Lost> {
@@ -296,8 +296,11 @@ impl Server {
             (self.remember)(&mut self.clients).map_or(LOOK_ASLEEP, |at_most| at_most.min(LOOK_ASLEEP));
     }
 
-    /// Until when to wait for something to happen.
+    /// For how long to wait for something to happen.
     fn timeout(&self, now: Instant) -> Duration {
+        if self.clients.iter().any(Client::is_due) {
+            return Duration::ZERO;
+        }
         let streaming = self.clients.iter().any(Client::is_streaming).then(|| now + STREAM_INTERVAL);
         let wake = (self.clients.iter().filter(|client| !client.gone).filter_map(Client::deadline))
             .chain(self.no_accept_until.filter(|&until| until > now))
@@ -340,6 +343,7 @@ fn denial(own: u32, peer: u32) -> String {
 #[cfg(all(test, not(any(dormouse_fallback, miri))))]
 mod tests {
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -425,6 +429,52 @@ mod tests {
             eventually(|| crate::agent::start(&[], remember).unwrap().path().exists());
             let agent = crate::agent::start(&[], remember).unwrap();
             assert!(Visitor::of(&agent).ask(on("agent.held")).contains("\"ok\"") && HELD.is_enabled());
+        });
+    }
+
+    /// A request that is answered briefly.
+    const OFF: &str = "{\"v\":1,\"id\":2,\"op\":\"off\",\"glob\":\"no.such\"}\n";
+    const HELLO: &str = "{\"v\":1,\"id\":1,\"op\":\"hello\",\"client\":\"a test\"}\n";
+
+    #[test]
+    fn requests_that_have_come_are_not_waited_for() {
+        const REQUESTS: usize = 3 * AT_ONCE;
+        in_child(|| {
+            let sockets = Sockets::new();
+            let (place, listener) = Place::open(&sockets).unwrap();
+            let stream = UnixStream::connect(place.name()).unwrap();
+            stream.set_read_timeout(Some(HANG)).unwrap();
+            let mut stream = BufReader::new(stream);
+            let mut server = Server::new(Arc::new(place), &[], |_| None, listener, sockets);
+            stream.get_mut().write_all([HELLO, &OFF.repeat(REQUESTS - 1)].concat().as_bytes()).unwrap();
+            // The first turn accepts it.
+            assert!(server.turn().is_ok());
+            for answered in (AT_ONCE..=REQUESTS).step_by(AT_ONCE) {
+                assert!(server.turn().is_ok());
+                for _ in 0..AT_ONCE {
+                    assert!(stream.read_line(&mut String::new()).unwrap() > 0);
+                }
+                let waits = server.timeout(Instant::now()) > Duration::ZERO;
+                assert_eq!(waits, answered == REQUESTS, "after {answered} answers");
+            }
+        });
+    }
+
+    #[test]
+    fn a_client_that_only_listens_is_answered() {
+        in_child(|| {
+            let agent = crate::agent::start(&[], |_| None).unwrap();
+            let answers = |requests: &str| {
+                let mut stream = UnixStream::connect(agent.path()).unwrap();
+                stream.set_read_timeout(Some(HANG)).unwrap();
+                stream.write_all(requests.as_bytes()).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                BufReader::new(stream).lines().map(Result::unwrap).count()
+            };
+            assert_eq!(answers(""), 0);
+            assert_eq!(answers(&[HELLO, OFF].concat()), 2);
+            assert_eq!(answers(&[HELLO, &OFF.repeat(3 * AT_ONCE)].concat()), 1 + 3 * AT_ONCE);
+            assert_eq!(answers(&[HELLO, OFF, "{\"v\":1,"].concat()), 2, "half a request has no answer");
         });
     }
 }
