@@ -216,7 +216,7 @@ pub fn remove(number: u64) -> Result<(), TriggerError> {
 }
 
 /// Writes a file now. The trigger that does so stays in the list, with its result, until it is
-/// removed or another one is armed. Returns its number.
+/// removed, at least for 30 s if there are fewer than 64 triggers. Returns its number.
 ///
 /// ```no_run
 /// // The file is written by a thread of dormouse's own.

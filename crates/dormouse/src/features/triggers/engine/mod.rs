@@ -67,6 +67,9 @@ const APART: Duration = Duration::from_secs(1);
 /// The most triggers.
 const MOST: usize = 64;
 
+/// For how long the result of a command is listed, if nobody removes it and there is room.
+const LISTED: Duration = Duration::from_secs(30);
+
 /// The most requests over a threshold of their groups that are read in one step.
 const SLOW: usize = 1024;
 
@@ -89,6 +92,8 @@ struct ArmedTrigger {
     passed_over: u64,
     /// Why its last file could not be written.
     fault: Option<String>,
+    /// When its last file got into its place, or could not be written.
+    written_at: Option<Instant>,
 }
 
 /// The requests that a rule waits for.
@@ -157,15 +162,13 @@ impl Triggers {
         condition: Box<dyn Condition>,
         leases: Leases,
     ) -> Result<u64, String> {
-        // Commands that are done make way.
-        self.armed.retain(|armed| {
-            armed.rule.is_some() || armed.due.is_some() || armed.fault.is_none() && armed.file.is_none()
-        });
+        let now = Instant::now();
+        self.make_room(now);
         if self.armed.len() >= MOST {
             return Err(format!("there are {MOST} triggers already: remove one of them"));
         }
         let seen = Finding { words: "a command".to_owned(), ..Finding::default() };
-        let (now, due) = (Instant::now(), rule.is_none().then_some(seen));
+        let due = rule.is_none().then_some(seen);
         self.last += 1;
         self.armed.push(ArmedTrigger {
             number: self.last,
@@ -181,10 +184,23 @@ impl Triggers {
             file: None,
             passed_over: 0,
             fault: None,
+            written_at: None,
         });
         self.note_slow();
         self.be_ready(now);
         Ok(self.last)
+    }
+
+    /// Drops results of commands that nobody has removed: the client of a newer one reads it some
+    /// time after its file was written.
+    fn make_room(&mut self, now: Instant) {
+        let is_new = |at| now.saturating_duration_since(at) < LISTED;
+        self.armed.retain(|armed| armed.done_at().is_none_or(is_new));
+        if self.armed.len() >= MOST
+            && let Some(oldest) = self.armed.iter().position(|armed| armed.done_at().is_some())
+        {
+            self.armed.remove(oldest);
+        }
     }
 
     /// Whether there is a trigger of that number.
@@ -413,10 +429,16 @@ impl ArmedTrigger {
         self.fired_at.map_or(self.armed, |fired| fired + every.max(APART))
     }
 
+    /// When a command, which fires once, was done.
+    fn done_at(&self) -> Option<Instant> {
+        self.written_at.filter(|_| self.rule.is_none())
+    }
+
     fn written(&mut self, file: Result<String, String>) {
         if self.is_panic() {
             panics::written();
         }
+        self.written_at = Some(Instant::now());
         match file {
             Ok(path) => {
                 self.fired += 1;
@@ -469,26 +491,4 @@ impl ArmedTrigger {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn living_requests_are_looked_at_each_100_ms() {
-        let mut triggers = Triggers::default();
-        let condition = RequestCondition::new(Duration::from_millis(50), Groups(None), Box::default());
-        let rule = crate::features::triggers::rules::rules("request>50ms").unwrap().remove(0);
-        triggers.arm(Some(rule), Box::new(condition), Leases::default()).unwrap();
-        let begun = Instant::now();
-        let mut recording = Recording::default();
-        let mut scans = 0;
-        // As the lookout would wake, were it never late.
-        let mut now = begun;
-        while now < begun + Duration::from_millis(1001) {
-            scans += usize::from(triggers.readings(now).living.is_some());
-            let next = triggers.judge(now, &mut recording).expect("a next step");
-            assert!(next <= now + INTERVAL, "{:?}", next - now);
-            now = next.max(now + Duration::from_millis(1));
-        }
-        assert_eq!(scans, 11);
-    }
-}
+mod tests;
