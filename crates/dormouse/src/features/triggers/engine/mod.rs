@@ -35,6 +35,7 @@ mod store;
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use dormouse_locks::keep_long_waits;
@@ -119,8 +120,6 @@ impl WantedRequests<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Triggers {
     armed: Vec<ArmedTrigger>,
-    /// The number of the last one.
-    last: u64,
     /// The files that are being written: the last one, and those that wait for it.
     firing: Vec<Firing>,
     /// When the last file was begun.
@@ -162,6 +161,8 @@ impl Triggers {
         condition: Box<dyn Condition>,
         leases: Leases,
     ) -> Result<u64, String> {
+        // There are several engines in a process, one after the other.
+        static LAST: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();
         self.make_room(now);
         if self.armed.len() >= MOST {
@@ -169,9 +170,9 @@ impl Triggers {
         }
         let seen = Finding { words: "a command".to_owned(), ..Finding::default() };
         let due = rule.is_none().then_some(seen);
-        self.last += 1;
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         self.armed.push(ArmedTrigger {
-            number: self.last,
+            number,
             rule,
             condition,
             _leases: leases,
@@ -188,7 +189,7 @@ impl Triggers {
         });
         self.note_slow();
         self.be_ready(now);
-        Ok(self.last)
+        Ok(number)
     }
 
     /// Drops results of commands that nobody has removed: the client of a newer one reads it some

@@ -56,3 +56,9 @@ fn a_written_file_is_listed_while_others_arm() {
     triggers.make_room(Instant::now() + LISTED);
     assert!(!triggers.has(second));
 }
+
+#[test]
+fn a_number_is_used_once_in_a_process() {
+    let first = command(&mut Triggers::default());
+    assert!(command(&mut Triggers::default()) > first, "of another lookout");
+}
