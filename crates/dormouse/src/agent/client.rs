@@ -71,6 +71,9 @@ pub(crate) trait Stream: Send + fmt::Debug {
     /// Puts into frames what has come since the last time.
     fn fill(&mut self, output: &mut Output, now: Instant) -> io::Result<()>;
 
+    /// Takes what has come into a queue of its own, while the client is behind.
+    fn gather(&mut self);
+
     /// The lease on the keys that it needs.
     fn lease(&self) -> Option<&Lease>;
 
@@ -352,13 +355,13 @@ impl Client {
 
     /// Puts what its stream has into frames, unless the client is behind.
     pub(super) fn pump(&mut self, now: Instant) {
-        if let Some(stream) = &mut self.stream
-            && self.output.unsent().len() <= HIGH_WATER
-        {
-            // The names of threads and groups take memory, too.
-            let _step = Step::begin();
-            self.gone |= !memory::is_there(memory::SOME) || stream.fill(&mut self.output, now).is_err();
+        let Some(stream) = &mut self.stream else { return };
+        if self.output.unsent().len() > HIGH_WATER {
+            return stream.gather();
         }
+        // The names of threads and groups take memory, too.
+        let _step = Step::begin();
+        self.gone |= !memory::is_there(memory::SOME) || stream.fill(&mut self.output, now).is_err();
     }
 }
 
@@ -366,8 +369,11 @@ impl Client {
 mod tests {
     use super::*;
     use crate::agent::descriptors::Sockets;
+    use dormouse_protocol::FrameKind;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn pair() -> (UnixStream, Client) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -420,5 +426,40 @@ mod tests {
         assert_eq!(client.next_line(), Input::Nothing);
         client.send();
         assert_eq!(client.next_line(), Input::Line(b"two".to_vec()));
+    }
+
+    /// A stream that puts a long frame into each output, and counts what it was called for.
+    #[derive(Debug, Default)]
+    struct Frames(Arc<[AtomicUsize; 2]>);
+
+    impl Stream for Frames {
+        fn fill(&mut self, output: &mut Output, _: Instant) -> io::Result<()> {
+            self.0[0].fetch_add(1, Ordering::Relaxed);
+            output.frame(FrameKind::Records, &[&vec![0; HIGH_WATER]])
+        }
+
+        fn gather(&mut self) {
+            self.0[1].fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn lease(&self) -> Option<&Lease> {
+            None
+        }
+
+        fn lease_mut(&mut self) -> Option<&mut Lease> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_stream_gathers_while_its_client_is_behind() {
+        let (_remote, mut client) = pair();
+        let frames = Frames::default();
+        let calls = Arc::clone(&frames.0);
+        client.begin_stream(frames);
+        for _ in 0..5 {
+            client.pump(Instant::now());
+        }
+        assert_eq!([0, 1].map(|n| calls[n].load(Ordering::Relaxed)), [1, 4]);
     }
 }

@@ -152,6 +152,13 @@ fn hub() -> Result<MutexGuard<Hub>, Reentrant> {
     Ok(hub)
 }
 
+/// Moves the new records from the rings to the queues of all traces.
+pub(crate) fn gather() {
+    if let Ok(mut hub) = hub() {
+        hub.deal();
+    }
+}
+
 impl Trace {
     /// A trace of the probes among these keys. Other keys are left as they are: one may be a flag
     /// of the service's, which changes its behaviour.
@@ -292,5 +299,36 @@ impl Subscriber {
         if count > 0 {
             self.queue.add((ring, writer), (count, length), wanted());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_testkit::in_child;
+
+    use super::*;
+
+    fn made(bytes: &str) {
+        crate::probe!("gathering.made", bytes);
+    }
+
+    #[test]
+    fn a_late_reader_loses_records_of_its_queue() {
+        in_child(|| {
+            let text = "x".repeat(200);
+            made(&text);
+            let mut trace = trace("gathering.*").unwrap();
+            // Half a ring each time, and twice its queue in all.
+            let rounds = 4 * QUEUE_BYTES / RING_BYTES;
+            for _ in 0..rounds {
+                (0..RING_BYTES / 2 / 256).for_each(|_| made(&text));
+                gather();
+            }
+            let dropped = trace.dropped();
+            assert!(dropped.rings == 0 && dropped.trace > 0, "{dropped:?}");
+            let mut kept = 0;
+            trace.poll(|_, _, _| kept += 1);
+            assert_eq!(kept + dropped.trace, (rounds * (RING_BYTES / 2 / 256)) as u64);
+        });
     }
 }

@@ -14,7 +14,7 @@ use crate::core::asleep::{Part, check};
 use crate::core::group::Group;
 use crate::core::rows::{batch_stat, clock_point, probe_info};
 use crate::core::trace::queue::Chunk;
-use crate::core::trace::{Trace, thread_name};
+use crate::core::trace::{Trace, gather, thread_name};
 
 /// How often a trace sends a conversion point.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -74,6 +74,10 @@ impl Stream for TraceStream {
             output.note(&Note::Clock(clock_point()))?;
         }
         Ok(())
+    }
+
+    fn gather(&mut self) {
+        gather();
     }
 }
 
