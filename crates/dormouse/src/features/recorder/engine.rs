@@ -49,6 +49,9 @@ const AIM: usize = RING_BYTES / 4;
 /// Names of threads that are remembered. Those of living threads can be asked for.
 const NAMES: usize = 1024;
 
+/// Losses that are remembered one by one.
+const LOSSES: usize = 256;
+
 static RUNNING: Mutex<Running> = Mutex::with_child(
     Phase::Recorder,
     Running { held: None, is_parents: false },
@@ -303,6 +306,8 @@ pub(crate) struct Run {
     /// By the number of the ring, the thread of it whose records came last.
     writers: Box<[Option<RingOwner>; RINGS]>,
     names: VecDeque<(RingOwner, String)>,
+    /// How many records had come at all, and how many more were lost since the entry before.
+    losses: VecDeque<(u64, u64)>,
     until: Option<Instant>,
     next: Instant,
     stat: RecorderStat,
@@ -367,7 +372,8 @@ fn next_tick(tick: Duration, fullest: usize) -> Duration {
 impl Run {
     fn new(trace: Trace, queue: RecordQueue, until: Option<Instant>, stat: RecorderStat) -> Self {
         let (writers, names) = (Box::new([const { None }; RINGS]), VecDeque::new());
-        Self { trace, queue, writers, names, until, next: Instant::now(), stat }
+        let losses = VecDeque::with_capacity(LOSSES);
+        Self { trace, queue, writers, names, losses, until, next: Instant::now(), stat }
     }
 
     /// Takes the records that have come. Gives the bytes of the fullest ring.
@@ -378,9 +384,32 @@ impl Run {
             self.queue.add_chunk(&chunk);
         }
         let Dropped { rings, trace } = self.trace.dropped();
-        self.stat.dropped += rings + trace;
         self.stat.aged += self.queue.take_dropped();
+        self.lose(rings + trace);
         fullest
+    }
+
+    /// Notes that records were lost before they came here.
+    fn lose(&mut self, lost: u64) {
+        self.stat.dropped += lost;
+        let (aged, come) = (self.stat.aged, self.stat.aged + self.queue.size().0);
+        while self.losses.front().is_some_and(|(come, _)| *come < aged) {
+            self.losses.pop_front();
+        }
+        if lost == 0 {
+            return;
+        }
+        let is_full = self.losses.len() == LOSSES;
+        match self.losses.back_mut() {
+            Some(last) if is_full => *last = (come, last.1 + lost),
+            _ => self.losses.push_back((come, lost)),
+        }
+    }
+
+    /// How many records are missing among those from that number on. Numbers count from the
+    /// recorder's first record.
+    pub(crate) fn lost_since(&self, number: u64) -> u64 {
+        self.losses.iter().filter(|(come, _)| *come >= number).map(|(_, lost)| lost).sum()
     }
 
     /// Stores the name of a thread, which may have ended when the records are read.

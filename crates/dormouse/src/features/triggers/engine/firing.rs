@@ -240,6 +240,10 @@ fn write_probes(
             format!("{} of the oldest were left out: the file has {most} bytes, because {why}", from - first);
         writer.missing("records", why)?;
     }
+    let rings = run.lost_since(from);
+    if rings > 0 {
+        writer.note(&Note::Dropped { rings, client: 0 })?;
+    }
     Ok(Stage::Records { recorder, from, to: first + run.stat().records })
 }
 
@@ -332,4 +336,54 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
     }
     let waits = dormouse_waits::is_on().then_some(TimesScope::ALL);
     writer.answer("stat", 0, &stat(None, waits, StatPart::Whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_protocol::{FilePart, FileReader};
+    use dormouse_testkit::{eventually, in_child};
+
+    use crate::features::{recorder, triggers};
+
+    fn made(text: &str) {
+        crate::probe!("losing.made", text);
+    }
+
+    /// The note on losses in a new file.
+    fn noted() -> Option<u64> {
+        let number = triggers::save().unwrap();
+        let file = || triggers::list().unwrap().triggers.into_iter().find(|row| row.number == number)?.file;
+        eventually(|| file().is_some());
+        let mut reader = FileReader::new(std::fs::File::open(file().unwrap()).unwrap()).unwrap();
+        let mut noted = None;
+        while let Some(part) = reader.next().unwrap() {
+            // Length, kind, and the note.
+            let FilePart::Frame(frame) = part else { continue };
+            if let Ok(super::Note::Dropped { rings, client: 0 }) = serde_json::from_slice(&frame[5..]) {
+                noted = Some(rings);
+            }
+        }
+        noted
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "the environment of a child")]
+    fn a_file_has_what_its_recorder_has_lost() {
+        in_child(|| {
+            let directory = tempfile::tempdir().unwrap();
+            // SAFETY: nothing else runs in the child.
+            unsafe { std::env::set_var("DORMOUSE_RECORD_DIR", directory.path()) };
+            let recorder = recorder::start("losing.*", 1 << 20).unwrap();
+            assert_eq!(noted(), None);
+            let text = "x".repeat(200);
+            let lost = || recorder::stat().map_or(0, |stat| stat.dropped);
+            eventually(|| {
+                // Twice what a ring holds.
+                (0..600).for_each(|_| made(&text));
+                lost() > 0
+            });
+            assert_eq!(noted(), Some(lost()));
+            drop(recorder);
+        });
+    }
 }
