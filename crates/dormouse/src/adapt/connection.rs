@@ -410,6 +410,8 @@ impl Receipt {
             // A stream that keeps the option costs the machine a little, and its readers nothing.
             _ = want_times(stream.as_fd(), false);
         }
+        // Bytes that are read from now on came later than the last note.
+        note(None);
         *self = Self::default();
     }
 

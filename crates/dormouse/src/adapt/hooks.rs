@@ -16,7 +16,6 @@
 //! [`in_place`](super::lazy::in_place).
 
 use std::cell::Cell;
-use std::hash::{Hash, Hasher};
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +28,7 @@ use pin_project_lite::pin_project;
 
 use super::inherit::Inherited;
 use super::lazy::thread_parks;
+use crate::core::runtime_task::{number, spread};
 
 /// The number of places in the table, in bits. A task that loses its place to another is eager
 /// until it has it back.
@@ -165,33 +165,6 @@ impl<F: Future> Future for Whole<F> {
     }
 }
 
-/// Neighbours in number are not neighbours in memory.
 fn place(number: u64) -> &'static AtomicU64 {
-    &OURS[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACE_BITS)) as usize]
-}
-
-/// The number by which tokio identifies a task. tokio does not return it, but the hash of a task's
-/// id is made from only this number.
-pub(super) fn number(task: Id) -> u64 {
-    let mut number = Number(0);
-    task.hash(&mut number);
-    number.0
-}
-
-struct Number(u64);
-
-impl Hasher for Number {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    &OURS[spread(number, PLACE_BITS)]
 }

@@ -24,11 +24,12 @@ use ::tokio::task::Id;
 use dormouse_events::{Kind, Mark, poll_begins, poll_ends};
 use dormouse_profile::own::path_in_package;
 
-use super::hooks::{is_ours_now, number, others_task_begins, task_begins};
+use super::hooks::{is_ours_now, others_task_begins, task_begins};
 use super::lazy::thread_parks;
 use crate::core::ends::MOST_NOTED;
 use crate::core::group::{Group, MAX_NAME};
 use crate::core::registry::OTHER;
+use crate::core::runtime_task::number;
 use crate::core::tasks::OF_RUNTIMES;
 
 /// How many groups are made. Tasks of further places are charged to `other`.

@@ -21,6 +21,8 @@ pub(crate) mod registry;
 mod response;
 pub(crate) mod results;
 pub(crate) mod rows;
+#[cfg(feature = "tokio")]
+pub(crate) mod runtime_task;
 #[cfg_attr(not(feature = "tokio"), expect(dead_code, unreachable_pub, reason = "for runtimes of tokio"))]
 pub(crate) mod runtimes;
 pub(crate) mod served;
