@@ -8,12 +8,19 @@
 //! | a symbol in the legacy mangling | `tokio::runtime::task::core::Core<T,S>::poll`: here `T` is the name of the parameter, not the type |
 
 /// Types that only run another one, which is their first argument.
-const WRAPPERS: [&str; 20] = [
+const WRAPPERS: [&str; 27] = [
     "alloc::boxed::Box",
     "core::panic::unwind_safe::AssertUnwindSafe",
     "core::pin::Pin",
+    "dormouse::adapt::arrived::Arrived",
+    "dormouse::adapt::hooks::Whole",
     "dormouse::adapt::inherit::Inherited",
+    "dormouse::adapt::outside::Outside",
+    "dormouse::adapt::part::Part",
+    "dormouse::core::calls::InstrumentedCall",
+    "dormouse::core::results::InstrumentedResult",
     "dormouse::core::task::Instrumented",
+    "dormouse::features::budget::Budgeted",
     "futures_util::abortable::Abortable",
     "futures_util::future::future::Inspect",
     "futures_util::future::future::Map",
@@ -67,6 +74,21 @@ impl<'a> Path<'a> {
         path.append(of);
         path.append(rest);
         path
+    }
+
+    /// The type that this one only runs: one of [`WRAPPERS`], or a closure of dormouse's around one
+    /// of the program's. Empty if the name does not have it.
+    fn inside(&self) -> Option<&'a str> {
+        let Self { path, args } = self;
+        let mut parts = path.strip_prefix("dormouse::").unwrap_or_default().rsplit("::");
+        let is_closure = parts.next().is_some_and(|part| part.starts_with('{'));
+        let inside = match parts.next() {
+            _ if WRAPPERS.contains(&&**path) => args.first(),
+            Some("inherit_fn" | "inherit_fn_within") if is_closure => args.first(),
+            Some("queued" | "spawn_thread") if is_closure => args.last(),
+            _ => return None,
+        };
+        Some(inside.copied().unwrap_or_default())
     }
 
     fn append(&mut self, mut rest: &'a str) {
@@ -126,11 +148,11 @@ impl TypeName {
             if name.starts_with(['&', '(', '*']) || name.starts_with("dyn ") {
                 return TypeName::Any;
             }
-            let Path { path, args } = Path::of_type(name);
-            match args.first() {
-                Some(inside) if WRAPPERS.contains(&&*path) => name = inside.trim(),
-                _ if path.contains("::") => return TypeName::Known(plain(&path)),
-                _ => return TypeName::Missing,
+            let path = Path::of_type(name);
+            match path.inside() {
+                Some(inside) => name = inside.trim(),
+                None if path.path.contains("::") => return TypeName::Known(plain(&path.path)),
+                None => return TypeName::Missing,
             }
         }
         TypeName::Missing
@@ -248,6 +270,21 @@ mod tests {
             ("shop::main::{closure#0}::{closure#2}", known("shop::main::{closure#2}")),
             ("shop::main::{closure_env#1}", known("shop::main::{closure#1}")),
             ("shop::Import<shop::Db>", known("shop::Import")),
+            ("dormouse::adapt::hooks::Whole<shop::brew::{async_fn_env#0}>", known("shop::brew")),
+            (
+                "dormouse::adapt::outside::Outside<dormouse::features::budget::Budgeted<shop::brew::{closure#0}>>",
+                known("shop::brew"),
+            ),
+            (
+                "tokio::runtime::blocking::task::BlockingTask<dormouse::adapt::inherit::inherit_fn::{closure_env#0}<dormouse::adapt::pool_queue::queued::{closure_env#0}<u64, shop::f::{closure_env#0}>, u64>>",
+                known("shop::f::{closure#0}"),
+            ),
+            (
+                "dormouse::adapt::inherit::inherit_fn::<dormouse::adapt::pool_queue::queued::<u64, shop::f>::{closure#0}, u64>::{closure#0}",
+                known("shop::f"),
+            ),
+            ("dormouse::adapt::inherit::inherit_fn::{{closure}}", TypeName::Missing),
+            ("dormouse::agent::serve::{closure_env#0}", known("dormouse::agent::serve::{closure#0}")),
             ("futures_util::future::future::Map<shop::brew::{async_fn_env#0}, F>", known("shop::brew")),
             ("core::pin::Pin<alloc::boxed::Box<shop::brew::{closure#0}>>", known("shop::brew")),
             ("tracing::instrument::Instrumented<shop::brew::{async_fn_env#0}>", known("shop::brew")),

@@ -254,3 +254,42 @@ impl fmt::Display for Unnamed {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_groups_are_the_programs() {
+        let own = OwnCode::default();
+        for (closure, role) in [
+            (
+                "dormouse::core::task::{impl#0}::spawn_thread::{closure_env#0}<(), shop::brew::{closure_env#0}>",
+                Role::Thread,
+            ),
+            (
+                "<dormouse::core::group::Group>::spawn_thread::<(), shop::brew::{closure#0}>::{closure#0}",
+                Role::Thread,
+            ),
+            (
+                "dormouse::adapt::inherit::inherit_fn::{closure_env#0}<shop::brew::{closure_env#0}, ()>",
+                Role::Thread,
+            ),
+            ("dormouse::lookout::begin::{closure_env#0}", Role::Runtime),
+        ] {
+            let function = format!("std::sys::backtrace::__rust_begin_short_backtrace<{closure}, ()>");
+            let mark = Mark::of(&function, &own).unwrap();
+            assert_eq!(mark.role, role, "{closure}");
+            if role == Role::Thread {
+                assert_eq!(written_of(&mark), "shop::brew", "{closure}");
+            }
+        }
+    }
+
+    fn written_of(mark: &Mark) -> String {
+        match &mark.name {
+            TypeName::Known(name) => written(name),
+            other => format!("{other:?}"),
+        }
+    }
+}
