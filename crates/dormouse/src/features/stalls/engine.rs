@@ -90,7 +90,8 @@ impl StallSums {
 /// The numbers of holders, which no two have, also of two lookouts.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The samples of threads, as long as somebody holds them.
+/// The samples of threads, as long as somebody holds them. The sums stay: in metrics they are
+/// counters.
 #[derive(Debug, Default)]
 pub(crate) struct StallAccount {
     holders: Vec<u64>,
@@ -231,7 +232,8 @@ impl Engine for StallAccount {
     fn end(&mut self, number: u64) {
         self.holders.retain(|holder| *holder != number);
         if self.holders.is_empty() {
-            *self = Self::default();
+            // The sums of a process never go back.
+            *self = Self { sums: Arc::clone(&self.sums), ..Self::default() };
         }
     }
 }
@@ -243,6 +245,7 @@ impl StallAccount {
         if self.holders.is_empty() {
             self.limit = LimitReader::begin();
             self.counts_block_delay = counts_block_delay() == Some(true);
+            self.sums.with(|sums| sums.values_mut().for_each(|of| self.settle(of)));
         }
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         self.holders.push(number);
@@ -370,11 +373,18 @@ impl StallAccount {
     /// The sums of a group; `None`: there is no memory for them.
     fn sum_of<'a>(&self, sums: &'a mut HashMap<u32, GroupStalls>, group: u32) -> Option<&'a mut GroupStalls> {
         sums.try_reserve(1).ok()?;
-        Some(sums.entry(group).or_insert_with(|| GroupStalls {
-            throttled_ns: self.limit.is_seen().then_some(0),
-            block_io_ns: self.counts_block_delay.then_some(0),
-            ..GroupStalls::default()
+        Some(sums.entry(group).or_insert_with(|| {
+            let mut of = GroupStalls::default();
+            self.settle(&mut of);
+            of
         }))
+    }
+
+    /// A figure that cannot be seen now has no sum.
+    fn settle(&self, of: &mut GroupStalls) {
+        let known = |is_seen: bool, ns: Option<u64>| is_seen.then_some(ns.unwrap_or(0));
+        of.throttled_ns = known(self.limit.is_seen(), of.throttled_ns);
+        of.block_io_ns = known(self.counts_block_delay, of.block_io_ns);
     }
 }
 
@@ -442,6 +452,20 @@ mod tests {
         }
         assert!(!unmatched.is_notable());
         assert_eq!(matched(&mut unmatched, 50), 0);
+    }
+
+    #[test]
+    fn sums_go_on_with_the_next_holder() {
+        let mut account = StallAccount::default();
+        let (number, sums) = account.begin().unwrap();
+        let stalled = GroupStalls { cpu_wait_ns: 5 * MS, asleep_ns: 7 * MS, ..GroupStalls::default() };
+        sums.with(|sums| sums.insert(7, stalled.clone()));
+        account.end(number);
+        assert!(account.is_empty());
+        let (_, sums) = account.begin().unwrap();
+        let GroupStalls { cpu_wait_ns, asleep_ns, .. } =
+            sums.with(|sums| sums.get(&7).cloned()).unwrap_or_default();
+        assert_eq!((cpu_wait_ns, asleep_ns), (stalled.cpu_wait_ns, stalled.asleep_ns));
     }
 
     #[test]
