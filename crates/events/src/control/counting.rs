@@ -179,7 +179,12 @@ impl Drop for Counting {
 ///
 /// That of [`Counting::everywhere`], without its batch: the hook stays awake.
 pub fn suspend(suspended: bool) -> Result<(), Error> {
-    change(|wanted| wanted.is_suspended = suspended, |wanted| wanted.is_suspended = !suspended)
+    let alter = |wanted: &mut Wanted| {
+        if std::mem::replace(&mut wanted.is_suspended, suspended) && !suspended {
+            pmu::alloc::goes_on();
+        }
+    };
+    change(alter, |wanted| wanted.is_suspended = !suspended)
 }
 
 /// Tells the PMUs of these events that somebody counts them.

@@ -16,8 +16,9 @@
 //! counting began. For one task it is the amount by which the task raised its threads' peaks, not
 //! the most memory that it held itself.
 //!
-//! While nobody counts, live bytes change unseen. So when counting begins anew, each thread's mark
-//! begins at the bytes that are live then, whatever it was before.
+//! While nobody counts, or counting is suspended, live bytes change unseen. So when counting begins
+//! anew or goes on, each thread's mark begins at the bytes that are live then, whatever it was
+//! before.
 //!
 //! Bytes that a thread frees lower its live bytes even if another thread allocated them. A thread
 //! that allocates memory which others free seems only to grow.
@@ -246,8 +247,13 @@ fn set(cell: &AtomicU64, value: u64) {
     cell.store(value, Ordering::Relaxed);
 }
 
-/// How often counting has begun after nobody counted.
+/// How often counting has begun after nobody counted, or has gone on after it was suspended.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
+
+/// Counting goes on that was suspended, perhaps together with the keys.
+pub(crate) fn goes_on() {
+    BEGUN.fetch_add(1, Ordering::Relaxed);
+}
 
 /// One for each begin. A fork child has none of them (keys see to it).
 static LEASES: Mutex<Vec<Lease>> = Mutex::new(Phase::Allocations, Vec::new());

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::sync::mpsc::channel;
 
 use dormouse_events::Event;
+use dormouse_keys::Batch;
 use dormouse_sys::thread;
 use dormouse_testkit::fork;
 
@@ -91,6 +92,16 @@ fn allocations_are_counted_while_somebody_counts_them() {
     pmu.end(&numbers());
     let _unseen = black_box(Vec::<u8>::with_capacity(1 << 22));
     pmu.begin(&numbers()).unwrap();
+    assert!(grown(|| allocate(1 << 22))[3] >= 1 << 21);
+    assert_eq!(grown(|| allocate(1 << 21))[3], 0);
+    // The same while counting is suspended, together with the keys.
+    let held = black_box(Vec::<u8>::with_capacity(1 << 23));
+    drop(held);
+    dormouse_events::suspend(true).unwrap();
+    Batch::new().suspend_all(pmu.keys()).apply().unwrap();
+    let _unseen = black_box(Vec::<u8>::with_capacity(1 << 22));
+    Batch::new().resume_all(pmu.keys()).apply().unwrap();
+    dormouse_events::suspend(false).unwrap();
     assert!(grown(|| allocate(1 << 22))[3] >= 1 << 21);
     assert_eq!(grown(|| allocate(1 << 21))[3], 0);
     // In a fork child counting begins anew, too, although the parent counts.
