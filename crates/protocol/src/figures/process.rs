@@ -43,7 +43,7 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         "dormouse.cpu.refused",
         Nothing,
         Gauge,
-        "1 if CPU time of groups is absent, because they had more than their process: a clock is false.",
+        "1 if CPU time of groups is absent: a clock is false, or their counts are asleep.",
         |process| Some(MetricValue::Count(process.stat.cpu_refused.is_some().into())),
     ),
     figure(

@@ -74,8 +74,8 @@ pub struct Stat {
     pub process_cpu_ns: u64,
     /// CPU time that was charged to no group, including what groups used while it was not counted.
     pub unattributed_cpu_ns: u64,
-    /// Why CPU time of groups is refused. Then it is 0 in all of them, and all CPU time is in no
-    /// group. Absent if it is not refused.
+    /// Why CPU time of groups is refused: a clock is false, or counts of groups are asleep. The
+    /// numbers are there, and mean nothing. Absent if it is not refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_refused: Option<Cow<'static, str>>,
     /// All groups, in order of creation.
@@ -276,7 +276,8 @@ impl Stat {
             // The service reads the process's clock and its groups one after the other, so the
             // difference of both may shrink.
             unattributed_cpu_ns: self.unattributed_cpu_ns.saturating_sub(before.unattributed_cpu_ns),
-            cpu_refused: self.cpu_refused.clone(),
+            // An interval that begins while counts are asleep lacks some.
+            cpu_refused: self.cpu_refused.clone().or_else(|| before.cpu_refused.clone()),
             limited: self.limited.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),
             calls: CallRow::all_since(&self.calls, &before.calls),

@@ -17,7 +17,7 @@ use dormouse_waits::calls::read_calls;
 
 use self::counting::ClientEvents;
 pub(crate) use self::limits::{cpu_limits_check, pressure_check};
-use crate::core::asleep;
+use crate::core::asleep::{self, Part, is_limited};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::objectives;
@@ -118,6 +118,11 @@ fn totals(counting: Option<&ClientEvents>) -> (Stat, bool) {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
     }
     history::settle(&mut best, &listed, begun_cpu_ns);
+    if best.cpu_refused.is_none() && is_limited(Part::Counts) {
+        // Totals stand still, and go on when the counts are awake.
+        best.cpu_refused.clone_from(&best.limited);
+        best.counted = None;
+    }
     let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
     (best, has_cpu)
 }
@@ -244,4 +249,38 @@ fn clock() -> Clock {
     // A read that asks the kernel each time has no error.
     let error_bound_ns = if tier == dormouse_clock::Tier::Syscall { 0 } else { dormouse_clock::EPOCH_NS };
     Clock { tier: tier.name().to_owned(), error_bound_ns }
+}
+
+#[cfg(all(test, not(any(dormouse_fallback, miri))))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::asleep::limit;
+    use crate::features::sleep;
+
+    #[test]
+    fn suspended_counts_are_refused() {
+        dormouse_testkit::in_child(|| {
+            let group = Group::new("GET /menu");
+            let (counting, _) = ClientEvents::start_counting(&["task-clock".to_owned()]).unwrap();
+            let read = || totals(Some(&counting));
+            group.scope(|| dormouse_testkit::spin_for(Duration::from_millis(5)));
+            let (before, has_cpu) = read();
+            assert!(has_cpu && before.cpu_refused.is_none() && before.counted.is_some());
+            sleep::suspend(Part::Counts, &mut []).unwrap();
+            limit(Part::Counts, 3.0);
+            group.scope(|| dormouse_testkit::spin_for(Duration::from_millis(5)));
+            let (now, has_cpu) = read();
+            let why = now.cpu_refused.as_deref().unwrap_or_default();
+            assert!(!has_cpu && now.counted.is_none() && why.contains("DORMOUSE_MAX_CPU"), "{why}");
+            sleep::resume_all().unwrap();
+            let (later, has_cpu) = read();
+            assert!(has_cpu && later.cpu_refused.is_none());
+            // An interval in which counts were asleep lacks some.
+            assert!(later.since(&now).cpu_refused.is_some() && later.since(&before).cpu_refused.is_none());
+            let used = |stat: &Stat| stat.groups.iter().map(|group| group.cpu_ns).sum::<u64>();
+            assert!(used(&later) >= used(&before), "totals go on");
+        });
+    }
 }
