@@ -11,6 +11,8 @@ use crate::primitive::{AtomicU32, AtomicU64, AtomicUsize, fence};
 /// How often a reader looks at a cell that is being written.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 8 };
 
+/// In `Entry::since` of a hold, its lowest bit: its time is counted when it ends.
+pub(crate) const COUNTED: u64 = 1;
 /// In `Entry::flags`: a wait that ends by time.
 pub(crate) const TIMED: u32 = 1 << 8;
 /// In `Entry::flags`: a hold whose thread has ended. (See `hand`.)
@@ -26,7 +28,7 @@ pub(crate) struct Entry {
     /// The row of the line and the group.
     pub(crate) row: u32,
     pub(crate) tid: u32,
-    /// When it began, as a stamp; 0: that was not noted.
+    /// When it began, as a stamp; 0: that was not noted. Of a hold, with [`COUNTED`] or without.
     pub(crate) since: u64,
     pub(crate) task: u64,
     /// The run in which it began.
@@ -210,7 +212,7 @@ impl Cell {
         unpacked(self.row_tid.load(Ordering::Relaxed)).0
     }
 
-    /// When the last entry began.
+    /// When the last entry began, as `Entry::since` has it.
     #[inline]
     pub(crate) fn since(&self) -> u64 {
         self.since.load(Ordering::Relaxed)

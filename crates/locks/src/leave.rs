@@ -4,7 +4,7 @@ use dormouse_clock::stamp;
 #[cfg(feature = "parking-lot")]
 use dormouse_sys::process::identity;
 
-use crate::cell::{Cell, Entry, Token};
+use crate::cell::{COUNTED, Cell, Entry, Token};
 use crate::hand::{self, mark};
 #[cfg(feature = "parking-lot")]
 use crate::kind::LockKind;
@@ -52,13 +52,13 @@ fn leave(token: Token) {
 
 #[inline]
 fn leave_hand(cell: &Cell) {
-    if cell.since() != 0 {
+    if cell.since() & COUNTED != 0 {
         return end_hold(cell);
     }
     cell.free();
 }
 
-/// Leaves a hold that is timed.
+/// Leaves a hold whose time is counted.
 #[inline(never)]
 fn end_hold(cell: &Cell) {
     let ticks = stamp().saturating_sub(cell.since());
@@ -76,9 +76,10 @@ fn leave_left(cell: &Cell) {
     held_elsewhere(&cell.free_left());
 }
 
-/// Counts a hold that is timed, in a row of this thread: it may have begun on another one.
+/// Counts the time of a hold, if that is wanted, in a row of this thread: it may have begun on
+/// another one.
 fn held_elsewhere(entry: &Entry) {
-    if entry.since != 0 {
+    if entry.since & COUNTED != 0 {
         let ticks = stamp().saturating_sub(entry.since);
         if let Some(row) = row(entry.row).and_then(own_row) {
             row.held(ticks);

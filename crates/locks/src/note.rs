@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dormouse_clock::overhead::TASKS;
 use dormouse_clock::stamp;
 
-use crate::cell::{Entry, TIMED, Token};
+use crate::cell::{COUNTED, Entry, TIMED, Token};
 use crate::hand::{self, mark};
 use crate::kind::LockType;
 use crate::leave::{Held, IN_TABLE};
@@ -33,7 +33,7 @@ use crate::rows::{self, Here, own_row, row};
 use crate::run::{are_all_timed, are_noted, run};
 use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
 
-/// One acquisition in this number is timed.
+/// The time of one hold in this number is counted.
 const SAMPLED: u64 = 16;
 /// How often a thread that waits looks for the holder.
 const LOOKS: usize = 32;
@@ -152,15 +152,22 @@ impl Taker {
     #[inline]
     pub(crate) fn taken(self, lock: Lock) -> Held {
         let before = self.row.acquired();
-        let is_timed = before.is_multiple_of(SAMPLED) || are_all_timed();
-        self.hold(lock, if is_timed { stamp() } else { 0 })
+        let since = if before.is_multiple_of(SAMPLED) || are_all_timed() {
+            stamp() | COUNTED
+        } else if lock.of.kind.is_alone() {
+            0
+        } else {
+            // Of several holders a wait blames the one that has held the lock for longest.
+            stamp() & !COUNTED
+        };
+        self.hold(lock, since)
     }
 
     /// The thread has the lock after a wait.
     pub(crate) fn taken_after_wait(self, lock: Lock) -> Held {
         let _timed = TASKS.begin();
         self.row.acquired();
-        self.hold(lock, stamp())
+        self.hold(lock, stamp() | COUNTED)
     }
 
     #[inline]
