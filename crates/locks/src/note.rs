@@ -105,7 +105,7 @@ impl Taker {
         let run = run()?;
         let Some(here) = Here::known() else { return Self::begin_first(lock, site, run) };
         let task = here.task();
-        match here.shelf.row(site, task.group) {
+        match here.shelf.row(site, lock.of, task.group) {
             Some(row) => Some(Self::begin_with(here, lock, row, task.task, run)),
             None => Self::begin_first(lock, site, run),
         }

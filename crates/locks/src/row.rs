@@ -120,6 +120,7 @@ pub(crate) struct Blame {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Row {
+    /// The line and the type of locks.
     site: usize,
     key: u64,
     kind: u8,

@@ -1,4 +1,4 @@
-//! The rows of each thread: one for each line that takes locks, and each group.
+//! The rows of each thread: one for each line that takes locks, each type of locks, and each group.
 //!
 //! A thread writes only rows of its own. The next thread in its block goes on with them, so nothing
 //! is lost when threads end.
@@ -41,7 +41,7 @@ use crate::run::run;
 /// The rows of a process: some 24 MB.
 pub(crate) const MOST: usize = 8192;
 
-/// The rows of a thread: pairs of a line and a group.
+/// The rows of a thread, each of a line, a type and a group.
 const OWN: usize = 256;
 
 /// How far from its hash a row may lie.
@@ -214,10 +214,15 @@ impl Shelf {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// The thread's row of a line and a group; `None`: it has none yet.
+    /// The thread's row of a line, a type of locks and a group; `None`: it has none yet.
     #[inline]
-    pub(crate) fn row(&self, site: &'static Location<'static>, group: u32) -> Option<&'static Row> {
-        self.find(ptr::from_ref(site).addr(), key_of(site.line(), group))
+    pub(crate) fn row(
+        &self,
+        site: &'static Location<'static>,
+        of: &'static LockType,
+        group: u32,
+    ) -> Option<&'static Row> {
+        self.find(site_of(site, of), key_of(site.line(), group))
     }
 
     /// The thread's row of a line and a group, made if there is none; `None`: there is no room for
@@ -226,10 +231,10 @@ impl Shelf {
         &self,
         site: &'static Location<'static>,
         group: u32,
-        of: &LockType,
+        of: &'static LockType,
     ) -> Option<&'static Row> {
-        let made = || self.make(Site::Here(site), key_of(site.line(), group), of.kind, of.name.text());
-        self.row(site, group).or_else(made)
+        let made = || self.make(Site::Here(site, of), key_of(site.line(), group), of.kind, of.name.text());
+        self.row(site, of, group).or_else(made)
     }
 
     /// The thread's row of the same line and group as another one, which may be another thread's.
@@ -256,7 +261,7 @@ impl Shelf {
 
     #[cold]
     fn make(&self, site: Site, key: u64, kind: LockKind, name: &'static str) -> Option<&'static Row> {
-        let first = hash(site.address(), key);
+        let first = hash(site.word(), key);
         let places = (0..REACH).map(|nth| &self.rows[(first + nth) % OWN]);
         let place = places.into_iter().find(|place| place.load(Ordering::Relaxed).is_null())?;
         let more = |made: usize| (made < MOST).then_some(made + 1);
@@ -264,9 +269,9 @@ impl Shelf {
         let made = map::<Row>()?.cast::<Row>();
         // SAFETY: the place of one row, which no other code has seen (invariant 1).
         let row = unsafe { &mut *made.as_ptr() };
-        row.begin((site.address(), key), kind, self.index(), number as u32);
+        row.begin((site.word(), key), kind, self.index(), number as u32);
         match site {
-            Site::Here(site) => row.copy_site(site, name),
+            Site::Here(site, _) => row.copy_site(site, name),
             Site::Of(of) => row.copy_row(of),
         }
         // Pairs with the loads in `at`.
@@ -278,18 +283,26 @@ impl Shelf {
 
 #[derive(Clone, Copy)]
 enum Site {
-    Here(&'static Location<'static>),
+    Here(&'static Location<'static>, &'static LockType),
     Of(&'static Row),
 }
 
 impl Site {
     #[inline]
-    fn address(self) -> usize {
+    fn word(self) -> usize {
         match self {
-            Self::Here(site) => ptr::from_ref(site).addr(),
+            Self::Here(site, of) => site_of(site, of),
             Self::Of(row) => row.identity().0,
         }
     }
+}
+
+/// A line and a type of locks, in one word. The functions of a generic line are one line, and may
+/// take locks of many types.
+#[inline]
+fn site_of(site: &'static Location<'static>, of: &'static LockType) -> usize {
+    // Both lie in one object, so the lower halves of their addresses tell them from others.
+    ptr::from_ref(site).addr() ^ ptr::from_ref(of).addr().rotate_left(32)
 }
 
 #[inline]

@@ -127,6 +127,20 @@ fn a_wait_names_the_holder_and_its_line() {
 }
 
 #[test]
+fn one_line_of_two_types_has_two_rows() {
+    fn take<T>(lock: &Mutex<T>) {
+        drop(lock.lock().unwrap());
+    }
+    let _times = LockTimes::start(Holds::Sampled).unwrap();
+    be(501, 501);
+    take(&Mutex::new(0_u8));
+    take(&Mutex::new(0_u16));
+    take(&Mutex::new(1_u16));
+    let found: Vec<_> = rows(501).into_iter().map(|row| (row.place.name, row.acquisitions)).collect();
+    assert_eq!(found, [("u16".to_owned(), 2), ("u8".to_owned(), 1)]);
+}
+
+#[test]
 fn readers_are_holders_side_by_side() {
     let _times = LockTimes::start(Holds::Sampled).unwrap();
     let lock = RwLock::new(());
