@@ -245,8 +245,16 @@ fn read(is_wanted: impl Fn(usize) -> bool + Copy) -> impl Iterator<Item = (u64, 
     })
 }
 
+// How often the thread has read all hands for the holders of a lock.
+#[cfg(all(test, not(loom)))]
+thread_local! {
+    pub(crate) static SCANS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// The holders of one lock in this run.
 pub(crate) fn find(address: usize, run: u32) -> impl Iterator<Item = (u64, Entry)> {
+    #[cfg(all(test, not(loom)))]
+    SCANS.set(SCANS.get() + 1);
     let wanted = mark(address, run);
     read(move |mark| mark == wanted).filter(move |(_, entry)| (entry.address, entry.run) == (address, run))
 }

@@ -209,32 +209,34 @@ impl Taker {
         attempt: &mut dyn FnMut() -> Option<G>,
     ) -> Result<G, Wait> {
         let _timed = TASKS.begin();
-        let mut by = self.holder(lock);
-        let looks = if lock.of.kind.is_permit() { 0 } else { LOOKS };
+        let (by, mut seen) = (self.holder(lock), None);
+        let looks = if lock.of.kind.is_permit() || by.is_some() { 0 } else { LOOKS };
         for _ in 0..looks {
-            if by.is_some() {
-                break;
-            }
             if let Some(guard) = attempt() {
                 return Ok(guard);
             }
             spin_loop();
-            by = self.hinted(lock);
+            // To read all hands takes long, so that comes only once more.
+            seen = self.quick(lock);
+            if seen.is_some() {
+                break;
+            }
         }
-        let by = by.or_else(|| self.holder(lock)).unwrap_or_else(|| self.unseen(lock));
+        let by = by.or_else(|| self.holder(lock)).or(seen);
+        let by = by.and_then(blame).unwrap_or_else(|| self.unseen(lock));
         Err(self.wait_for(lock, by, is_timed))
     }
 
     /// Waits if there is a holder: for a lock that cannot be tried.
     pub(crate) fn wait_for_holder(self, lock: Lock) -> Option<Wait> {
         let _timed = TASKS.begin();
-        self.holder(lock).map(|by| self.wait_for(lock, by, false))
+        self.holder(lock).and_then(blame).map(|by| self.wait_for(lock, by, false))
     }
 
     /// Waits for one of several things.
     pub(crate) fn wait_in_queue(self, lock: Lock) -> Wait {
         let _timed = TASKS.begin();
-        let by = self.holder(lock).unwrap_or_else(|| self.unseen(lock));
+        let by = self.holder(lock).and_then(blame).unwrap_or_else(|| self.unseen(lock));
         self.wait_for(lock, by, false)
     }
 
@@ -252,26 +254,24 @@ impl Taker {
     }
 
     /// The holder that is noted: of several the one that has held the lock for longest.
-    fn holder(self, lock: Lock) -> Option<Blame> {
+    fn holder(self, lock: Lock) -> Option<Entry> {
         let (kind, run) = (lock.of.kind, self.run());
         // Tasks and permits are in no hand, and to read all takes long in a poll.
         let in_hands = kind.is_of_thread().then(|| hand::find(lock.address, run));
         let held = in_table(lock.address, kind.is_of_one(), run).chain(in_hands.into_iter().flatten());
-        let found = if kind.is_of_one() {
+        if kind.is_of_one() {
             hand::hinted(lock.address, run).or_else(|| latest(held))
         } else {
             let since = |entry: &Entry| if entry.since == 0 { u64::MAX } else { entry.since };
             held.map(|(_, entry)| entry).min_by_key(since)
-        };
-        found.and_then(blame)
+        }
     }
 
-    /// The same by a quick look.
-    fn hinted(self, lock: Lock) -> Option<Blame> {
-        if lock.of.kind.is_of_one() {
-            return hand::hinted(lock.address, self.run()).and_then(blame);
-        }
-        self.holder(lock)
+    /// A holder, by a quick look: where the hint leads, or in the table.
+    fn quick(self, lock: Lock) -> Option<Entry> {
+        let (kind, run) = (lock.of.kind, self.run());
+        let in_table = || in_table(lock.address, kind.is_of_one(), run).next().map(|(_, entry)| entry);
+        hand::hinted(lock.address, run).or_else(in_table)
     }
 
     /// No holder is noted. (See the module.) Of a permit it is unknown: perhaps there is none yet.
@@ -385,5 +385,35 @@ pub(crate) fn take_free<G, E>(
             }
             Err(refusal)
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use dormouse_testkit::{eventually, in_child};
+
+    use super::*;
+    use crate::rwlock::RwLock;
+    use crate::times::{Holds, LockTimes};
+
+    #[test]
+    fn a_wait_reads_all_hands_twice() {
+        in_child(|| {
+            let lock = RwLock::new(());
+            // Its holder is not noted.
+            let guard = lock.read().unwrap();
+            let _times = LockTimes::start(Holds::Sampled).unwrap();
+            thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    drop(lock.write().unwrap());
+                    hand::SCANS.get()
+                });
+                eventually(|| WAITERS.all().count() == 1);
+                drop(guard);
+                assert_eq!(writer.join().unwrap(), 2);
+            });
+        });
     }
 }
