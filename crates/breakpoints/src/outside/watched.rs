@@ -58,7 +58,7 @@ pub struct Outside {
     /// Where hits are recorded, or the reason why they are not.
     rings: Result<Rings, String>,
     events: Vec<LineEvent>,
-    /// Whether records were ever lost.
+    /// Whether records were lost that no watch has counted yet.
     has_lost: bool,
     end: Option<TargetEnd>,
 }
@@ -72,6 +72,8 @@ struct Watched {
     share: Share,
     /// Hits by the kernel's count, of a watch that is over.
     last_count: Option<u64>,
+    /// Hits that are known to have no record.
+    missed: u64,
     /// Hits whose value could not be read.
     unread: u64,
 }
@@ -132,7 +134,15 @@ impl Outside {
     /// Where hits are only counted, or were lost, a system call for each event.
     pub fn pass(&mut self) {
         let end = self.target.end();
-        let has_lost = self.drain();
+        self.drain();
+        if std::mem::take(&mut self.has_lost) {
+            // The counts first: of later hits nothing is missing.
+            let counts: Vec<u64> = (0..self.watches.len()).map(|at| self.count(at)).collect();
+            self.drain();
+            for (watch, count) in self.watches.iter_mut().zip(counts) {
+                watch.missed = watch.missed.max(count.saturating_sub(watch.sites.delivered));
+            }
+        }
         let now = monotonic_ns();
         for at in 0..self.watches.len() {
             // Later hits belong to another program, or to no process.
@@ -140,12 +150,9 @@ impl Outside {
                 self.finish(at, now);
                 continue;
             }
-            // Lost hits count, too.
-            let hits = if has_lost || self.rings.is_err() {
-                self.count(at)
-            } else {
-                self.watches[at].sites.delivered
-            };
+            let watch = &self.watches[at];
+            let hits =
+                if self.rings.is_err() { self.count(at) } else { watch.sites.delivered + watch.missed };
             self.control(at, hits, now);
         }
         self.end = self.end.or(end);
@@ -183,20 +190,18 @@ impl Outside {
         self.watches.iter().all(|watch| watch.last_count.is_some())
     }
 
-    /// Takes the records out; whether some were lost.
-    fn drain(&mut self) -> bool {
-        let Ok(rings) = &mut self.rings else { return false };
+    /// Takes the records out.
+    fn drain(&mut self) {
+        let Ok(rings) = &mut self.rings else { return };
         let mut hits = Vec::new();
-        let mut has_lost = false;
         rings.drain(|record| match record.what {
             What::Sample { tid, ip, addr, callchain, stack, .. } => {
                 let line = self.lines.iter().position(|line| line.addr as u64 == addr);
                 hits.extend(line.map(|line| (line, record.time, tid, ip, callchain, stack)));
             }
-            What::Lost(_) => has_lost = true,
+            What::Lost(_) => self.has_lost = true,
             _ => {}
         });
-        self.has_lost |= has_lost;
         hits.sort_by_key(|&(_, time, ..)| time);
         // All lines of a watch, because they may show the same bytes.
         let is_hit: Vec<_> = hits.iter().map(|&(line, ..)| self.lines[line].watch).collect();
@@ -214,7 +219,6 @@ impl Outside {
             let hit = WatchHit { ip, tid, mono_ns, old, new, stack, inner, ..WatchHit::default() };
             watch.sites.add(hit, copied);
         }
-        has_lost
     }
 
     /// Arms or disarms a watch by its hits so far.
@@ -267,10 +271,13 @@ impl Outside {
         let delivered = watch.sites.delivered;
         let sites = watch.sites.sorted();
         // A hit is counted a moment before it is recorded: while the watch is armed, a difference
-        // is a loss only if records are known to be lost.
-        let count = watch.last_count.unwrap_or(count).max(delivered);
-        let is_exact = watch.last_count.is_some() || self.has_lost;
-        let lost = if self.rings.is_ok() && is_exact { count - delivered } else { 0 };
+        // is a loss only as far as records are known to be lost.
+        let count = watch.last_count.unwrap_or(count).max(delivered + watch.missed);
+        let lost = match watch.last_count {
+            Some(_) if self.rings.is_ok() => count - delivered,
+            Some(_) => 0,
+            None => watch.missed,
+        };
         let state = match watch.last_count {
             Some(_) => WatchState::Over,
             None if watch.share.is_armed() => WatchState::Armed,
@@ -290,7 +297,7 @@ impl Outside {
                 other_sites: watch.sites.other,
                 state,
                 coverage: Coverage {
-                    threads_armed: if state == WatchState::Over { 0 } else { threads },
+                    threads_armed: if state == WatchState::Armed { threads } else { 0 },
                     threads_alive: threads,
                     armed_ns: watch.share.armed_ns(now),
                     wall_ns: watch.share.wall_ns(now),
@@ -316,6 +323,7 @@ impl Watched {
             throttle: Throttle::new(spec.rate, now),
             share,
             last_count: None,
+            missed: 0,
             unread: 0,
         }
     }

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Instant;
 
-use dormouse_breakpoints::{Error, Outside, OutsideBudget, OutsideReport, free_registers};
-use dormouse_sys::perf::{Access, Attr, Breakpoint, OpenEvent, Subject, WatchLen};
+use dormouse_breakpoints::{Error, Outside, OutsideBudget, OutsideReport, WatchState, free_registers};
+use dormouse_sys::perf::{Access, Attr, Breakpoint, OpenEvent, Subject, WatchLen, online_cpus};
 use dormouse_testkit::{eventually, skip};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use super::process::{Process, Shared};
 use super::{open, pass_until, report, spec, with_registers, write};
@@ -91,6 +92,44 @@ fn a_small_budget_gives_counts_or_nothing() {
         let free: Vec<_> = free.collect();
         assert!(free.iter().all(|&of| of == free[0]), "no thread is left armed: {free:?}");
         counts_only(&mut with(51).unwrap(), shared, "ulimit -n");
+    });
+}
+
+#[test]
+fn hits_without_a_record_are_paid_for() {
+    // The first are more than the ring has room for, and the second brings the record of the loss.
+    // The third are fewer than were lost.
+    const STORMS: [u64; 3] = [2_000, 1, 500];
+    with_registers(|| {
+        let shared = Shared::new();
+        let process = Process::start(|| {
+            // Into one ring, which has room for a thousand.
+            let mut own = CpuSet::new();
+            own.set(sched_getcpu());
+            sched_setaffinity(None, &own).unwrap();
+            for (nth, times) in (1..).zip(STORMS) {
+                eventually(|| shared.go.load(SeqCst) == nth);
+                write(times);
+                shared.done.store(nth, SeqCst);
+            }
+            eventually(|| shared.go.load(SeqCst) > 3);
+        });
+        let budget = OutsideBudget { locked_bytes: online_cpus().len() << 16, ..OutsideBudget::default() };
+        let mut outside = Outside::open(process.pid(), &[spec().rate(1_000)], budget).unwrap();
+        for nth in 1..=3 {
+            shared.go.store(nth, SeqCst);
+            eventually(|| shared.done.load(SeqCst) == nth);
+            let watch = report(&mut outside).watch;
+            if nth > 1 {
+                assert_eq!(watch.state, WatchState::Resting, "after storm {nth}: {watch:?}");
+                assert_eq!((watch.coverage.threads_armed, watch.coverage.threads_alive), (0, 1));
+            }
+            eventually(|| report(&mut outside).watch.state == WatchState::Armed);
+        }
+        let last = report(&mut outside).watch;
+        assert_eq!((last.hits, last.delivered + last.lost), (STORMS.iter().sum(), last.hits), "{last:?}");
+        assert!(last.lost > STORMS[2], "{last:?}");
+        shared.go.store(4, SeqCst);
     });
 }
 
