@@ -201,7 +201,7 @@ impl Duty {
     pub(super) fn known(&mut self, number: u32) -> Option<Known> {
         let watch = self.watches.iter_mut().find(|watch| watch.number == number)?;
         let known = watch.known(&self.plan);
-        watch.unsignalled = known.hits.saturating_sub(watch.claimed.tally.counts().delivered);
+        watch.unsignalled = known.hits.saturating_sub(known.delivered);
         Some(known)
     }
 
@@ -408,12 +408,13 @@ impl Watched {
 
     fn known(&self, plan: &Plan) -> Known {
         let hits = self.hits();
+        let delivered = self.claimed.tally.counts().delivered;
         let Some((stage, armed_ns, wall_ns, rests)) = plan.look(self.number, monotonic_ns()) else {
-            return Known { hits, ..Known::default() };
+            return Known { hits, delivered, ..Known::default() };
         };
         let is_armed = stage == Stage::Armed && self.group.is_none();
         let is_resting = stage == Stage::Resting;
-        let known = Known { hits, is_resting, is_armed, armed_ns, wall_ns, rests };
+        let known = Known { hits, delivered, is_resting, is_armed, armed_ns, wall_ns, rests };
         self.claimed.tally.last_known.set(known);
         known
     }

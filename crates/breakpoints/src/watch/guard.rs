@@ -1,6 +1,7 @@
 //! The guard of a watch: from the request to the last report.
 
 use dormouse_sys::arch::{PASSES_WATCHES, WATCH_REGISTERS, WATCHES_STOP_BEHIND};
+use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::keeper::KeeperError;
 use dormouse_sys::perf::Access;
 use dormouse_sys::process::{identity, threads};
@@ -14,6 +15,7 @@ use super::holders;
 use super::keeper::{self, KEEPER};
 use super::known::Known;
 use super::line::free_registers;
+use super::losses::Losses;
 use super::report::{Coverage, WatchHit, WatchReport, WatchSite, WatchState};
 use super::sched::{self, Covered};
 use super::spec::WatchSpec;
@@ -31,6 +33,7 @@ const _: () = assert!(sched::MOST_SCOPED == MOST_WATCHES);
 #[must_use = "the watch ends when this is dropped"]
 pub struct Watch {
     claimed: Claimed,
+    losses: Losses,
     /// The process that armed it; a forked child has another number.
     process: u64,
     /// Whether the keeper has it.
@@ -101,7 +104,8 @@ impl Watch {
         let is_followed = group.is_none_or(|group| sched::begin(number, group, attrs()));
         drop(holders);
         // From here on its end is this guard's.
-        let mut watch = Self { claimed: claimed.clone(), process: identity::id(), is_kept: false };
+        let (losses, process) = (Losses::default(), identity::id());
+        let mut watch = Self { claimed: claimed.clone(), losses, process, is_kept: false };
         if !is_followed {
             return Err(Error::Reentrant);
         }
@@ -125,7 +129,8 @@ impl Watch {
         own::step();
         let number = self.number();
         let is_taken = is_signal_taken();
-        // Before the kernel's count: no more hits are delivered than it has counted.
+        // Before the kernel's count: no more hits are delivered than it has counted. It reads those
+        // that are lost the other way round.
         let seen = self.seen();
         let answer = self.ask(move |duty| {
             duty.check_signal();
@@ -212,6 +217,16 @@ impl Watch {
         } else {
             (known.hits, Covered { threads: if is_armed { threads_alive } else { 0 }, ..Covered::default() })
         };
+        let missing = hits.saturating_sub(counts.delivered);
+        let lost = if state == WatchState::Over {
+            missing
+        } else {
+            let following = || self.claimed.tally.counts().delivered;
+            let delivered = if self.claimed.tally.is_following() { following() } else { known.delivered };
+            let on_way = u64::from(threads_alive) * self.claimed.tally.pieces.len() as u64;
+            self.losses.look(hits, delivered, on_way, monotonic_ns());
+            self.losses.of(missing)
+        };
         WatchReport {
             name: spec.name.clone(),
             addr: spec.addr,
@@ -220,7 +235,7 @@ impl Watch {
             hits,
             delivered: counts.delivered,
             passed: counts.passed,
-            lost: hits.saturating_sub(counts.delivered),
+            lost,
             sites,
             other_sites,
             state,

@@ -8,6 +8,8 @@ use dormouse_sys::sync::Sequence;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) hits: u64,
+    /// Those that were delivered a moment after that.
+    pub(super) delivered: u64,
     pub(super) is_resting: bool,
     pub(super) is_armed: bool,
     pub(super) armed_ns: u64,
@@ -20,13 +22,13 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct LastKnown {
     written: Sequence,
-    words: [AtomicU64; 6],
+    words: [AtomicU64; 7],
 }
 
 impl LastKnown {
     pub(super) fn set(&self, known: Known) {
-        let Known { hits, is_resting, is_armed, armed_ns, wall_ns, rests } = known;
-        let new = [hits, is_resting.into(), is_armed.into(), armed_ns, wall_ns, rests.into()];
+        let Known { hits, delivered, is_resting, is_armed, armed_ns, wall_ns, rests } = known;
+        let new = [hits, delivered, is_resting.into(), is_armed.into(), armed_ns, wall_ns, rests.into()];
         self.written.write(|| {
             for (word, new) in self.words.iter().zip(new) {
                 word.store(new, Ordering::Relaxed);
@@ -36,9 +38,10 @@ impl LastKnown {
 
     pub(super) fn get(&self) -> Known {
         let words = || self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let ([hits, is_resting, is_armed, armed_ns, wall_ns, rests], _) = self.written.read(words);
+        let ([hits, delivered, is_resting, is_armed, armed_ns, wall_ns, rests], _) = self.written.read(words);
         Known {
             hits,
+            delivered,
             is_resting: is_resting != 0,
             is_armed: is_armed != 0,
             armed_ns,
@@ -56,8 +59,15 @@ mod tests {
     fn the_last_one_comes_back() {
         let last = LastKnown::default();
         assert_eq!(last.get(), Known::default());
-        let known =
-            Known { hits: 1, is_resting: true, is_armed: false, armed_ns: 2, wall_ns: 3, rests: u32::MAX };
+        let known = Known {
+            hits: 1,
+            delivered: 4,
+            is_resting: true,
+            is_armed: false,
+            armed_ns: 2,
+            wall_ns: 3,
+            rests: u32::MAX,
+        };
         last.set(known);
         assert_eq!(last.get(), known);
     }

@@ -8,6 +8,7 @@ mod hook;
 mod keeper;
 mod known;
 mod line;
+mod losses;
 mod plan;
 pub(crate) mod rate;
 mod report;

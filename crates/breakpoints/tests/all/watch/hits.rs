@@ -1,6 +1,6 @@
 //! The report of a hit.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 use dormouse_breakpoints::{Access, Error, HitStackEnd, WatchHit, WatchSpec, WatchState, on_hit};
@@ -31,6 +31,27 @@ fn writes_are_reported_with_place_and_values() {
         assert_eq!((last.hits, last.state), (2, WatchState::Over));
         write(1);
         assert!(dormouse_breakpoints::held().is_empty());
+    });
+}
+
+#[test]
+fn no_hit_is_lost_while_hits_go_on() {
+    in_child(|| {
+        let watch = of_value().arm().unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    write(1);
+                }
+            });
+            eventually(|| watch.report().delivered > 0);
+            let lost = (0..100).map(|_| watch.report()).find(|report| report.lost > 0);
+            stop.store(true, Ordering::Relaxed);
+            assert!(lost.is_none(), "{lost:?}");
+        });
+        let last = watch.close();
+        assert_eq!((last.delivered, last.lost), (last.hits, 0), "{last:?}");
     });
 }
 

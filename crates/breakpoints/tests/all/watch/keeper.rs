@@ -139,7 +139,7 @@ fn all_flexible_watches_have_their_turns() {
         assert!(armed_ns <= REGISTERS * wall_ns, "{reports:?}");
         for report in &reports {
             assert!(report.coverage.armed_ns < report.coverage.wall_ns, "{report:?}");
-            assert_eq!(report.delivered + report.lost, report.hits, "{report:?}");
+            assert!(report.delivered + report.lost <= report.hits, "{report:?}");
         }
     });
 }

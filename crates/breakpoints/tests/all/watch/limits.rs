@@ -184,6 +184,7 @@ fn a_report_without_memory_keeps_the_last_figures() {
         let watch = of_value().arm().unwrap();
         block(libc::SIG_BLOCK);
         (0..3).for_each(write);
+        eventually(|| watch.report().lost == 3);
         let before = watch.report();
         assert_eq!((before.hits, before.lost, before.coverage.stale_because), (3, 3, None));
         let taken = take_memory();
@@ -209,6 +210,8 @@ fn blocked_signals_come_late_and_are_counted() {
         (0..3).for_each(write);
         assert_eq!(watch.report().delivered, 0);
         block(libc::SIG_UNBLOCK);
+        // Not on their way any more.
+        eventually(|| watch.report().lost == 2);
         let report = watch.report();
         assert_eq!((report.hits, report.delivered, report.lost, report.coverage.late), (3, 1, 2, 1));
         assert_eq!((report.sites[0].ip, report.sites[0].new), (0, Some(2)), "the place is not known");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use dormouse_sys::trap;
-use dormouse_testkit::{AlternateStack, Child, fork, skip, stress_rounds};
+use dormouse_testkit::{AlternateStack, Child, eventually, fork, skip, stress_rounds};
 
 use super::support::{in_child, of_value, write};
 use crate::arch::{LOSES_CAUSES, LOST_AND_CRAMPED, raise_exception};
@@ -75,8 +75,9 @@ fn hits_without_room_are_lost_and_counted() {
         };
         let used = [8, 512].map(|room| thread::spawn(move || write_twice(room)).join().unwrap());
         assert_eq!(used, [0, 0], "the handler has used the stack");
-        let report = watch.report();
         let (lost, cramped) = LOST_AND_CRAMPED;
+        eventually(|| watch.report().lost == lost);
+        let report = watch.report();
         assert_eq!((report.hits, report.delivered, report.lost), (lost, 0, lost));
         assert_eq!(trap::cramped(), cramped);
         // The room for which the handler asks is enough.
