@@ -31,7 +31,7 @@ use crate::long;
 use crate::row::{Blame, LockHolder, Row};
 use crate::rows::{self, Here, own_row, row};
 use crate::run::{are_all_timed, are_noted, run};
-use crate::table::{HOLDERS, LOST_HOLDERS, WAITERS};
+use crate::table::{HOLDERS, LOST_HOLDERS, LOST_WAITS, WAITERS, mixed};
 
 /// The time of one hold in this number is counted.
 const SAMPLED: u64 = 16;
@@ -39,7 +39,7 @@ const SAMPLED: u64 = 16;
 const LOOKS: usize = 32;
 
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
-/// Both together, just before the run began.
+/// All together, just before the run began.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// A lock that is taken.
@@ -49,9 +49,9 @@ pub(crate) struct Lock {
     pub(crate) of: &'static LockType,
 }
 
-/// How often there was no room for a holder, and for a row.
-pub(crate) fn lost() -> [u64; 2] {
-    [&LOST_HOLDERS, &LOST_ROWS].map(|lost| lost.load(Ordering::Relaxed))
+/// How often there was no room for a holder, for a row, and for a wait.
+pub(crate) fn lost() -> [u64; 3] {
+    [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS].map(|lost| lost.load(Ordering::Relaxed))
 }
 
 /// To be called before a run begins.
@@ -66,8 +66,9 @@ pub(crate) fn forget() {
     WAITERS.clear();
     long::forget();
     rows::forget();
-    LOST_HOLDERS.store(0, Ordering::Relaxed);
-    LOST_ROWS.store(0, Ordering::Relaxed);
+    for lost in [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS] {
+        lost.store(0, Ordering::Relaxed);
+    }
 }
 
 /// The present holders of a lock, with their numbers; those in hands last.
@@ -244,11 +245,13 @@ impl Taker {
         let (since, flags) = (stamp(), if is_timed { TIMED } else { 0 });
         let token = Here::current().and_then(|here| {
             let waits = entry(here, lock, self.row, here.task().task, self.run());
-            WAITERS.put_beside(&Entry { since, flags, ..waits }, here.shelf.index())
+            // One thread may begin the waits of many tasks: not by its number, or it would read the
+            // full buckets again and again.
+            WAITERS.put_beside(&Entry { since, flags, ..waits }, mixed(since as usize))
         });
         // A wait that has no room is counted when it is over, and not shown before.
         if token.is_none() {
-            LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
+            LOST_WAITS.fetch_add(1, Ordering::Relaxed);
         }
         Wait { row: self.row, token, began: since, by, is_over: false }
     }

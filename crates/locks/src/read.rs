@@ -238,11 +238,14 @@ pub fn keep_long_waits(longer_than_ns: Option<u64>) {
 /// last call. Only one thread may call it at a time.
 pub fn take_long_waits(longer_than_ns: u64, mut each: impl FnMut(LongWait)) {
     let (now, run) = (stamp(), run());
+    // Thousands may wait for one lock, and its holder may be in any hand.
+    let mut rows: HashMap<usize, Option<u32>> = HashMap::new();
     for (_, wait) in WAITERS.all() {
         let ns = ticks_to_ns(now.saturating_sub(wait.since));
         if ns > longer_than_ns {
-            let held = run.and_then(|run| latest(present(wait.address, run)));
-            if let Some(wait) = LongWait::new(wait, ns, false, held.map(|held| held.row)) {
+            let find = || run.and_then(|run| latest(present(wait.address, run))).map(|held| held.row);
+            let held = *rows.entry(wait.address).or_insert_with(find);
+            if let Some(wait) = LongWait::new(wait, ns, false, held) {
                 each(wait);
             }
         }

@@ -5,7 +5,8 @@
 //! There is room for a fixed number. If it is used up, the holder is not noted, which is counted.
 //!
 //! A lock with one holder at a time is in its home bucket. One that has several at a time, such as
-//! readers, may be in each of [`REACH`] buckets, so that they find room and do not meet.
+//! readers, may be in each of `REACH` buckets, so that they find room and do not meet. Waits may be
+//! in all: thousands may wait for one lock.
 //!
 //! # Entries
 //!
@@ -35,8 +36,8 @@ use crate::primitive::AtomicUsize;
 /// The addresses of a bucket.
 const CELLS: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// The buckets in which entries of one address may be.
-const REACH: usize = if cfg!(loom) { 1 } else { 8 };
+/// The buckets in which the holders of one lock may be.
+const NEAR: usize = if cfg!(loom) { 1 } else { 8 };
 
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -45,9 +46,9 @@ struct Bucket {
     cells: [Cell; CELLS],
 }
 
-/// See the module.
+/// See the module. Entries of one address may be in `REACH` buckets.
 #[derive(Debug)]
-pub(crate) struct Table<const BUCKETS: usize>([Bucket; BUCKETS]);
+pub(crate) struct Table<const BUCKETS: usize, const REACH: usize = NEAR>([Bucket; BUCKETS]);
 
 /// The tables of this process.
 #[cfg(not(all(test, loom)))]
@@ -57,7 +58,7 @@ mod tables {
     /// Room for 8,192 locks that are held and are in no hand.
     pub(crate) static HOLDERS: Table<1024> = Table::new();
     /// Room for 2,048 threads and tasks that wait.
-    pub(crate) static WAITERS: Table<256> = Table::new();
+    pub(crate) static WAITERS: Table<256, 256> = Table::new();
 }
 
 /// Models have tables of their own, and loom has no constant atomics.
@@ -68,21 +69,24 @@ mod tables {
     use super::Table;
 
     pub(crate) static HOLDERS: LazyLock<Table<1024>> = LazyLock::new(Table::new);
-    pub(crate) static WAITERS: LazyLock<Table<256>> = LazyLock::new(Table::new);
+    pub(crate) static WAITERS: LazyLock<Table<256, 256>> = LazyLock::new(Table::new);
 }
 
 pub(crate) use tables::{HOLDERS, WAITERS};
 
-/// How often there was no room for a holder, or for a wait.
+/// How often there was no room for a holder.
 pub(crate) static LOST_HOLDERS: AtomicU64 = AtomicU64::new(0);
+/// How often there was no room for a wait.
+pub(crate) static LOST_WAITS: AtomicU64 = AtomicU64::new(0);
 
+/// A number by which entries are spread.
 #[inline]
-fn mixed(address: usize) -> usize {
+pub(crate) fn mixed(number: usize) -> usize {
     // The lowest bits of an address are alike; the highest of a product depend on all of them.
-    ((address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize
+    ((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize
 }
 
-impl<const BUCKETS: usize> Table<BUCKETS> {
+impl<const BUCKETS: usize, const REACH: usize> Table<BUCKETS, REACH> {
     dormouse_sys::const_unless_loom! {
         pub(crate) const fn new() -> Self {
             #[cfg(not(all(test, loom)))]
@@ -268,11 +272,11 @@ mod tests {
     fn several_hold_one_lock_side_by_side() {
         let table = Table::<16>::new();
         let tokens: Vec<Token> =
-            (0..CELLS * REACH).map(|n| table.put_beside(&entry(8, n as u64), n * 3).unwrap()).collect();
+            (0..CELLS * NEAR).map(|n| table.put_beside(&entry(8, n as u64), n * 3).unwrap()).collect();
         assert_eq!(table.put_beside(&entry(8, 1), 0), None);
         let mut tasks: Vec<u64> = table.find(8, false).map(|(_, entry)| entry.task).collect();
         tasks.sort_unstable();
-        assert!(tasks.into_iter().eq(0..(CELLS * REACH) as u64));
+        assert!(tasks.into_iter().eq(0..(CELLS * NEAR) as u64));
         for token in tokens {
             table.remove(token);
         }

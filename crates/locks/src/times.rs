@@ -101,21 +101,22 @@ pub fn is_on() -> bool {
     LOCKS.is_enabled() && run().is_some()
 }
 
-/// How often there was no room for a holder, and to count an acquisition.
-pub fn lost() -> [u64; 2] {
+/// How often there was no room for a holder, to count an acquisition, and for a present wait.
+pub fn lost() -> [u64; 3] {
     note::lost()
 }
 
 /// A line of `dormouse doctor` if locks are missing, otherwise `None`.
 pub fn capability() -> Option<Capability> {
-    let [holders, rows] = note::lost();
+    let [holders, rows, waits] = note::lost();
     let detail = || {
         format!(
-            "{holders} times there was no room for a lock's holder, and {rows} times none for a line \
-             that takes locks, which then is not counted"
+            "{holders} times there was no room for a lock's holder, {rows} times none for a line that \
+             takes locks, which then is not counted, and {waits} times none for a wait, which then is \
+             shown when it is over"
         )
     };
-    (holders + rows > 0).then(|| Capability::limited("locks.room", detail()))
+    (holders + rows + waits > 0).then(|| Capability::limited("locks.room", detail()))
 }
 
 fn forget() {

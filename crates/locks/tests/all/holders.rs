@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex, RwLock, Semaphore, capability, parking_lot};
+use dormouse_locks::{
+    Holds, LockHolder, LockTimes, Mutex, PermitQueue, RwLock, Semaphore, capability, lost, parking_lot,
+};
 use dormouse_testkit::{eventually, in_child};
 
 use crate::support::{address, be, holders, rows, tasks, waiters};
@@ -294,6 +296,38 @@ fn more_locks_than_a_hand_has_are_held() {
         drop((guards.pop(), guards.swap_remove(0)));
         assert_eq!(locks.iter().filter(|lock| !tasks(*lock).is_empty()).count(), guards.len());
     }
+}
+
+#[test]
+fn a_hundred_waits_for_one_lock_are_shown() {
+    let _times = LockTimes::start(Holds::Sampled).unwrap();
+    let lock = Mutex::new(0_u8);
+    thread::scope(|scope| {
+        let guard = lock.lock().unwrap();
+        for _ in 0..100 {
+            scope.spawn(|| drop(lock.lock().unwrap()));
+        }
+        // The lock is held, so no wait ends before all are there.
+        eventually(|| waiters(&lock).len() == 100);
+        drop(guard);
+    });
+    assert!(waiters(&lock).is_empty());
+}
+
+#[test]
+fn waits_beyond_the_room_are_counted_apart() {
+    in_child(|| {
+        static POOL: PermitQueue = PermitQueue::new("pool");
+        let _times = LockTimes::start(Holds::Sampled).unwrap();
+        let waits: Vec<_> = (0..3_000).map(|_| POOL.enter()).collect();
+        let shown = waiters(&POOL).len();
+        assert_eq!((shown, lost()), (2_048, [0, 0, 3_000 - 2_048]));
+        let missing = capability().expect("some have no room").detail.to_string();
+        assert!(missing.contains("952 times none for a wait"), "{missing}");
+        drop(waits);
+        assert!(waiters(&POOL).is_empty());
+        assert_eq!(rows(0)[0].waits.count(), 3_000, "each is counted when it is over");
+    });
 }
 
 #[test]

@@ -60,6 +60,9 @@ pub struct LockReport {
     pub holders: Vec<LockUserRow>,
     /// The waits that go on, the longest first; some hundred at most.
     pub waiters: Vec<LockUserRow>,
+    /// The number of waits that go on and are left out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waiters_omitted: u64,
     /// Threads and tasks that wait for one another, as it looks at this moment. One that is there
     /// in two answers, with the same numbers, is a deadlock if no wait in it is awaited: a task may
     /// have another future, which goes on and frees the lock that the task holds.
@@ -71,6 +74,9 @@ pub struct LockReport {
     /// How often there was no room to count an acquisition.
     #[serde(default)]
     pub lost_lines: u64,
+    /// How often there was no room for a wait, which then is not among the waits that go on.
+    #[serde(default)]
+    pub lost_waits: u64,
 }
 
 /// A line that takes locks.

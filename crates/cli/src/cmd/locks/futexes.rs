@@ -6,7 +6,7 @@
 //! the id of the thread that owns it.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use dormouse_profile::NameFinder;
@@ -64,15 +64,22 @@ pub(super) fn read(client: &mut Client, noted: &[LockUserRow]) -> Outcome<Vec<Fu
     Ok(waits(&rows, |row| names_of(finder.as_mut(), &row.stack)))
 }
 
-/// The last report on each poll that goes on and sleeps in a futex, which is none of ours.
+/// The last report on each poll that goes on and sleeps in a futex, which is none of ours. `noted`
+/// may be only a part of the waits for a lock: its futex is known by any of them.
 fn present(rows: Vec<LongPollRow>, noted: &[LockUserRow]) -> Vec<LongPollRow> {
     let mut last: BTreeMap<u64, LongPollRow> = BTreeMap::new();
     for row in rows {
         last.insert(row.number, row);
     }
-    let is_noted = |tid| noted.iter().any(|user| !user.place.awaited && user.tid == tid);
-    let sleeps = |row: &LongPollRow| row.now.as_ref().is_some_and(|now| now.within == "futex");
-    last.into_values().filter(|row| !row.over && sleeps(row) && !is_noted(row.tid)).collect()
+    let noted: HashSet<u32> = noted.iter().filter(|user| !user.place.awaited).map(|user| user.tid).collect();
+    let futex = |row: &LongPollRow| {
+        let now = row.now.as_ref().filter(|now| now.within == "futex" && !row.over)?;
+        now.arguments.first().copied()
+    };
+    let is_noted = |row: &&LongPollRow| noted.contains(&row.tid);
+    let ours: HashSet<u64> = last.values().filter(is_noted).filter_map(futex).collect();
+    let is_other = |row: &LongPollRow| futex(row).is_some_and(|address| !ours.contains(&address));
+    last.into_values().filter(|row| is_other(row) && !is_noted(&row)).collect()
 }
 
 fn waits(rows: &[LongPollRow], mut names: impl FnMut(&LongPollRow) -> Vec<CodeFrame>) -> Vec<FutexWaits> {
@@ -129,6 +136,7 @@ mod tests {
             row(4, 14, "GET /d", "read", 5),
             row(5, 15, "GET /e", "futex", 8192),
             row(6, 16, "GET /f", "futex", 12288),
+            row(7, 17, "GET /g", "futex", 8192),
         ];
         let ours = |tid, awaited| LockUserRow {
             tid,

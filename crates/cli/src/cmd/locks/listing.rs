@@ -54,6 +54,8 @@ pub(super) struct LockListing<'a> {
     pub(super) omitted: u64,
     pub(super) holders: Vec<Hold<'a>>,
     pub(super) waiters: &'a [LockUserRow],
+    /// The number of waits that the service left out.
+    pub(super) waiters_omitted: u64,
     pub(super) deadlocks: Vec<Deadlock<'a>>,
     /// The queues of others, and the number of tasks that wait at unknown places; `None`: the
     /// service records no places.
@@ -62,6 +64,7 @@ pub(super) struct LockListing<'a> {
     pub(super) futexes: Option<Vec<FutexWaits>>,
     pub(super) lost_holders: u64,
     pub(super) lost_lines: u64,
+    pub(super) lost_waits: u64,
 }
 
 impl<'a> LockListing<'a> {
@@ -92,11 +95,13 @@ impl<'a> LockListing<'a> {
             omitted: now.omitted,
             holders: now.holders.iter().map(hold).collect(),
             waiters: &now.waiters,
+            waiters_omitted: now.waiters_omitted,
             deadlocks: now.deadlocks(before).map(Deadlock::new).collect(),
             queues: None,
             futexes: None,
             lost_holders: now.lost_holders.saturating_sub(before.lost_holders),
             lost_lines: now.lost_lines.saturating_sub(before.lost_lines),
+            lost_waits: now.lost_waits.saturating_sub(before.lost_waits),
         }
     }
 
@@ -109,12 +114,14 @@ impl<'a> LockListing<'a> {
             omitted: self.omitted,
             holders: &self.holders,
             waiters: self.waiters,
+            waiters_omitted: self.waiters_omitted,
             deadlocks: &self.deadlocks,
             queues: self.queues.as_ref().map(|(queues, _)| &queues[..]),
             futexes: self.futexes.as_deref(),
             unplaced: self.queues.as_ref().map(|(_, unplaced)| *unplaced),
             lost_holders: self.lost_holders,
             lost_lines: self.lost_lines,
+            lost_waits: self.lost_waits,
         }
     }
 }
@@ -226,8 +233,10 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     omitted: u64,
     /// The holders now, those first for which others wait.
     holders: &'a [Hold<'a>],
-    /// The waits that go on, the longest first.
+    /// The waits that go on, the longest first; some hundred at most.
     waiters: &'a [LockUserRow],
+    /// The number of waits that go on and are left out.
+    waiters_omitted: u64,
     /// Threads and tasks that waited for one another at the beginning, and do so at the end. Those
     /// with `unsure` may be none.
     deadlocks: &'a [Deadlock<'a>],
@@ -244,6 +253,8 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     lost_holders: u64,
     /// How often there was no room to count an acquisition.
     lost_lines: u64,
+    /// How often there was no room for a wait, which then is not among `waiters`.
+    lost_waits: u64,
 }
 
 #[derive(Debug, Serialize)]

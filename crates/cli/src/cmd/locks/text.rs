@@ -44,6 +44,7 @@ pub(super) fn report(listing: &LockListing<'_>, limit: usize) -> String {
     for (lost, what) in [
         (listing.lost_holders, "there was no room for a lock's holder"),
         (listing.lost_lines, "there was no room to count that a lock was taken"),
+        (listing.lost_waits, "there was no room for a wait, which is not shown before it is over"),
     ] {
         if lost > 0 {
             let _ = writeln!(text, "{} {what}", count(lost, "time"));
@@ -148,6 +149,8 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
     if addresses.is_empty() && queues.is_empty() && futexes.is_empty() {
         return;
     }
+    // Of which locks the service left waits out is not known.
+    let more = if listing.waiters_omitted > 0 { "+" } else { "" };
     let mut table = Table::new([">WAITING NOW", "LOCK", "WHERE", ">LONGEST", "BY", "HELD BY", "SINCE"]);
     for address in addresses.iter().take(PRESENT) {
         let waiters: Vec<_> = listing.waiters.iter().filter(|user| user.address == *address).collect();
@@ -167,7 +170,7 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
             (exact, _) => exact.map(short).unwrap_or_default(),
         };
         table.row([
-            waiters.len().to_string(),
+            format!("{}{more}", waiters.len()),
             lock(&first.place),
             place(&first.place),
             first.for_ns.map(short).unwrap_or_default(),
@@ -206,6 +209,10 @@ fn present(text: &mut String, listing: &LockListing<'_>) {
     let more: usize = all.iter().map(|rows| rows.saturating_sub(PRESENT)).sum();
     if more > 0 {
         let _ = writeln!(text, "{DIM}and {}{DIM:#}", count(more as u64, "more lock or queue"));
+    }
+    if listing.waiters_omitted > 0 {
+        let waits = count(listing.waiters_omitted, "more wait");
+        let _ = writeln!(text, "{DIM}and {waits}, the shorter ones{DIM:#}");
     }
     if unplaced > 0 {
         let tasks = count(unplaced, "task");
@@ -336,6 +343,20 @@ mod tests {
         assert_eq!(since(&[11], &[11]), "> 2.00 s", "a guard that was forgotten, perhaps");
         assert_eq!(since(&[9], &[9]), "9.00 ms");
         assert!(since(&[12], &[11]).ends_with("cache.rs:88"), "another hold");
+    }
+
+    #[test]
+    fn of_cut_waits_there_are_more() {
+        let waiters = vec![user(5, 78, 41, "POST /orders"), user(4, 79, 41, "GET /menu")];
+        let now = LockReport { waiters, waiters_omitted: 300, lost_waits: 7, ..LockReport::default() };
+        insta::assert_snapshot!(text(&LockReport::default(), &now), @r"
+        no lock of dormouse::sync was taken in 2.00 s
+
+        WAITING NOW  LOCK   WHERE        LONGEST  BY                                 HELD BY     SINCE
+                 2+  Index  cache.rs:41  5.00 ms  POST /orders 50 %, GET /menu 50 %  (not seen)
+        and 300 more waits, the shorter ones
+        7 times there was no room for a wait, which is not shown before it is over
+        ");
     }
 
     #[test]

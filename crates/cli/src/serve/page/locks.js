@@ -49,7 +49,7 @@ class LocksPart extends AskedPart {
       held: sharing(row.held_by, (of) => HOLDERS[of.by] ?? group(of)),
       blamed: row.longest?.place ? ` at ${atFile(row.longest.place)}` : '',
     }));
-    const { waiters, deadlocks, queues } = answer;
+    const { waiters, waiters_omitted: left, deadlocks, queues } = answer;
     for (const { kind, pool, place, longest_ns: ns, waiting, by } of queues ?? []) {
       rows.push({
         place: { ...place, kind },
@@ -62,7 +62,7 @@ class LocksPart extends AskedPart {
         blamed: '',
       });
     }
-    const waits = waiters.length ? ` ${plural(waiters.length, 'wait')} now, for up to ${time(waiters[0].for_ns)}.` : '';
+    const waits = waiters.length ? ` ${plural(waiters.length + left, 'wait')} now, for up to ${time(waiters[0].for_ns)}.` : '';
     const word = (of) => (of.unsure ? 'may be a deadlock' : 'deadlock');
     const stuck = deadlocks.flatMap((of) => of.blocked.map((one) => ({ ...one, word: word(of) })));
     for (const { waiter, holder, frames, no_stack: why, word } of stuck) {

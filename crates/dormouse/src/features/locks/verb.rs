@@ -1,6 +1,6 @@
 //! `locks` and `lock-report`: locks that are noted for a client, and what is known of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use dormouse_keys::Key;
 use dormouse_locks::{
@@ -65,18 +65,20 @@ fn report() -> LockReport {
     let mut holders = lock_holders();
     let cycles = lock_cycles();
     waiters.sort_by_key(|user| std::cmp::Reverse(user.for_ns));
-    let is_waited_for = |user: &LockUser| waiters.iter().any(|waiter| waiter.address == user.address);
-    holders.sort_by_cached_key(|user| std::cmp::Reverse((is_waited_for(user), user.for_ns)));
+    let waited_for: HashSet<usize> = waiters.iter().map(|waiter| waiter.address).collect();
+    holders.sort_by_cached_key(|user| std::cmp::Reverse((waited_for.contains(&user.address), user.for_ns)));
     let users = |users: Vec<LockUser>| users.iter().take(USERS).map(user_row).collect();
-    let [lost_holders, lost_lines] = lost();
+    let [lost_holders, lost_lines, lost_waits] = lost();
     LockReport {
         lines: all.iter().map(line_row).collect(),
         omitted: omitted as u64,
         holders: users(holders),
+        waiters_omitted: waiters.len().saturating_sub(USERS) as u64,
         waiters: users(waiters),
         cycles: cycles.into_iter().take(CYCLES).map(cycle_row).collect(),
         lost_holders,
         lost_lines,
+        lost_waits,
     }
 }
 
