@@ -68,8 +68,8 @@ struct SampleBody<'a> {
     full: bool,
     /// The time since the sample before; null for the first.
     elapsed_ns: Option<u64>,
-    /// How many threads there are.
-    threads: u64,
+    /// How many threads there are; null if the service could not list them.
+    threads: Option<u64>,
     keys_on: usize,
     dropped: u64,
     clock: Option<&'a Clock>,

@@ -23,7 +23,7 @@ use dormouse_protocol::{
     CountRow, GroupRow, HistogramRow, OutcomesRow, QueueRow, Stat, StreamsRow, TaskPolls, UnansweredRow,
     WaitsRow,
 };
-use dormouse_testkit::spin_for;
+use dormouse_testkit::{in_child, spin_for};
 use tower::ServiceExt;
 
 const WORK: Duration = Duration::from_millis(30);
@@ -92,6 +92,28 @@ fn locks_are_scraped_while_they_are_noted() {
     let text = text(&metrics.exposition());
     let line = text.lines().find(|line| line.starts_with("dormouse_lock_acquisitions_total{")).expect(&text);
     assert!(line.contains("metrics.rs:") && !line.ends_with(" 0"), "{line}");
+}
+
+#[test]
+fn threads_that_cannot_be_listed_are_absent() {
+    in_child(|| {
+        let metrics = Metrics::start(&MetricsSpec::new()).unwrap();
+        let threads = || {
+            let text = text(&metrics.exposition());
+            text.lines().any(|line| line.starts_with("dormouse_process_threads "))
+        };
+        assert!(threads());
+        let mut own = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: nothing else opens a descriptor in the child.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut own) };
+        let none = libc::rlimit { rlim_cur: 0, ..own };
+        // SAFETY: as above.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
+        let without = threads();
+        // SAFETY: as above.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const own) };
+        assert!(!without && threads());
+    });
 }
 
 #[test]

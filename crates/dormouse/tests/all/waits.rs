@@ -302,7 +302,7 @@ fn who_asks_is_told_exemplars() {
         ] {
             let mut short: Stat =
                 asks.ask(StatRequest { part: Some(part), ..StatRequest::default() }).unwrap();
-            assert!(short.threads.is_empty() && short.groups.is_empty() && short.thread_count() > 0);
+            assert!(short.threads.is_empty() && short.groups.is_empty() && short.thread_count() > Some(0));
             short.expand(usize::MAX);
             let row = short.groups.into_iter().find(|row| row.id == group.id()).unwrap().waits.unwrap();
             assert_eq!(row.requests.buckets, requests.buckets, "{part:?}");

@@ -141,7 +141,7 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         share(polls.in_groups, polls.all)
     }),
     figure("dormouse.process.threads", Things("{thread}"), Gauge, "Threads that exist.", |process| {
-        Some(MetricValue::Count(process.stat.thread_count()))
+        process.stat.thread_count().map(MetricValue::Count)
     }),
     figure("dormouse.keys.on", Things("{key}"), Gauge, "Keys that are on.", |process| {
         Some(MetricValue::Count(process.stat.keys_on as u64))

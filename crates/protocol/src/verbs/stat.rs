@@ -295,7 +295,7 @@ impl Stat {
             own: self.own.zip(before.own).map(|(now, it)| now.since(it)),
             clock: self.clock.clone(),
             columns: None,
-            thread_total: Some(self.thread_count()),
+            thread_total: self.thread_count(),
             ..*self
         };
         since.forget(before.left_out);
@@ -309,9 +309,10 @@ impl Stat {
         Self { cpu_limits: None, pressure: None, ..self.clone() }
     }
 
-    /// The number of threads, whether or not there are rows of them.
-    pub fn thread_count(&self) -> u64 {
-        self.thread_total.unwrap_or(self.threads.len() as u64)
+    /// The number of threads, whether or not there are rows of them; `None` if the service could
+    /// not list them. (It has at least one.)
+    pub fn thread_count(&self) -> Option<u64> {
+        Some(self.thread_total.unwrap_or(self.threads.len() as u64)).filter(|n| *n > 0)
     }
 
     /// CPU time of all groups, unless it is refused.
@@ -465,26 +466,4 @@ pub struct ThreadStat {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn count(event: &'static str, value: u64) -> CountRow {
-        CountRow { event: event.into(), value, enabled_ns: value, running_ns: value }
-    }
-
-    #[test]
-    fn what_was_not_read_has_no_difference() {
-        let before = Stat { groups: vec![GroupRow { id: 1, ..GroupRow::default() }], ..Stat::default() };
-        let mut now = before.clone();
-        now.runnable_ns = Some(7);
-        now.groups[0].counts = vec![count("alloc-count", 5)];
-        let since = now.since(&before);
-        assert_eq!((since.runnable_ns, since.groups[0].counts.as_slice()), (None, &[][..]));
-        let mut later = now.clone();
-        later.runnable_ns = Some(9);
-        later.groups[0].counts = vec![count("alloc-count", 8), count("page-faults", 3)];
-        let since = later.since(&now);
-        assert_eq!(since.runnable_ns, Some(2));
-        assert_eq!(since.groups[0].counts, [count("alloc-count", 3)]);
-    }
-}
+mod tests;

@@ -21,7 +21,7 @@ pub(super) fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
     for group in &mut stat.groups {
         group.counts.retain(|count| events.has(&count.event));
     }
-    stat.thread_total = Some(stat.thread_count());
+    stat.thread_total = stat.thread_count();
     stat.threads = Vec::new();
     left_out
 }

@@ -180,7 +180,7 @@ const page = {
     }
     facts.push(
       [plural(live.groups.size, 'group')],
-      [plural(live.threads, 'thread')],
+      ...(live.threads === null ? [] : [[plural(live.threads, 'thread')]]),
       [`${plural(live.keysOn, 'key')} on`],
       [
         live.dropped ? `${plural(live.dropped, 'record')} dropped` : 'no record dropped',

@@ -113,9 +113,9 @@ pub(super) fn spawn_sites() -> SpawnSites {
 }
 
 /// Turns the figures of a reading into those of this process since it began, and refuses figures
-/// that cannot be true. The threads were listed during `listed`. The process had used
-/// `begun_cpu_ns` before the groups were read.
-pub(crate) fn settle(stat: &mut Stat, listed: &Range<u64>, begun_cpu_ns: u64) {
+/// that cannot be true. The threads were listed during `listed`, if they could be. The process had
+/// used `begun_cpu_ns` before the groups were read.
+pub(crate) fn settle(stat: &mut Stat, listed: Option<&Range<u64>>, begun_cpu_ns: u64) {
     let Ok(mut history) = HISTORY.lock() else { return };
     let inherited: HashMap<u32, &GroupRow> = history.inherited.iter().map(|row| (row.id, row)).collect();
     for group in &mut stat.groups {
@@ -185,10 +185,11 @@ impl History {
     ///
     /// Two threads may read at once. A list that was begun before the last one was finished might
     /// contain threads that are known to have ended: it changes nothing, and its reader gets the
-    /// sum so far. A thread has at least the time that another reader has seen. (So the next thread
-    /// with the same id counts once it has waited longer than the one before.)
-    fn runnable_ns(&mut self, now: &[(u32, Option<u64>)], listed: &Range<u64>) -> Option<u64> {
-        if listed.start >= self.listed_ns {
+    /// sum so far. So does a reader who could not list the threads. A thread has at least the time
+    /// that another reader has seen. (So the next thread with the same id counts once it has waited
+    /// longer than the one before.)
+    fn runnable_ns(&mut self, now: &[(u32, Option<u64>)], listed: Option<&Range<u64>>) -> Option<u64> {
+        if let Some(listed) = listed.filter(|listed| listed.start >= self.listed_ns) {
             self.listed_ns = listed.end;
             let mut before: HashMap<u32, u64> = self.threads.drain(..).collect();
             for (tid, ns) in now {
@@ -235,7 +236,7 @@ mod tests {
         let mut at = 0;
         let mut read = |now: &[(u32, Option<u64>)]| {
             at += 10;
-            of.runnable_ns(now, &(at..at + 1))
+            of.runnable_ns(now, Some(&(at..at + 1)))
         };
         assert_eq!(read(&[(1, None)]), None, "the kernel does not say");
         assert_eq!(read(&[(1, Some(10)), (5, Some(7)), (9, Some(1))]), Some(18));
@@ -246,12 +247,25 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_cannot_be_listed_go_on() {
+        let mut of = empty();
+        let threads = [(1, Some(10)), (5, Some(7))];
+        assert_eq!(of.runnable_ns(&threads, Some(&(10..11))), Some(17));
+        assert_eq!(of.runnable_ns(&[], None), Some(17), "no descriptor is free");
+        assert_eq!(of.runnable_ns(&threads, Some(&(30..31))), Some(17));
+    }
+
+    #[test]
     fn readings_at_once_count_nothing_twice() {
         let mut of = empty();
-        assert_eq!(of.runnable_ns(&[(1, Some(10)), (5, Some(7))], &(10..11)), Some(17));
-        assert_eq!(of.runnable_ns(&[(1, Some(12))], &(20..22)), Some(19), "5 has ended");
-        assert_eq!(of.runnable_ns(&[(1, Some(11)), (5, Some(7))], &(19..21)), Some(19), "an older list");
-        assert_eq!(of.runnable_ns(&[(1, Some(11))], &(30..31)), Some(19), "read earlier, listed later");
-        assert_eq!(of.runnable_ns(&[(1, Some(15))], &(40..41)), Some(22));
+        assert_eq!(of.runnable_ns(&[(1, Some(10)), (5, Some(7))], Some(&(10..11))), Some(17));
+        assert_eq!(of.runnable_ns(&[(1, Some(12))], Some(&(20..22))), Some(19), "5 has ended");
+        assert_eq!(
+            of.runnable_ns(&[(1, Some(11)), (5, Some(7))], Some(&(19..21))),
+            Some(19),
+            "an older list"
+        );
+        assert_eq!(of.runnable_ns(&[(1, Some(11))], Some(&(30..31))), Some(19), "read earlier, listed later");
+        assert_eq!(of.runnable_ns(&[(1, Some(15))], Some(&(40..41))), Some(22));
     }
 }

@@ -47,12 +47,13 @@ const GROUP_NS: u64 = 2_000;
 /// A snapshot that takes longer does so because of the number of threads.
 const SLOW_NS: u64 = 10 * QUICK_NS;
 
-/// The threads there are.
-fn tids() -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
-    let mut tids: Vec<u32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+/// The threads there are; `None` if they cannot be listed, as while no descriptor is free.
+fn tids() -> Option<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc/self/task").ok()?;
+    let mut tids: Vec<u32> =
+        entries.map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect::<Option<_>>()?;
     tids.sort_unstable();
-    tids
+    Some(tids)
 }
 
 /// Groups with what `counting` counts and the times of `waits`, threads, and the process. Figures
@@ -117,7 +118,7 @@ fn totals(counting: Option<&ClientEvents>) -> (Stat, bool) {
     for thread in &mut best.threads {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
     }
-    history::settle(&mut best, &listed, begun_cpu_ns);
+    history::settle(&mut best, listed.as_ref(), begun_cpu_ns);
     if best.cpu_refused.is_none() && is_limited(Part::Counts) {
         // Totals stand still, and go on when the counts are awake.
         best.cpu_refused.clone_from(&best.limited);
@@ -175,8 +176,8 @@ pub(crate) fn outliving_check() -> Option<Capability> {
 /// All that changes during a reading.
 struct Snapshot {
     stat: Stat,
-    /// When the threads were listed.
-    listed: Range<u64>,
+    /// When the threads were listed, if they were.
+    listed: Option<Range<u64>>,
     /// CPU time of the process before the groups were read.
     begun_cpu_ns: u64,
 }
@@ -185,7 +186,7 @@ struct Snapshot {
 fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
     let lists_ns = dormouse_clock::point().monotonic_ns;
     let tids = tids();
-    let listed = lists_ns..dormouse_clock::point().monotonic_ns;
+    let listed = tids.is_some().then(|| lists_ns..dormouse_clock::point().monotonic_ns);
     let begun_ns = dormouse_clock::point().monotonic_ns;
     let begun_cpu_ns = dormouse_clock::process_cpu_ns();
     let row = |(row, counts): (GroupRow, Vec<_>)| {
@@ -198,6 +199,7 @@ fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
     // the process last: it has used at least what its groups have.
     let threads = tids
         .into_iter()
+        .flatten()
         .filter_map(|tid| {
             let cpu_ns = dormouse_clock::thread_cpu_ns_of(tid)?;
             Some(ThreadStat { tid, name: String::new(), cpu_ns, runnable_ns: None })

@@ -65,7 +65,8 @@ impl Stat {
     /// Puts groups into columns, and drops what the part does not have.
     pub fn shorten(&mut self, to: StatPart) {
         if to < StatPart::Whole {
-            self.thread_total = Some(std::mem::take(&mut self.threads).len() as u64);
+            self.thread_total = self.thread_count();
+            self.threads = Vec::new();
         }
         for calls in &mut self.calls {
             calls.times = std::mem::take(&mut calls.times).at_scale(to.scale());

@@ -1,0 +1,38 @@
+//! Differences of readings.
+
+use super::*;
+
+fn count(event: &'static str, value: u64) -> CountRow {
+    CountRow { event: event.into(), value, enabled_ns: value, running_ns: value }
+}
+
+#[test]
+fn what_was_not_read_has_no_difference() {
+    let before = Stat { groups: vec![GroupRow { id: 1, ..GroupRow::default() }], ..Stat::default() };
+    let mut now = before.clone();
+    now.runnable_ns = Some(7);
+    now.groups[0].counts = vec![count("alloc-count", 5)];
+    let since = now.since(&before);
+    assert_eq!((since.runnable_ns, since.groups[0].counts.as_slice()), (None, &[][..]));
+    let mut later = now.clone();
+    later.runnable_ns = Some(9);
+    later.groups[0].counts = vec![count("alloc-count", 8), count("page-faults", 3)];
+    let since = later.since(&now);
+    assert_eq!(since.runnable_ns, Some(2));
+    assert_eq!(since.groups[0].counts, [count("alloc-count", 3)]);
+}
+
+#[test]
+fn threads_that_were_not_listed_have_no_number() {
+    let thread = ThreadStat { tid: 7, ..ThreadStat::default() };
+    let [some, none] = [vec![thread], Vec::new()].map(|threads| Stat { threads, ..Stat::default() });
+    assert_eq!([&some, &none].map(Stat::thread_count), [Some(1), None]);
+    let [mut some, mut none] = [some, none];
+    for stat in [&mut some, &mut none] {
+        stat.shorten(StatPart::Requests);
+    }
+    assert_eq!([&some, &none].map(Stat::thread_count), [Some(1), None]);
+    assert_eq!([&some, &none].map(|stat| stat.since(stat).thread_count()), [Some(1), None]);
+    // An older agent's answer.
+    assert_eq!(Stat { thread_total: Some(0), ..none }.thread_count(), None);
+}
