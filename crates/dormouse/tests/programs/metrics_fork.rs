@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use dormouse::Group;
-use dormouse::events::{poll_begins, poll_ends};
+use dormouse::events::{Counter, poll_begins, poll_ends};
 use dormouse::metrics::{Metrics, MetricsFormat, MetricsSpec};
 use dormouse_testkit::{fork, spin_for};
 
@@ -23,10 +23,21 @@ const REQUESTS: &str = "dormouse_requests_total{group=\"forked\",outcome=\"compl
 const WAITED: &str = "dormouse_task_time_seconds_total{group=\"forked\",state=\"poll\"}";
 const ATTRIBUTED: &str = "dormouse_process_cpu_attributed_seconds_total";
 const PROCESS: &str = "dormouse_process_cpu_time_seconds_total";
+const POURED: &str = "dormouse_events_total{group=\"forked\",event=\"cups\"}";
+
+/// One for each time that a group works.
+static CUPS: Counter = Counter::new("cups");
+
+fn spec() -> MetricsSpec {
+    MetricsSpec::new().waits().events(&[CUPS.event().unwrap()])
+}
 
 fn work(group: Group, time: Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(group.instrument(async { spin_for(time) }));
+    runtime.block_on(group.instrument(async {
+        CUPS.add(1);
+        spin_for(time);
+    }));
 }
 
 /// The polls of tasks that are told, and those in groups, behind a poll that does that.
@@ -38,7 +49,7 @@ fn told(metrics: &Metrics, poll: impl FnOnce()) -> [f64; 2] {
 }
 
 pub(crate) fn main() {
-    let metrics = Metrics::start(&MetricsSpec::new().waits()).unwrap();
+    let metrics = Metrics::start(&spec()).unwrap();
     let group = Group::new("forked");
     (0..3).for_each(|_| work(group, WORK));
     let before = [CPU, REQUESTS, WAITED].map(|line| read(&metrics, line));
@@ -50,14 +61,14 @@ pub(crate) fn main() {
         poll_ends();
         // The parent's, in the child: it counts nothing, and tells the child's figures.
         assert_eq!([CPU, REQUESTS].map(|line| read(&metrics, line)), [0.0; 2]);
-        let own = Metrics::start(&MetricsSpec::new().waits()).unwrap();
-        assert_eq!([CPU, REQUESTS, WAITED].map(|line| read(&own, line)), [0.0; 3]);
+        let own = Metrics::start(&spec()).unwrap();
+        assert_eq!([CPU, REQUESTS, WAITED, POURED].map(|line| read(&own, line)), [0.0; 4]);
         assert_eq!(told(&own, || ()), [1.0, 0.0], "its parent's poll is none of its own");
         work(group, WORK);
         let [cpu, requests, waited] = [CPU, REQUESTS, WAITED].map(|line| read(&own, line));
         assert!(cpu >= WORK.as_secs_f64() * 0.9 && cpu < before[0], "{cpu}");
         assert!(waited >= WORK.as_secs_f64() * 0.9 && waited < before[2], "{waited}");
-        assert!((requests - 1.0).abs() < f64::EPSILON, "{requests}");
+        assert_eq!([requests, read(&own, POURED)], [1.0; 2]);
         let [attributed, process] = [ATTRIBUTED, PROCESS].map(|line| read(&own, line));
         assert!(attributed <= process, "{attributed} of {process}");
         // Another reader of the child, after the first one has ended.
@@ -67,6 +78,7 @@ pub(crate) fn main() {
     });
     poll_ends();
     assert!(status.success(), "{status}");
+    assert_eq!(read(&metrics, POURED), 4.0, "the parent's go on");
     let after = [CPU, REQUESTS, WAITED].map(|line| read(&metrics, line));
     assert!(after.iter().zip(before).all(|(after, before)| *after >= before), "{after:?} after {before:?}");
     println!("1 passed, 0 failed");

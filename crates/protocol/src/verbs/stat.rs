@@ -418,7 +418,9 @@ impl Outliving {
 }
 
 impl CountRow {
-    fn since(&self, before: &Self) -> Self {
+    /// The count since `before`, an earlier row of the event.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
         Self {
             event: self.event.clone(),
             value: self.value.saturating_sub(before.value),

@@ -120,8 +120,13 @@ pub(crate) fn settle(stat: &mut Stat, listed: Option<&Range<u64>>, begun_cpu_ns:
     let inherited: HashMap<u32, &GroupRow> = history.inherited.iter().map(|row| (row.id, row)).collect();
     for group in &mut stat.groups {
         if let Some(before) = inherited.get(&group.id) {
-            // The counts are the client's, who began in this process.
-            let counts = std::mem::take(&mut group.counts);
+            // The parent has not counted events that the child alone counts.
+            let mut counts = std::mem::take(&mut group.counts);
+            for count in &mut counts {
+                if let Some(before) = before.counts.iter().find(|before| before.event == count.event) {
+                    *count = count.since(before);
+                }
+            }
             *group = GroupRow { counts, ..group.since(before) };
             // Tasks of other threads are in the parent alone.
             group.alive = group.started.saturating_sub(group.finished);
