@@ -95,6 +95,25 @@ fn locks_are_scraped_while_they_are_noted() {
 }
 
 #[test]
+fn each_count_of_openmetrics_has_its_sum() {
+    let metrics = Metrics::start(&MetricsSpec::new().waits()).unwrap();
+    // A group without times, and one with.
+    let _idle = Group::new("untimed");
+    Group::new("timed").scope(|| ());
+    let text = String::from_utf8(metrics.exposition().encode(MetricsFormat::OpenMetrics)).unwrap();
+    let lines = |suffix: &str| -> Vec<String> {
+        let of = |line: &str| {
+            let (name, labels) = line.split(' ').next()?.split_once('{')?;
+            Some(format!("{} {labels}", name.strip_suffix(suffix)?))
+        };
+        text.lines().filter_map(of).collect()
+    };
+    let counts = lines("_count");
+    assert!(counts.iter().any(|of| of.contains("untimed")) && counts.len() > 1, "{text}");
+    assert_eq!(counts, lines("_sum"), "{text}");
+}
+
+#[test]
 fn threads_that_cannot_be_listed_are_absent() {
     in_child(|| {
         let metrics = Metrics::start(&MetricsSpec::new()).unwrap();

@@ -201,6 +201,9 @@ impl Writer {
             self.name(&lines.sum);
             value(&mut self.text, sum);
             self.text.push(b'\n');
+        } else if self.is_open {
+            // `OpenMetrics` has both lines, or none.
+            return;
         }
         self.name(&lines.count);
         decimal(&mut self.text, of.count());

@@ -90,7 +90,9 @@ fn families_of_several_processes_stand_together() {
         let [agent, cpu] =
             [format!("dormouse_agent{}", suffix[0]), format!("dormouse_cpu_time_seconds{}", suffix[1])];
         assert_eq!(names, [&*agent, &*cpu, "dormouse_tasks_alive", "dormouse_request_duration_seconds"]);
-        assert_eq!(families.iter().map(|(_, of)| of.len()).collect::<Vec<_>>(), [2, 4, 4, 22]);
+        // OpenMetrics has no count where there is no sum.
+        let histograms = if format == MetricsFormat::Text { 22 } else { 20 };
+        assert_eq!(families.iter().map(|(_, of)| of.len()).collect::<Vec<_>>(), [2, 4, 4, histograms]);
         let (name, labels, value) = &families[1].1[0];
         assert_eq!((&**name, &**value), ("dormouse_cpu_time_seconds_total", "1.5"));
         let shown = WILD.replace('\0', "\u{fffd}");

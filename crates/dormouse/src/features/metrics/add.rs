@@ -237,7 +237,8 @@ fn histogram(row: &HistogramRow) -> ExponentialHistogram {
         zero_threshold: zero_threshold(row),
         zero_count: row.zero_count,
         positive: row.buckets.clone(),
-        sum: row.sum_ns.map(MetricValue::Nanoseconds),
+        // A group without times has no sum of nothing.
+        sum: row.sum_ns.or(row.is_empty().then_some(0)).map(MetricValue::Nanoseconds),
         exemplars: row.exemplars.iter().map(exemplar).collect(),
     }
 }
