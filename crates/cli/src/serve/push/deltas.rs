@@ -9,7 +9,7 @@
 //! |---|---|
 //! | that began after this server | with the process |
 //! | that is older | with its first reading: an earlier server may have pushed what was before |
-//! | that executed another program | with the last reading of the former one: its totals are new |
+//! | that executed another program | with the last reading of the former one: its totals are new, but for the kernel's |
 //!
 //! A base stays as long as its process: one that is not among the services for a while (its
 //! session began anew or was given to another one, it was not found) goes on from its base
@@ -82,8 +82,8 @@ impl Deltas {
                     continue;
                 }
             };
-            let base = base.filter(|base| is_same_program(&now.stat, &base.snapshot.stat));
-            self.pushed.insert(identity, Base::after(now, base));
+            let of_program = base.filter(|base| is_same_program(&now.stat, &base.snapshot.stat));
+            self.pushed.insert(identity, Base::after(now, of_program));
             let (stat, left_out) = shares.shown(session, now);
             let stat = difference(&stat, base);
             add(&mut exposition, &origin, &stat);
@@ -125,12 +125,30 @@ fn is_same_program(now: &Stat, base: &Stat) -> bool {
 fn difference(now: &Stat, base: Option<&Base>) -> Stat {
     let Some(Base { snapshot, locks }) = base else { return now.since_start() };
     let base = &snapshot.stat;
+    if !is_same_program(now, base) {
+        return after_exec(now, base);
+    }
     Stat {
         mono_ns: now.mono_ns,
         dropped: now.dropped.saturating_sub(base.dropped),
         counted: now.counted,
         locks: LockStatRow::all_since(&now.locks, locks),
         ..now.since(base)
+    }
+}
+
+/// The counters of a program since the process has executed it, after `base` of the former one. The
+/// kernel counts for the process, and goes on.
+fn after_exec(now: &Stat, base: &Stat) -> Stat {
+    let Stat { process_cpu_ns, runnable_ns, cpu_limits, pressure, .. } = now.since(base);
+    Stat {
+        process_cpu_ns,
+        // The CPU time of the former program is in no group of this one.
+        unattributed_cpu_ns: now.unattributed_cpu_ns.saturating_sub(base.process_cpu_ns),
+        runnable_ns,
+        cpu_limits,
+        pressure,
+        ..now.clone()
     }
 }
 
@@ -209,6 +227,21 @@ mod tests {
         assert_eq!((&first.cpu_limits, first.pressure, first.dropped), (&None, None, 7));
         let then = difference(&now, Some(&base(now.clone(), None)));
         assert!(then.cpu_limits.is_some() && then.pressure.is_some());
+    }
+
+    #[test]
+    fn the_processs_clock_goes_on_in_another_program() {
+        let of = |name, started, [process_cpu_ns, unattributed_cpu_ns, runnable_ns]: [u64; 3]| Stat {
+            process_cpu_ns,
+            unattributed_cpu_ns,
+            runnable_ns: Some(runnable_ns),
+            ..stat(&[(1, name, started)], 4)
+        };
+        let before = base(of("a", 5, [700, 200, 30]), None);
+        let since = difference(&of("b", 2, [1000, 900, 40]), Some(&before));
+        assert_eq!((since.process_cpu_ns, since.unattributed_cpu_ns), (300, 200));
+        assert_eq!(since.runnable_ns, Some(10));
+        assert_eq!((since.groups[0].started, since.dropped), (2, 4), "of the new program alone");
     }
 
     #[test]
