@@ -286,7 +286,7 @@ impl Stat {
             runnable_ns: self.runnable_ns.zip(before.runnable_ns).map(|(now, it)| now.saturating_sub(it)),
             cpu_limits: self.cpu_limits.as_ref().map(|now| match &before.cpu_limits {
                 Some(before) => now.since(before),
-                None => now.clone(),
+                None => now.since(&CpuLimits::default()),
             }),
             pressure: self.pressure.zip(before.pressure).map(|(now, it)| now.since(it)),
             counted: self.counted.map(|now| now.since(before.counted.unwrap_or_default())),

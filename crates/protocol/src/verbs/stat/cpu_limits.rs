@@ -53,13 +53,12 @@ pub struct CpuLimitRow {
 }
 
 impl CpuLimits {
-    /// The counts since `before`, an earlier reading. Those of a control group that is new are as
-    /// the kernel has them.
+    /// The counts since `before`, an earlier reading. A control group that is not in it has none:
+    /// the kernel's are since that group began.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let of = |now: &CpuLimitRow| {
-            let before = before.groups.iter().find(|before| before.path == now.path);
-            before.map_or_else(|| now.clone(), |before| now.since(before))
+            now.since(before.groups.iter().find(|before| before.path == now.path).unwrap_or(now))
         };
         let throttled_ns = self.throttled_ns.zip(before.throttled_ns);
         Self {
@@ -206,6 +205,18 @@ mod tests {
             since.notices().next().unwrap().starts_with("its processors were throttled for 1.3 s by a CPU")
         );
         assert_eq!(hidden(1_400, half(1_000, 1, 9, None)).notices().count(), 0, "one that is seen");
+    }
+
+    #[test]
+    fn a_limit_that_is_new_has_no_counts() {
+        let limits = |rows: Vec<CpuLimitRow>| CpuLimits { groups: rows, ..CpuLimits::default() };
+        let (old, now) = (half(1_000, 900, 9_000, Some(7)), half(1_100, 900, 9_000, Some(9)));
+        let moved = limits(vec![CpuLimitRow { path: "/older".into(), ..now.clone() }, now]);
+        let since = moved.since(&limits(vec![old]));
+        let counts: Vec<_> = since.groups.iter().map(|row| (row.periods, row.throttled_periods)).collect();
+        assert_eq!(counts, [(0, 0), (100, 0)]);
+        assert_eq!(since.groups[0].sentence(), "the limit of /older is 0.5 CPU");
+        assert_eq!(since.notices().count(), 0);
     }
 
     #[test]

@@ -36,3 +36,13 @@ fn threads_that_were_not_listed_have_no_number() {
     // An older agent's answer.
     assert_eq!(Stat { thread_total: Some(0), ..none }.thread_count(), None);
 }
+
+#[test]
+fn limits_that_were_not_read_have_no_counts() {
+    let limit = CpuLimitRow { quota_us: 5, period_us: 10, periods: 9, ..CpuLimitRow::default() };
+    let limits = CpuLimits { groups: vec![limit.clone()], throttled_ns: Some(7), ..CpuLimits::default() };
+    let now = Stat { cpu_limits: Some(limits), ..Stat::default() };
+    let since = now.since(&Stat::default()).cpu_limits.unwrap();
+    assert_eq!(since.groups, [CpuLimitRow { periods: 0, ..limit }]);
+    assert_eq!(since.throttled_ns, None);
+}
