@@ -56,7 +56,8 @@ impl MetricUnit {
 pub enum MetricKind {
     /// A sum since the start of the process, which never decreases.
     Counter,
-    /// A sum that never decreases and began before the process, nobody knows when.
+    /// A sum that never decreases and began at another time than the process, nobody knows when. A
+    /// lower sum has begun anew.
     OlderCounter,
     /// A value at this moment.
     Gauge,

@@ -1,6 +1,6 @@
 //! The figures of a runtime.
 
-use dormouse_metrics::MetricKind::{Counter, Gauge};
+use dormouse_metrics::MetricKind::{Gauge, OlderCounter};
 use dormouse_metrics::MetricUnit::{Seconds, Things};
 use dormouse_metrics::{MetricFamily, MetricKind, MetricUnit};
 
@@ -86,18 +86,19 @@ pub static RUNTIME_FIGURES: &[Figure<RuntimeFigure>] = &[
     },
 ];
 
+// Totals of a runtime begin with it, and not with the process: so they have no start.
 static WORKERS: MetricFamily =
     family("dormouse.runtime.workers", Things("{worker}"), Gauge, "Workers of the runtime.");
 static BUSY: MetricFamily = family(
     "dormouse.runtime.busy.time",
     Seconds,
-    Counter,
+    OlderCounter,
     "Time for which workers of the runtime were busy.",
 );
 static PARKS: MetricFamily = family(
     "dormouse.runtime.parks",
     Things("{park}"),
-    Counter,
+    OlderCounter,
     "How often workers of the runtime have parked.",
 );
 static TASKS: MetricFamily =
@@ -115,11 +116,11 @@ static LOCAL: MetricFamily = family(
     "Tasks that wait in the queues of single workers of the runtime.",
 );
 static POLLS: MetricFamily =
-    family("dormouse.runtime.polls", Things("{poll}"), Counter, "Polls of the runtime's tasks.");
+    family("dormouse.runtime.polls", Things("{poll}"), OlderCounter, "Polls of the runtime's tasks.");
 static STEALS: MetricFamily = family(
     "dormouse.runtime.steals",
     Things("{task}"),
-    Counter,
+    OlderCounter,
     "Tasks that a worker of the runtime has taken from another one.",
 );
 static BLOCKING: MetricFamily = family(

@@ -53,14 +53,32 @@ impl ObjectiveRow {
         self.met.saturating_add(self.missed)
     }
 
-    /// The rows since `before`, earlier ones. An objective that is not among those is new.
+    /// The rows since `before`, earlier ones. An objective is new if it is not among those, or if
+    /// one of its counts is less than there: both have begun anew.
     pub(crate) fn all_since(now: &[Self], before: &[Self]) -> Vec<Self> {
         let since = |now: &Self| {
-            let before = before.iter().find(|it| it.objective == now.objective).copied().unwrap_or_default();
-            let (met, missed) =
-                (now.met.saturating_sub(before.met), now.missed.saturating_sub(before.missed));
-            Self { met, missed, ..*now }
+            let goes_on =
+                |it: &&Self| it.objective == now.objective && it.met <= now.met && it.missed <= now.missed;
+            let before = before.iter().find(goes_on).copied().unwrap_or_default();
+            Self { met: now.met - before.met, missed: now.missed - before.missed, ..*now }
         };
         now.iter().map(since).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(now: [u64; 2], before: [u64; 2]) -> [u64; 2] {
+        let row = |[met, missed]: [u64; 2]| ObjectiveRow { met, missed, ..ObjectiveRow::default() };
+        let since = ObjectiveRow::all_since(&[row(now)], &[row(before)]);
+        [since[0].met, since[0].missed]
+    }
+
+    #[test]
+    fn counts_that_begin_anew_are_whole() {
+        assert_eq!(counts([9, 3], [5, 3]), [4, 0]);
+        assert_eq!(counts([7, 2], [5, 3]), [7, 2], "one is less: both have begun again");
     }
 }

@@ -2,7 +2,7 @@
 //! that several entries share.
 
 use dormouse_metrics::MetricFamily;
-use dormouse_metrics::MetricKind::{Counter, Gauge};
+use dormouse_metrics::MetricKind::{Counter, Gauge, OlderCounter};
 use dormouse_metrics::MetricUnit::{Ratio, Seconds, Things};
 use dormouse_statistics::buckets::{Histogram as HistogramOf, place};
 
@@ -53,11 +53,12 @@ pub static REQUESTS: MetricFamily = MetricFamily {
            end), panicked, or a word of the service's own. A request is a task that is not part of another.",
 };
 
-/// Requests by objectives, with the labels `objective` and `met`.
+/// Requests by objectives, with the labels `objective` and `met`. They begin when somebody begins
+/// to count them, and not with the process.
 pub static OBJECTIVE_REQUESTS: MetricFamily = MetricFamily {
     name: "dormouse.objective.requests",
     unit: Things("{request}"),
-    kind: Counter,
+    kind: OlderCounter,
     help: "Requests that met an objective (were answered within its time) or missed it (failed, or took longer), \
            since it is counted.",
 };

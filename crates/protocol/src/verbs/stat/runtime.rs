@@ -63,18 +63,30 @@ pub struct RuntimeRow {
 
 impl RuntimeRow {
     /// The runtimes over the time since `before`, earlier rows: totals are of that time. A runtime
-    /// that is not among those is new.
+    /// is new if it is not among those, or if one of its totals is less than there: the service has
+    /// ended it, and made another one of that name.
     pub(super) fn all_since(now: &[Self], before: &[Self]) -> Vec<Self> {
-        now.iter()
-            .map(|now| {
-                before.iter().find(|it| it.name == now.name).map_or_else(|| now.clone(), |it| now.since(it))
-            })
-            .collect()
+        let since = |now: &Self| {
+            let before = before.iter().find(|it| it.name == now.name && now.goes_on_from(it));
+            before.map_or_else(|| now.clone(), |it| now.since(it))
+        };
+        now.iter().map(since).collect()
+    }
+
+    fn totals(&self) -> [Option<u64>; 4] {
+        [self.busy_ns, self.parks, self.polls, self.steals]
+    }
+
+    /// Whether no total is less than in `before`.
+    fn goes_on_from(&self, before: &Self) -> bool {
+        self.totals()
+            .into_iter()
+            .zip(before.totals())
+            .all(|(now, it)| now.zip(it).is_none_or(|(n, it)| n >= it))
     }
 
     fn since(&self, before: &Self) -> Self {
-        let total =
-            |of: fn(&Self) -> Option<u64>| of(self).zip(of(before)).map(|(now, it)| now.saturating_sub(it));
+        let total = |of: fn(&Self) -> Option<u64>| of(self).zip(of(before)).map(|(now, it)| now - it);
         Self {
             busy_ns: total(|row| row.busy_ns),
             parks: total(|row| row.parks),
@@ -82,5 +94,22 @@ impl RuntimeRow {
             steals: total(|row| row.steals),
             ..self.clone()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(busy_ns: u64, polls: Option<u64>) -> RuntimeRow {
+        RuntimeRow { name: "main".into(), busy_ns: Some(busy_ns), polls, ..RuntimeRow::default() }
+    }
+
+    #[test]
+    fn a_runtime_made_again_is_new() {
+        let since = |now: RuntimeRow, before| RuntimeRow::all_since(&[now], &[before]).pop().unwrap();
+        assert_eq!(since(row(9, Some(5)), row(7, Some(5))), row(2, Some(0)));
+        assert_eq!(since(row(9, Some(4)), row(7, Some(5))), row(9, Some(4)), "one total is less");
+        assert_eq!(since(row(3, None), row(7, None)), row(3, None));
     }
 }
