@@ -114,6 +114,23 @@ fn each_count_of_openmetrics_has_its_sum() {
 }
 
 #[test]
+fn figures_that_nobody_counts_are_absent() {
+    in_child(|| {
+        Group::new("uncounted").scope(|| ());
+        let lines = ["cpu_time_seconds_total", "polls_total", "tasks_started_total"]
+            .map(|name| format!("dormouse_{name}{{group=\"uncounted\"}} "));
+        let shown = || {
+            let text = dormouse::metrics::text();
+            let attributed = text.contains("dormouse_process_cpu_attributed_seconds_total ");
+            (lines.each_ref().map(|line| text.contains(line)), attributed)
+        };
+        assert_eq!(shown(), ([false, false, true], false));
+        drop(Metrics::start(&MetricsSpec::new()).unwrap());
+        assert_eq!(shown(), ([true; 3], true));
+    });
+}
+
+#[test]
 fn threads_that_cannot_be_listed_are_absent() {
     in_child(|| {
         let metrics = Metrics::start(&MetricsSpec::new()).unwrap();

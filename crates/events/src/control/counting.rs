@@ -114,6 +114,11 @@ impl Counting {
         EventSet::known() < MAX_SETS / 2 || mask_of(events).is_ok_and(EventSet::is_known)
     }
 
+    /// Whether anything was ever counted in this process, or in one that it was forked from.
+    pub fn has_begun() -> bool {
+        EventSet::known() > 0
+    }
+
     /// Keeps the events counted for the rest of the process's life.
     pub fn keep(self) {
         std::mem::forget(self);

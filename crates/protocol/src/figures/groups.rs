@@ -14,6 +14,7 @@ mod values;
 use super::Figure;
 
 pub use streams::{BODY_DURATION, RECEIVED_GAP, STREAM_GAP};
+pub use tasks::GROUP_POLLS;
 pub use values::{GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, REQUESTS};
 
 /// In texts, buckets of requests end at 2 to the power of these, in seconds: from 244 µs to 16 s,

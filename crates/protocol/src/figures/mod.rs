@@ -26,8 +26,8 @@ pub use calls::{CALL_FIGURES, CallFigure, CallSpan};
 pub use durations::{Durations, slowest_trace};
 pub use events::{EVENT_FAMILIES, OTHER_EVENTS};
 pub use groups::{
-    BODY_DURATION, GROUP_FIGURES, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET, RECEIVED_GAP,
-    REQUESTS, STREAM_GAP,
+    BODY_DURATION, GROUP_FIGURES, GROUP_POLLS, GroupFigure, GroupSpan, OBJECTIVE_REQUESTS, OBJECTIVE_TARGET,
+    RECEIVED_GAP, REQUESTS, STREAM_GAP,
 };
 pub use locks::{LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS};
 pub use process::{PROCESS_FIGURES, ProcessFigure, ProcessSpan};

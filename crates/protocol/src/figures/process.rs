@@ -13,6 +13,8 @@ pub struct ProcessSpan<'a> {
     pub stat: &'a Stat,
     /// When the process began, in nanoseconds since 1970.
     pub start_unix_ns: u64,
+    /// Whether CPU time of groups was ever counted.
+    pub is_counted: bool,
 }
 
 /// One figure of a process. A value that is not known has no point.
@@ -51,7 +53,10 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         Seconds,
         Counter,
         "CPU time that groups were charged for.",
-        |process| process.stat.groups_cpu_ns().map(MetricValue::Nanoseconds),
+        |process| {
+            let cpu_ns = process.stat.groups_cpu_ns().filter(|_| process.is_counted);
+            cpu_ns.map(MetricValue::Nanoseconds)
+        },
     ),
     figure(
         "dormouse.process.runnable.time",

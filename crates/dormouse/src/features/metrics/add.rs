@@ -9,7 +9,7 @@ use dormouse_metrics::{
 };
 use dormouse_protocol::figures::{
     BODY_DURATION, CALL_FIGURES, CallSpan, EVENT_FAMILIES, Figure, FigureMetric, FigureValue, GROUP_FIGURES,
-    GroupFigure, GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS,
+    GROUP_POLLS, GroupFigure, GroupSpan, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OBJECTIVE_REQUESTS,
     OBJECTIVE_TARGET, OTHER_EVENTS, PROCESS_FIGURES, ProcessSpan, RECEIVED_GAP, REQUESTS, RUNTIME_FIGURES,
     RuntimeSpan, STREAM_GAP,
 };
@@ -52,7 +52,7 @@ const MAX_SCALE: i32 = 8;
 /// }
 /// ```
 pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
-    add_with(Histograms::All, to, origin, stat);
+    add_with(Histograms::All, true, to, origin, stat);
 }
 
 /// [`add`], without the histograms that a format does not show: a short answer may have left them
@@ -67,11 +67,12 @@ pub fn add(to: &mut Exposition, origin: &Origin, stat: &Stat) {
 /// assert!(all.points() > 0);
 /// ```
 pub fn add_shown(format: MetricsFormat, to: &mut Exposition, origin: &Origin, stat: &Stat) {
-    add_with(TimesScope::in_format(format).histograms, to, origin, stat);
+    add_with(TimesScope::in_format(format).histograms, true, to, origin, stat);
 }
 
-/// [`add`], of a reading that has these histograms.
-pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, stat: &Stat) {
+/// [`add`], of a reading that has these histograms. `is_counted`: CPU time and polls of groups were
+/// ever counted, as for each client of an agent. (If not, they are absent rather than zero.)
+pub(super) fn add_with(has: Histograms, is_counted: bool, to: &mut Exposition, origin: &Origin, stat: &Stat) {
     let lacks = stat.left_out.is_some_and(|left_out| left_out.histograms);
     let has = if lacks { Histograms::Requests } else { has };
     let mut part = to.process(ExposedProcess {
@@ -83,7 +84,7 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, st
         start_unix_ns: origin.start_unix_ns,
         read_unix_ns: read_unix_ns(stat),
     });
-    add_process(&mut part, origin, stat);
+    add_process(&mut part, origin, stat, is_counted);
     add_runtimes(&mut part, &stat.runtimes);
     // `stat` may come from another user's process: a scraper would refuse everything for a
     // duplicate point, and a long name would be in many lines.
@@ -93,13 +94,14 @@ pub(super) fn add_with(has: Histograms, to: &mut Exposition, origin: &Origin, st
     let labels: Vec<LabelSet> =
         groups.iter().map(|group| part.labels(&[("group", cut(&group.name))])).collect();
     // Absent rather than false.
-    let is_refused = stat.cpu_refused.is_some();
+    let is_refused = stat.cpu_refused.is_some() || !is_counted;
     let has_waits = groups.iter().any(|group| group.waits.is_some());
     let exported: Vec<Exported> =
         GROUP_FIGURES.iter().filter_map(|figure| Some((figure, figure.metric?))).collect();
     for figures in exported.chunk_by(|(_, a), (_, b)| std::ptr::eq(a.family, b.family)) {
         match figures {
             _ if figures[0].0.in_waits && !has_waits => {}
+            [(_, metric)] if !is_counted && std::ptr::eq(metric.family, &raw const GROUP_POLLS) => {}
             [(Figure { of: GroupFigure::Histogram(of), .. }, metric)] => {
                 let in_texts = matches!(metric.family.kind, MetricKind::Histogram([_, ..]));
                 let may_be_absent = [&BODY_DURATION, &STREAM_GAP, &RECEIVED_GAP].contains(&metric.family);
@@ -162,8 +164,8 @@ fn read_unix_ns(stat: &Stat) -> u64 {
     now.realtime_ns.saturating_sub(now.monotonic_ns.saturating_sub(stat.mono_ns)).min(unix_ns())
 }
 
-fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat) {
-    let process = ProcessSpan { stat, start_unix_ns: origin.start_unix_ns };
+fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat, is_counted: bool) {
+    let process = ProcessSpan { stat, start_unix_ns: origin.start_unix_ns, is_counted };
     for figure in PROCESS_FIGURES {
         let labels = match figure.family.kind {
             MetricKind::Info => part.labels(&[("version", &origin.version)]),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dormouse_events::Event;
+use dormouse_events::{Counting, Event};
 use dormouse_metrics::{BoundsError, ClassicBounds, Exposition, MetricsFormat};
 use dormouse_protocol::{EventInfo, StatPart, WaitsRequest};
 use dormouse_sys::process::identity;
@@ -248,7 +248,7 @@ fn read_others(scope: TimesScope) -> Exposition {
 fn read(origin: &Origin, events: Option<&ClientEvents>, has_times: bool, scope: TimesScope) -> Exposition {
     let stat = stat(events, has_times.then_some(scope), StatPart::Histograms);
     let mut exposition = Exposition::new();
-    add_with(scope.histograms, &mut exposition, origin, &stat);
+    add_with(scope.histograms, Counting::has_begun(), &mut exposition, origin, &stat);
     exposition
 }
 

@@ -8,16 +8,19 @@ use super::entry::{column, metric, value};
 use super::values::{GroupFigure, outliving};
 use crate::figures::{Figure, FigureJson as Json, FigureUnit as Unit, FigureView as View};
 
+/// Polls, which are counted while anything is.
+pub static GROUP_POLLS: MetricFamily = MetricFamily {
+    name: "dormouse.polls",
+    unit: Things("{poll}"),
+    kind: Counter,
+    help: "Polls of the group's futures while anything was counted.",
+};
+
 pub(super) const FIGURES: &[Figure<GroupFigure>] = &[
     Figure {
         json: Json::Everywhere,
         columns: &[column(View::Stat, 50, "POLLS", Unit::Whole)],
-        metric: Some(metric(&MetricFamily {
-            name: "dormouse.polls",
-            unit: Things("{poll}"),
-            kind: Counter,
-            help: "Polls of the group's futures while anything was counted.",
-        })),
+        metric: Some(metric(&GROUP_POLLS)),
         ..value("polls", |group| group.now.polls.into())
     },
     Figure {
