@@ -222,10 +222,12 @@ impl<S: Service<R>, R> Service<R> for StreamService<S> {
 /// # let _ = app;
 /// ```
 pub fn pprof<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    // Without a route of its own, HEAD would be GET: a profile that no client receives.
+    let get = || get(answer).head(refuse);
     Router::new()
-        .route("/debug/pprof/", get(answer))
-        .route("/debug/pprof/symbol", get(answer).post(answer))
-        .route("/debug/pprof/{*profile}", get(answer))
+        .route("/debug/pprof/", get())
+        .route("/debug/pprof/symbol", get().post(answer))
+        .route("/debug/pprof/{*profile}", get())
 }
 
 /// The route `/metrics`, to be merged into a program's own; see the [module](self). Figures are
@@ -252,6 +254,10 @@ pub fn metrics<S: Clone + Send + Sync + 'static>(metrics: Metrics) -> Router<S> 
 /// If the client hangs up, this is dropped, and the profile ends.
 async fn answer(uri: Uri) -> WebAnswer {
     respond(uri.path_and_query().map_or(uri.path(), |all| all.as_str())).await
+}
+
+async fn refuse() -> WebAnswer {
+    WebAnswer::text(405, "profiles are got by GET")
 }
 
 impl IntoResponse for WebAnswer {

@@ -144,6 +144,19 @@ fn several_at_once_have_their_own_requests() {
 }
 
 #[test]
+fn a_head_takes_no_profile() {
+    let server = serve();
+    // A profile that nobody would receive: an answer to one would come after five minutes.
+    for path in ["", "profile?seconds=300", "symbol"] {
+        let mut stream = TcpStream::connect(server).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        write!(stream, "HEAD /debug/pprof/{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let (head, body) = answer(stream);
+        assert!(head.starts_with("HTTP/1.1 405") && body.is_empty(), "{path}: {head}");
+    }
+}
+
+#[test]
 fn a_client_that_hangs_up_ends_its_profile() {
     in_child(|| {
         let server = serve();
