@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dormouse::metrics::{Metrics, MetricsSpec};
+use dormouse::sync::{Holds, LockTimes};
 use dormouse::waits::{Exemplar, Waiting, living};
 use dormouse::{Group, TraceContext};
 use dormouse_protocol::FileReader;
@@ -250,6 +251,10 @@ fn a_meter_sees_the_numbers_of_groups() {
             provider.force_flush().unwrap();
             exported.0.lock().unwrap().clone()
         };
+        let _times = LockTimes::start(Holds::Sampled).unwrap();
+        let lock = dormouse::sync::Mutex::new(());
+        // Some of the first are looked at.
+        (0..100).for_each(|_| drop(lock.lock()));
         for requests in [3, 5] {
             for _ in 0..requests {
                 block_on(tea.instrument(tokio::task::yield_now()));
@@ -272,6 +277,9 @@ fn a_meter_sees_the_numbers_of_groups() {
             for (state, ns) in [("poll", waits.poll_ns), ("runnable", waits.runnable_ns)] {
                 let own = value("dormouse.task.time", &format!("group=GET /tea,state={state}"));
                 assert!((own - ns as f64 / 1e9).abs() < 1e-9, "{state}: {own} {ns}");
+            }
+            for of_locks in ["acquisitions", "waits", "wait"].map(|name| format!("dormouse.lock.{name}")) {
+                assert!(points.keys().any(|(name, _)| *name == of_locks), "{of_locks} in {points:?}");
             }
             let process = value("dormouse.process.cpu.time", "");
             assert!(process >= value("dormouse.process.cpu.attributed", "") && process > 0.0);

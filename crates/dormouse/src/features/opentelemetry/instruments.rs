@@ -13,7 +13,8 @@ use ::opentelemetry::KeyValue;
 use ::opentelemetry::metrics::{AsyncInstrument, Meter};
 use dormouse_metrics::{Exposition, MetricFamily, MetricKind, MetricUnit, MetricValue};
 use dormouse_protocol::figures::{
-    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, OTHER_EVENTS, PROCESS_FIGURES, RUNTIME_FIGURES,
+    CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OTHER_EVENTS,
+    PROCESS_FIGURES, RUNTIME_FIGURES,
 };
 
 use crate::features::metrics::Metrics;
@@ -45,9 +46,8 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
     for (at, family) in numbers().enumerate() {
         let (name, unit, help) = (family.name, family.unit.code(), family.help);
         let shown = Shown { metrics: Arc::downgrade(metrics), family, at };
-        let is_whole = matches!(family.unit, MetricUnit::Bytes | MetricUnit::Things(_));
         // A meter keeps its callbacks by itself.
-        match (family.kind, is_whole) {
+        match (family.kind, is_whole(family)) {
             (MetricKind::Counter | MetricKind::OlderCounter, true) => {
                 let builder = meter.u64_observable_counter(name).with_unit(unit).with_description(help);
                 let _kept = builder.with_callback(move |to| shown.observe(to, whole)).build();
@@ -57,11 +57,7 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
                 let _kept =
                     builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
             }
-            (_, true) => {
-                let builder = meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
-                let _kept = builder.with_callback(move |to| shown.observe(to, whole)).build();
-            }
-            (_, false) => {
+            _ => {
                 let builder = meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
                 let _kept =
                     builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
@@ -70,12 +66,19 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
     }
 }
 
+/// Whether the values of a family are whole numbers. Those of gauges need not be: a limit may be
+/// half a CPU.
+fn is_whole(family: &MetricFamily) -> bool {
+    family.kind != MetricKind::Gauge && matches!(family.unit, MetricUnit::Bytes | MetricUnit::Things(_))
+}
+
 /// The families whose values are numbers: counters and gauges.
 fn numbers() -> impl Iterator<Item = &'static MetricFamily> {
     let mut of_groups: Vec<_> =
         GROUP_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)).collect();
     of_groups.dedup_by(|a, b| std::ptr::eq(*a, *b));
     of_groups.extend(CALL_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family)));
+    of_groups.extend([&LOCK_ACQUISITIONS, &LOCK_WAITS, &LOCK_WAIT_TIME]);
     let of_runtimes = RUNTIME_FIGURES.iter().filter_map(|figure| Some(figure.metric?.family));
     let others =
         PROCESS_FIGURES.iter().map(|figure| &figure.family).chain(of_runtimes).chain([&OTHER_EVENTS]);
@@ -149,6 +152,9 @@ fn of_collection(metrics: &Metrics, at: usize) -> Rc<Exposition> {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_protocol::figures::ProcessSpan;
+    use dormouse_protocol::{CpuLimitRow, CpuLimits, Stat};
+
     use super::*;
 
     #[test]
@@ -158,5 +164,18 @@ mod tests {
         };
         insta::assert_snapshot!(numbers().map(of).collect::<Vec<_>>().join("\n"));
         assert!(numbers().count() <= MOST);
+    }
+
+    #[test]
+    fn values_of_whole_instruments_are_whole() {
+        let limit = CpuLimitRow { quota_us: 150_000, period_us: 100_000, ..CpuLimitRow::default() };
+        let cpu_limits = Some(CpuLimits { groups: vec![limit], ..CpuLimits::default() });
+        let stat = Stat { cpu_limits, ..Stat::default() };
+        let process = ProcessSpan { stat: &stat, start_unix_ns: 1, is_counted: true };
+        let broken = PROCESS_FIGURES.iter().filter(|figure| {
+            let value = (figure.of)(&process);
+            is_whole(&figure.family) && value.is_some_and(|value| whole(value).is_none())
+        });
+        assert_eq!(broken.map(|figure| figure.family.name).collect::<Vec<_>>(), [""; 0]);
     }
 }
