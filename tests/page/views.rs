@@ -47,6 +47,21 @@ fn groups_show_what_the_service_does() {
 }
 
 #[test]
+fn a_process_that_answers_late_is_one_row() {
+    let Some(browser) = Browser::start() else { return };
+    let (_service, server) = busy();
+    let mut visit = Visit::start(browser, &server, "");
+    visit.until("page.view?.grid.answered");
+    let ended = visit.browser.value(
+        "(({ view }) => { view.poll.close(); const row = { pid: 7, start_ticks: 9, name: 'tea', uid: 0 }; \
+         view.take([{ ...row, refused: { kind: 'failed', message: 'no answer yet' } }]); \
+         view.take([{ ...row, agent: { start_ticks: 9 } }]); \
+         return [...view.seen.values()].filter(({ pid }) => pid === 7).map(({ ended }) => ended); })(page)",
+    );
+    assert_eq!(ended, serde_json::json!([false]));
+}
+
+#[test]
 fn locks_show_who_holds_them() {
     let Some(browser) = Browser::start() else { return };
     let service = LockingService::start(&[]);

@@ -87,6 +87,8 @@ fn services_that_come_later_are_found() {
         while serving.get("/api/processes").json()["processes"][0]["agent"]["pid"] != service.pid() {
             assert!(start.elapsed() < HANG, "{}", serving.get("/api/processes").text());
         }
+        let row = &serving.get("/api/processes").json()["processes"][0];
+        assert_eq!(row["start_ticks"], row["agent"]["start_ticks"]);
         assert_eq!(serving.get("/api/processes/latecomer/keys").status, 200);
         drop(service);
     }

@@ -31,6 +31,7 @@ impl Subcommand for Args {
                 .iter()
                 .map(|(found, answer)| ProcessRow {
                     pid: found.process.pid,
+                    start_ticks: found.process.start_ticks,
                     name: answer.as_ref().map_or(found.process.name(), |hello| &hello.name),
                     uid: found.process.uid,
                     agent: answer.as_ref().ok(),

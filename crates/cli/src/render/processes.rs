@@ -17,6 +17,8 @@ pub(crate) struct Listing<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ProcessRow<'a> {
     pub(crate) pid: u32,
+    /// When it began, in clock ticks after boot: a later process may have the same `pid`.
+    pub(crate) start_ticks: u64,
     pub(crate) name: &'a str,
     pub(crate) uid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]

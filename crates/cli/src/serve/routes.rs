@@ -23,6 +23,7 @@ use super::page::PageFile;
 use super::pprof::{self, Asked};
 use super::served::{RunSlots, Shape};
 use crate::render::processes::{Listing, ProcessRow, Refused};
+use crate::target::Process;
 use crate::user::User;
 use crate::verb::Offer;
 
@@ -168,7 +169,8 @@ fn row<'a>(session: &'a ServiceSession, phase: &'a SessionPhase) -> ProcessRow<'
     };
     let process = session.process();
     let name = agent.map_or(process.name(), |hello| &hello.name);
-    ProcessRow { pid: process.pid, name, uid: process.uid, agent, refused }
+    let Process { pid, start_ticks, uid, .. } = *process;
+    ProcessRow { pid, start_ticks, name, uid, agent, refused }
 }
 
 async fn live(State(app): Shared, Path(name): Path<String>) -> Response {

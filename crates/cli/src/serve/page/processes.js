@@ -3,6 +3,9 @@
 
 const NO_PROCESS = 'No process of this host has dormouse in it. A service has it after dormouse::init().';
 
+// A later process may have the same number.
+const identity = (row) => `${row.pid} ${row.start_ticks}`;
+
 class ProcessesView {
   constructor(panel) {
     this.seen = new Map();
@@ -14,7 +17,7 @@ class ProcessesView {
       label: 'Processes',
       sort: route.now.sort ? undefined : 'pid',
       down: false,
-      key: (row) => row.pid,
+      key: identity,
       open: (row) => !row.refused && route.go({ p: String(row.pid), v: 'groups' }),
       onsort: (sort) => route.change({ sort }),
       columns: [
@@ -106,7 +109,7 @@ class ProcessesView {
     this.grid.answered = true;
     const now = Date.now();
     for (const row of this.seen.values()) row.gone ||= now;
-    for (const row of processes) this.seen.set(`${row.pid} ${row.agent?.start_ticks}`, row);
+    for (const row of processes) this.seen.set(identity(row), row);
     for (const [key, row] of this.seen) {
       row.ended = row.faint = Boolean(row.gone);
       if (row.gone && now - row.gone > 60e3) this.seen.delete(key);
