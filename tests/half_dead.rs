@@ -6,8 +6,13 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::support::{HANG, Run, run};
 
@@ -23,26 +28,45 @@ const TRACING: &str = concat!(
     "\n"
 );
 
+/// The socket of this process's agent: one at a time.
+struct Place {
+    path: PathBuf,
+    _runtime: TempDir,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    fn open() -> (Place, UnixListener) {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let runtime = tempfile::tempdir().expect("a temporary directory");
+        let directory = runtime.path().join("dormouse");
+        std::fs::create_dir(&directory).expect("a directory");
+        let path = directory.join(format!("{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        (Place { path, _runtime: runtime, _one: one }, listener)
+    }
+}
+
+/// Runs the command; `{}` in `args` is this process.
+fn run_on_us(args: &[&str]) -> Run {
+    let target = std::process::id().to_string();
+    run(args.iter().map(|&arg| if arg == "{}" { target.as_str() } else { arg }))
+}
+
 /// Runs the command on an agent that does `talk` with each connection; `{}` in `args` is the
 /// target.
 pub(crate) fn against(args: &[&str], talk: impl Fn(&mut BufReader<UnixStream>) + Send + 'static) -> Run {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let runtime = tempfile::tempdir().expect("a temporary directory");
-    let directory = runtime.path().join("dormouse");
-    std::fs::create_dir(&directory).expect("a directory");
-    let path = directory.join(format!("{}.sock", std::process::id()));
-    let listener = UnixListener::bind(&path).expect("a socket");
+    let (place, listener) = Place::open();
     let agent = thread::spawn(move || {
         // One connection; the end of this thread closes the socket.
         let (stream, _) = listener.accept().expect("a client");
         stream.set_read_timeout(Some(HANG)).expect("a timeout");
         talk(&mut BufReader::new(stream));
     });
-    let target = std::process::id().to_string();
-    let run = run(args.iter().map(|&arg| if arg == "{}" { target.as_str() } else { arg }));
+    let run = run_on_us(args);
     // One that never came has let it wait.
-    let _ = UnixStream::connect(&path);
+    let _ = UnixStream::connect(&place.path);
     assert!(agent.join().is_ok(), "the agent did not meet what it expected: {run:?}");
     run
 }
@@ -152,6 +176,122 @@ fn older_agents_get_no_unknown_requests() {
         hold(stream);
     });
     assert!(run.stderr.contains("not counted: page-faults") && run.stderr.contains("too old"), "{run:?}");
+}
+
+/// The answer of the first build, which announced no operations; `None` to one that it did not
+/// have, which ended the connection.
+fn first_builds_answer(op: &str, id: u64) -> Option<String> {
+    let body = match op {
+        "hello" => return Some(HELLO.into()),
+        "trace" => return Some(TRACING.into()),
+        "keys" => r#"{"keys":[]}"#.into(),
+        "on" | "off" => concat!(
+            r#"{"matched":["tea.time"],"changed":1,"#,
+            r#""batch":{"keys":1,"sites":1,"pages":1,"barriers":1,"traps":0,"elapsed_ns":5}}"#
+        )
+        .into(),
+        "stat" => format!(
+            concat!(
+                r#"{{"mono_ns":{},"process_cpu_ns":0,"unattributed_cpu_ns":0,"groups":[],"threads":[],"#,
+                r#""keys_on":0,"dropped":0}}"#
+            ),
+            id * 1_000_000_000
+        ),
+        "doctor" => r#"{"checks":[]}"#.into(),
+        _ => return None,
+    };
+    Some(format!("{{\"v\":1,\"id\":{id},\"ok\":{body}}}\n"))
+}
+
+/// Answers a client as the first build did, and notes its operations, until one of the two ends it.
+fn answer_as_the_first_build(stream: &mut BufReader<UnixStream>, asked: &mut Vec<String>) {
+    let mut line = String::new();
+    while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+        let request: Value = serde_json::from_str(&line).expect("a request");
+        line.clear();
+        let op = request["op"].as_str().expect("an operation").to_owned();
+        let answer = first_builds_answer(&op, request["id"].as_u64().expect("a number"));
+        asked.push(op);
+        let Some(answer) = answer else { return };
+        let _ = stream.get_mut().write_all(answer.as_bytes());
+    }
+}
+
+#[test]
+fn no_verb_asks_the_first_build_for_more() {
+    // Each verb, and how it ends: 0 as with a newer service, 1 with nothing found, 5 with the name
+    // of a part that the service lacks. The last two go on from outside, as far as the machine
+    // allows.
+    let verbs: [(&[&str], Option<i32>); 35] = [
+        (&["ps"], Some(0)),
+        (&["keys", "{}"], Some(1)),
+        (&["clients", "{}"], Some(5)),
+        (&["on", "{}", "tea.*", "--for", "10ms"], Some(0)),
+        (&["on", "{}", "tea.*", "--keep"], Some(0)),
+        (&["off", "{}", "tea.*"], Some(0)),
+        (&["reset", "{}", "tea.*"], Some(5)),
+        (&["sleep", "{}"], Some(5)),
+        (&["wake", "{}"], Some(5)),
+        (&["trace", "{}", "tea.*", "--for", "50ms"], Some(0)),
+        (&["top", "{}", "--once", "--interval", "50ms"], Some(0)),
+        (&["stat", "{}", "--for", "10ms"], Some(0)),
+        (&["stat", "{}", "--for", "10ms", "--waits"], Some(5)),
+        (&["stat", "{}", "--for", "10ms", "-e", "task-clock"], Some(0)),
+        (&["list", "{}"], Some(5)),
+        (&["record", "{}", "tea.*"], Some(5)),
+        (&["record", "{}"], Some(5)),
+        (&["record", "{}", "--save"], Some(5)),
+        (&["record", "{}", "--off"], Some(5)),
+        (&["tasks", "{}", "--for", "10ms"], Some(5)),
+        (&["tasks", "{}", "--leaks", "--for", "10ms"], Some(5)),
+        (&["tasks", "{}", "--long-poll", "10ms", "--for", "10ms"], Some(5)),
+        (&["tasks", "{}", "--tree"], Some(5)),
+        (&["locks", "{}", "--for", "10ms"], Some(5)),
+        (&["triggers", "{}"], Some(5)),
+        (&["triggers", "{}", "--add", "panic"], Some(5)),
+        (&["triggers", "{}", "--remove", "1"], Some(5)),
+        (&["experiment", "{}", "tea.*", "--for", "1s"], Some(5)),
+        (&["slots", "{}"], Some(0)),
+        (&["maps", "{}"], Some(0)),
+        (&["maps", "{}", "1000"], Some(1)),
+        (&["doctor", "{}"], Some(0)),
+        (&["doctor", "{}", "--json"], Some(0)),
+        (&["profile", "{}", "--for", "10ms"], None),
+        (&["watch", "{}", "0x1000:8", "--for", "10ms"], None),
+    ];
+    let listed = run(["--help"]).stdout;
+    let list = listed.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
+    // But for those that look into nothing, or into all.
+    let without = ["serve", "demo", "bench", "compare", "generate"];
+    let commands = list.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    for command in commands.filter(|name| !name.is_empty() && !without.contains(name)) {
+        assert!(verbs.iter().any(|(args, _)| args[0] == command), "{command} is not tried");
+    }
+    let (place, listener) = Place::open();
+    let (asked, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let mut wrong = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while let Ok((stream, _)) = listener.accept()
+                && !is_over.load(Relaxed)
+            {
+                stream.set_read_timeout(Some(HANG)).expect("a timeout");
+                let mut asked = asked.lock().expect("a test that goes on");
+                answer_as_the_first_build(&mut BufReader::new(stream), &mut asked);
+            }
+        });
+        for (args, code) in verbs {
+            let run = run_on_us(args);
+            let ops = std::mem::take(&mut *asked.lock().expect("an agent that understood all"));
+            let has_unknown = ops.iter().any(|op| first_builds_answer(op, 0).is_none());
+            if has_unknown || code.is_some() && run.code != code {
+                wrong.push(format!("{args:?} asked for {ops:?}: {run:?}"));
+            }
+        }
+        is_over.store(true, Relaxed);
+        let _ = UnixStream::connect(&place.path);
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
