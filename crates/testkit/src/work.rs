@@ -35,7 +35,7 @@ pub fn spin_for(time: Duration) {
     while now < end {
         now = thread_cpu();
     }
-    let over = now - end;
+    let over = now.saturating_sub(end);
     if over >= STANDS_STILL {
         OVERTIME.fetch_add(over.as_nanos() as u64, Ordering::Relaxed);
     }
