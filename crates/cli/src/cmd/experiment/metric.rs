@@ -6,7 +6,8 @@ use std::str::FromStr;
 use dormouse::waits::Histogram;
 use dormouse_protocol::{GroupRow, Stat};
 
-use crate::sample::events::EventRequest;
+use crate::sample::events::{EventRequest, TASK_CLOCK};
+use crate::sample::totals;
 
 /// The threads of dormouse in a service that work for an experiment, or for its keys.
 const OWN_THREADS: [&str; 5] =
@@ -17,7 +18,7 @@ const OWN_THREADS: [&str; 5] =
 pub(super) enum Metric {
     /// CPU time.
     Cpu,
-    /// The time from the start of a request to its end.
+    /// The time from the begin of a request to the head of its response.
     Latency,
     /// Occurrences of an event.
     Event(String),
@@ -59,7 +60,9 @@ impl Metric {
     /// The use of the time between two readings of the process whose first thread is `main`.
     pub(super) fn between(&self, before: &Stat, now: &Stat, main: u32) -> Turn {
         let since = now.since(before);
-        let used = |row: &GroupRow| (row.id, Use { alive: row.alive, ..self.used(row) });
+        // Tasks that live for long, as connections do, are no requests.
+        let alive = |row: &GroupRow| row.alive.saturating_sub(row.long_lived.map_or(0, |long| long.tasks));
+        let used = |row: &GroupRow| (row.id, Use { alive: alive(row), ..self.used(row) });
         let mut groups: HashMap<u32, Use> = since.groups.iter().map(used).collect();
         groups.retain(|_, used| *used != Use::default());
         let own_ns = own_cpu_ns(now, main).saturating_sub(own_cpu_ns(before, main));
@@ -69,6 +72,17 @@ impl Metric {
             _ => None,
         };
         Turn { elapsed_ns: since.mono_ns, own_ns, whole, groups }
+    }
+
+    /// Why the measure is missing from a reading.
+    pub(super) fn refusal(&self, of: &Stat) -> Option<String> {
+        let is_missing = match self {
+            Metric::Cpu => true,
+            // Events are counted by no clock, but not while counts of groups are asleep.
+            Metric::Event(event) => event == TASK_CLOCK || of.cpu_refused == of.limited,
+            Metric::Latency => false,
+        };
+        totals::refusal(of).filter(|_| is_missing)
     }
 
     /// The use that a group made of the time between, which `since` has.
@@ -112,7 +126,7 @@ pub(super) struct Use {
     pub(super) requests: u64,
     /// In all: nanoseconds, or occurrences.
     pub(super) amount: f64,
-    /// Tasks that were there at the ends of turns.
+    /// Tasks that were there at the ends of turns, without those that live for long.
     pub(super) alive: u64,
     /// Place and number of each bucket that holds any, where latencies are measured.
     latencies: Vec<(usize, u64)>,
@@ -153,5 +167,46 @@ impl Use {
             all.buckets[at] += n;
         }
         all.quantile_ns(0.99).unwrap_or(0) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_protocol::LongLivedRow;
+
+    use super::*;
+
+    #[test]
+    fn connections_do_not_lengthen_requests() {
+        let stat = |mono_ns, requests| {
+            let long_lived = Some(LongLivedRow { tasks: 400, age_ns: None });
+            let group =
+                GroupRow { id: 1, alive: 403, requests, cpu_ns: requests, long_lived, ..GroupRow::default() };
+            Stat { mono_ns, groups: vec![group], ..Stat::default() }
+        };
+        let turn = Metric::Cpu.between(&stat(0, 10), &stat(1_000, 60), 1);
+        assert_eq!((turn.groups[&1].requests, turn.groups[&1].alive), (50, 3));
+    }
+
+    #[test]
+    fn refused_figures_are_no_measure() {
+        let why = || Some("counts of groups are asleep".into());
+        let [fine, false_clock, limited] = [
+            Stat::default(),
+            Stat { cpu_refused: Some("a clock is false".into()), ..Stat::default() },
+            Stat { cpu_refused: why(), limited: why(), ..Stat::default() },
+        ];
+        let event = |name: &str| Metric::Event(name.to_owned());
+        for (metric, [by_clock, by_limit]) in [
+            (Metric::Cpu, [true, true]),
+            (event("task-clock"), [true, true]),
+            (event("page-faults"), [false, true]),
+            (Metric::Latency, [false, false]),
+        ] {
+            assert_eq!(metric.refusal(&fine), None);
+            assert_eq!(metric.refusal(&false_clock).is_some(), by_clock, "{metric:?}");
+            assert_eq!(metric.refusal(&limited).is_some(), by_limit, "{metric:?}");
+        }
+        assert!(Metric::Cpu.refusal(&false_clock).unwrap().contains("a clock is false"));
     }
 }

@@ -151,13 +151,13 @@ impl Trial {
     /// no more.
     fn request(&mut self, length: Duration) -> Outcome<Option<Duration>> {
         let mut groups: HashMap<u32, Use> = HashMap::new();
-        let mut before: Stat = self.client.call(StatRequest::default())?;
+        let mut before = self.read()?;
         let begun_ns = before.mono_ns;
         for _ in 0..BEFORE {
             if self.signals.came_before(Instant::now() + length / BEFORE)? {
                 return Ok(None);
             }
-            let now = self.client.call(StatRequest::default())?;
+            let now = self.read()?;
             for (id, used) in self.metric.between(&before, &now, self.main).groups {
                 groups.entry(id).or_default().add(&used);
             }
@@ -172,6 +172,15 @@ impl Trial {
         Ok(Some(Duration::from_nanos(lasting.fold(0.0, f64::max) as u64)))
     }
 
+    /// A reading that has the measure: without it every change would be shown as none.
+    fn read(&mut self) -> Outcome<Stat> {
+        let stat: Stat = self.client.call(StatRequest::default())?;
+        match self.metric.refusal(&stat) {
+            Some(why) => Err(Failure::new(Exit::Unsupported, why)),
+            None => Ok(stat),
+        }
+    }
+
     /// Both turns of a pair; false if the person wants no more.
     fn pair(&mut self, draw: Draw) -> Outcome<bool> {
         let mut turns = [Turn::default(), Turn::default()];
@@ -181,11 +190,11 @@ impl Trial {
             if self.signals.came_before(Instant::now() + draw.settling)? {
                 return Ok(false);
             }
-            let before: Stat = self.client.call(StatRequest::default())?;
+            let before = self.read()?;
             if self.signals.came_before(Instant::now() + draw.length)? {
                 return Ok(false);
             }
-            let now: Stat = self.client.call(StatRequest::default())?;
+            let now = self.read()?;
             // Somebody has switched a key in between, perhaps one of these.
             is_whole &= before.keys_on == now.keys_on;
             turns[usize::from(is_on)] = self.metric.between(&before, &now, self.main);
