@@ -179,11 +179,12 @@ fn figure_cell(row: &Row, value: &FigureValue, unit: Unit, digits: Digits) -> St
     }
 }
 
-/// A count, and how much of the time it ran where that is not all; `None` where it never ran.
+/// A count, and how much of the time it ran where that is not all; `None` where it never ran, or
+/// was not even enabled: counts of groups may be asleep.
 fn count_text(event: &EventInfo, count: &CountRow) -> Option<String> {
     let value = if event.unit == "ns" { ms(count.value) } else { count.value.to_string() };
     match count.running_ns {
-        _ if event.unavailable.is_some() => None,
+        _ if event.unavailable.is_some() || count.enabled_ns == 0 => None,
         running if running >= count.enabled_ns => Some(value),
         0 => None,
         running => Some(format!("{value} ({:.0} %)", ratio(running, count.enabled_ns) * 100.0)),
@@ -285,5 +286,16 @@ mod tests {
         let seconds = [375_000_000, 99_999_000_000, 1_234_560_000_000, 40_860_666_000_000_000];
         let seconds = seconds.map(|ns: u64| Digits::Few.seconds(ns as f64));
         assert_eq!(seconds, ["0.375", "99.999", "1234.6", "40.9M"]);
+    }
+
+    #[test]
+    fn what_was_never_enabled_has_no_count() {
+        let [name, unit, pmu] = ["page-faults", "1", "software"].map(str::to_owned);
+        let event = EventInfo { name, unit, pmu, note: String::new(), unavailable: None };
+        let text = |(enabled_ns, running_ns)| {
+            count_text(&event, &CountRow { event: "page-faults".into(), value: 0, enabled_ns, running_ns })
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!([(8, 8), (8, 4), (8, 0), (0, 0)].map(text), [some("0"), some("0 (50 %)"), None, None]);
     }
 }

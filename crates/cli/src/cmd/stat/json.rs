@@ -191,13 +191,17 @@ impl<'a> Figures<'a> {
 
 /// Every event that was asked for: its count in `row`, or why there is none.
 fn counts<'a>(source: &'a Source, row: &Row, otherwise: &'a str) -> Vec<EventCount<'a>> {
-    let entry = |event: &'a EventInfo, count: Option<&CountRow>, reason| EventCount {
-        event: &event.name,
-        unit: &event.unit,
-        value: count.map(|count| count.value),
-        enabled_ns: count.map(|count| count.enabled_ns),
-        running_ns: count.map(|count| count.running_ns),
-        reason: count.is_none().then_some(reason),
+    let entry = |event: &'a EventInfo, count: Option<&CountRow>, reason| {
+        let reason = if count.is_some() { "it was not counted in this time" } else { reason };
+        let count = count.filter(|count| count.enabled_ns > 0);
+        EventCount {
+            event: &event.name,
+            unit: &event.unit,
+            value: count.map(|count| count.value),
+            enabled_ns: count.map(|count| count.enabled_ns),
+            running_ns: count.map(|count| count.running_ns),
+            reason: count.is_none().then_some(reason),
+        }
     };
     let counted = &source.counted;
     let told = counted.counted.iter().map(|event| entry(event, row.count(&event.name), otherwise));
