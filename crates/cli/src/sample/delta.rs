@@ -21,6 +21,8 @@ pub(crate) struct Delta {
     pub(crate) ended: Vec<Thread>,
     /// Groups are in the order of the later sample; `alive`, `keys_on` and `dropped` are its.
     pub(crate) inside: Option<Stat>,
+    /// The time that `inside` is of.
+    pub(crate) inside_ns: u64,
 }
 
 impl Delta {
@@ -55,8 +57,10 @@ impl Delta {
                 ..usage.since(first.usage.unwrap_or_default())
             }
         });
+        let elapsed_ns = last.mono_ns.saturating_sub(first.mono_ns);
         Delta {
-            elapsed_ns: last.mono_ns.saturating_sub(first.mono_ns),
+            elapsed_ns,
+            inside_ns: elapsed_ns,
             cpu_ns: last.cpu_ns.saturating_sub(first.cpu_ns),
             usage,
             max_rss_bytes: last.max_rss_bytes,
@@ -89,17 +93,23 @@ pub(crate) struct Window {
     pub(crate) last: Sample,
     /// Their figures in the last sample that had them.
     ended: Vec<Thread>,
+    /// When the figures from inside begin.
+    inside_from_ns: u64,
 }
 
 impl Window {
     /// Begins at `first`.
     pub(crate) fn new(first: Sample) -> Window {
-        Window { last: first.clone(), first, ended: Vec::new() }
+        let inside_from_ns = first.mono_ns;
+        Window { last: first.clone(), first, ended: Vec::new(), inside_from_ns }
     }
 
-    /// Begins with the process, at `mono_ns`, and goes on to `sample`.
+    /// Begins with the process, at `mono_ns`, and goes on to `sample`. The figures from inside
+    /// begin with that: CPU time of groups is counted from then on, and requests before had none.
     pub(crate) fn since_start(mono_ns: u64, sample: Sample) -> Window {
-        Window { first: Sample { mono_ns, ..Sample::default() }, last: sample, ended: Vec::new() }
+        let first = Sample { mono_ns, inside: sample.inside.clone(), ..Sample::default() };
+        let inside_from_ns = sample.mono_ns;
+        Window { first, last: sample, ended: Vec::new(), inside_from_ns }
     }
 
     /// Goes on to `sample`.
@@ -114,7 +124,8 @@ impl Window {
 
     /// From the first sample to the last.
     pub(crate) fn delta(&self) -> Delta {
-        Delta::between(&self.first, &self.last, &self.ended)
+        let inside_ns = self.last.mono_ns.saturating_sub(self.inside_from_ns);
+        Delta { inside_ns, ..Delta::between(&self.first, &self.last, &self.ended) }
     }
 }
 
@@ -153,9 +164,27 @@ mod tests {
             cpu_limits: Some(CpuLimits::default()),
             ..Stat::default()
         };
-        let window = Window::since_start(7, Sample { inside: Some(stat), ..sample(1, 50, vec![]) });
-        let inside = window.delta().inside.unwrap();
+        let seen = Sample { inside: Some(stat), ..sample(1, 50, vec![]) };
+        let inside = Delta::between(&Sample::default(), &seen, &[]).inside.unwrap();
         assert_eq!((inside.pressure, inside.cpu_limits), (None, None), "nobody knows what was before");
+    }
+
+    #[test]
+    fn groups_of_a_command_begin_when_found() {
+        let with = |seconds, cpu_ns, requests, of_group_ns| {
+            let group = GroupRow { id: 1, requests, cpu_ns: of_group_ns, ..GroupRow::default() };
+            Sample {
+                inside: Some(Stat { groups: vec![group], ..Stat::default() }),
+                ..sample(seconds, cpu_ns, vec![])
+            }
+        };
+        // Nobody counted the CPU time of 500 requests.
+        let mut window = Window::since_start(0, with(3, 900, 500, 0));
+        window.add(with(5, 1000, 520, 80));
+        let delta = window.delta();
+        assert_eq!((delta.elapsed_ns, delta.cpu_ns, delta.inside_ns), (5_000_000_000, 1000, 2_000_000_000));
+        let inside = delta.inside.unwrap();
+        assert_eq!((inside.groups[0].requests, inside.groups[0].cpu_ns), (20, 80));
     }
 
     #[test]

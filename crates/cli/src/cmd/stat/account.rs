@@ -38,17 +38,17 @@ pub(super) struct Account<'a> {
 
 impl<'a> Account<'a> {
     pub(super) fn of(source: &'a Source, delta: &'a Delta) -> Account<'a> {
-        let (cpu_ns, elapsed_ns) = (delta.cpu_ns, delta.elapsed_ns);
+        let (cpu_ns, elapsed_ns, inside_ns) = (delta.cpu_ns, delta.elapsed_ns, delta.inside_ns);
         let clock = whole(TASK_CLOCK, cpu_ns, elapsed_ns);
         let kernels = delta.usage.iter().flat_map(|usage| usage.counts(elapsed_ns));
         let groups = delta.inside.iter().flat_map(|inside| {
             let is_refused = inside.cpu_refused.is_some();
             inside.groups.iter().map(move |group| {
-                Row::group(&GroupSpan { interval_ns: elapsed_ns, ..GroupSpan::of(group, is_refused) })
+                Row::group(&GroupSpan { interval_ns: inside_ns, ..GroupSpan::of(group, is_refused) })
             })
         });
         let runtimes = delta.inside.iter().flat_map(|inside| {
-            inside.runtimes.iter().map(|row| Row::runtime(&RuntimeSpan { row, interval_ns: elapsed_ns }))
+            inside.runtimes.iter().map(|row| Row::runtime(&RuntimeSpan { row, interval_ns: inside_ns }))
         });
         let alive = delta.threads.iter().map(|thread| (thread, false));
         let threads = alive.chain(delta.ended.iter().map(|thread| (thread, true)));
@@ -61,8 +61,8 @@ impl<'a> Account<'a> {
             unattributed: delta.inside.as_ref().map(|inside| {
                 let ns = inside.unattributed_cpu_ns;
                 let is_refused = inside.cpu_refused.is_some();
-                let mut row = Row::sum("(unattributed)", ns, ns, elapsed_ns, is_refused);
-                row.counts.extend((!is_refused).then(|| whole(TASK_CLOCK, ns, elapsed_ns)));
+                let mut row = Row::sum("(unattributed)", ns, ns, inside_ns, is_refused);
+                row.counts.extend((!is_refused).then(|| whole(TASK_CLOCK, ns, inside_ns)));
                 row
             }),
             groups: groups.collect(),

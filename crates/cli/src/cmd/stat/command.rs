@@ -2,7 +2,9 @@
 //!
 //! The figures are the kernel's account of the child (`wait4`): its own use and that of those of
 //! its children for which it has waited. If it has dormouse in it, its groups and threads are
-//! sampled while it runs, and the last sample is shown.
+//! sampled while it runs, and the last sample is shown: threads since the start, and groups since
+//! the first sample. Their CPU time is counted from then on, and their requests are not to be
+//! older.
 //!
 //! # Safety
 //!
@@ -65,7 +67,7 @@ struct Run {
     inside: Option<(Inside, u64)>,
 }
 
-/// The inside of a command with dormouse in it, since its start.
+/// The inside of a command with dormouse in it.
 struct Inside {
     source: Source,
     window: Window,
@@ -97,6 +99,9 @@ pub(in crate::cmd) struct RunDocument<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct InsideDocument<'a> {
     before_end_ns: u64,
+    /// The time that the figures of groups and runtimes are of. The process's own are since its
+    /// start.
+    groups_elapsed_ns: u64,
     #[serde(flatten)]
     figures: Figures<'a>,
 }
@@ -203,7 +208,8 @@ fn once(command: &[OsString], request: &Request, caught: &Caught, patience: Dura
         Failure::failed(format!("cannot wait for {}: {error}", clean(&words(command)[0])))
     })?;
     used.elapsed_ns = ns(start.elapsed());
-    let inside = view.inside.map(|inside| {
+    // Figures of groups are differences of two samples.
+    let inside = view.inside.filter(|inside| inside.window.delta().inside_ns > 0).map(|inside| {
         let before_end_ns = ns(inside.at.elapsed());
         (inside, before_end_ns)
     });
@@ -326,6 +332,7 @@ fn document<'a>(
         used: of.used,
         inside: account.map(|(before_end_ns, account)| InsideDocument {
             before_end_ns: *before_end_ns,
+            groups_elapsed_ns: account.delta.inside_ns,
             figures: Figures::of(account),
         }),
     }
@@ -362,8 +369,11 @@ fn print(command: &[OsString], run: &Run, context: &mut Context) -> Outcome<()> 
     }
     context.line(table.render(HEAD))?;
     let Some((inside, before_end_ns)) = &run.inside else { return Ok(()) };
-    let head = format!("as seen last, {} before its end:", short(*before_end_ns));
-    context.text(text::account(&head, &Account::of(&inside.source, &inside.window.delta())))
+    let delta = inside.window.delta();
+    let (before_end, of_groups) = (short(*before_end_ns), short(delta.inside_ns));
+    let head =
+        format!("as seen last, {before_end} before its end; groups are of the {of_groups} before that:");
+    context.text(text::account(&head, &Account::of(&inside.source, &delta)))
 }
 
 /// The bound of a size that this process hides.
