@@ -114,9 +114,12 @@ impl<'a> Listing<'a> {
     /// The lines below a table.
     fn foot(&self) -> String {
         let line = |of: &Unlisted<'_>| {
-            let are = if of.tasks == 1 { "is" } else { "are" };
-            let tasks = count(of.tasks, "task");
-            format!("{tasks} of {} {are} not known: they were not polled in this time\n", clean(of.group))
+            // Those of threads that wait for work have no times, however often they are polled.
+            let are = match of.tasks {
+                1 => "is not known: it has no times, or was",
+                _ => "are not known: they have no times, or were",
+            };
+            format!("{} of {} {are} not polled in this time\n", count(of.tasks, "task"), clean(of.group))
         };
         let mut lines: String = self.unlisted.iter().map(line).collect();
         let unplaced = self.count_unplaced();
@@ -171,7 +174,9 @@ pub(crate) mod tests {
         assert_eq!(listing.group(&list.tasks[2]), "", "a group that nobody has named");
         assert!(listing.head().starts_with("tea (process 7): 3 tasks"), "{}", listing.head());
         let foot = listing.foot();
-        assert!(foot.starts_with("4 tasks of GET /tea are not known"), "{foot}");
+        let reason =
+            "4 tasks of GET /tea are not known: they have no times, or were not polled in this time\n";
+        assert!(foot.starts_with(reason), "{foot}");
         assert!(foot.contains("the stacks of 1 task are not known"), "{foot}");
     }
 }
