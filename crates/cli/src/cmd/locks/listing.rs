@@ -72,9 +72,17 @@ impl<'a> LockListing<'a> {
         let key = |row: &LockLineRow| (row.place.clone(), row.group.clone());
         let earlier: HashMap<_, &LockLineRow> = before.lines.iter().map(|row| (key(row), row)).collect();
         let mut lines: BTreeMap<LockPlaceRow, LockLine> = BTreeMap::new();
-        let none = LockLineRow::default();
+        let (none, mut omitted) = (LockLineRow::default(), now.omitted);
         for row in &now.lines {
-            let before = earlier.get(&key(row)).copied().unwrap_or(&none);
+            let before = match earlier.get(&key(row)) {
+                Some(before) => before,
+                None if before.omitted == 0 => &none,
+                // It may be one of those: what it has taken since then is not known.
+                None => {
+                    omitted += 1;
+                    continue;
+                }
+            };
             let line = lines.entry(row.place.clone()).or_insert_with(|| LockLine::new(&row.place));
             line.add(row, before);
         }
@@ -82,6 +90,9 @@ impl<'a> LockListing<'a> {
         for line in &mut lines {
             line.by.sort_by_key(|(_, ns)| Reverse(*ns));
             line.held_by.sort_by_key(|(_, ns)| Reverse(*ns));
+            // A group's longest wait of this time may be shorter than an earlier one of the group:
+            // then its holder is not known.
+            line.longest = line.longest.take().filter(|longest| longest.blame.ns >= line.waits.max_ns);
         }
         lines.sort_by_key(|line| Reverse((line.waits.sum_ns, line.acquisitions)));
         let earlier: HashSet<u64> = before.holders.iter().map(|user| user.number).collect();
@@ -92,7 +103,7 @@ impl<'a> LockListing<'a> {
         Self {
             length,
             lines,
-            omitted: now.omitted,
+            omitted,
             holders: now.holders.iter().map(hold).collect(),
             waiters: &now.waiters,
             waiters_omitted: now.waiters_omitted,
@@ -229,7 +240,8 @@ pub(in crate::cmd) struct LocksDocument<'a> {
     for_ns: u64,
     /// The lines that took locks in this time, those with the longest waits first.
     locks: Vec<LockDocument<'a>>,
-    /// The number of lines and groups that the service left out.
+    /// The number of lines and groups that are left out: the service had no room for them in its
+    /// answer, or in the one at the beginning, so that the difference is not known.
     omitted: u64,
     /// The holders now, those first for which others wait.
     holders: &'a [Hold<'a>],
@@ -378,5 +390,31 @@ pub(super) mod tests {
         assert_eq!(held, [(Some("GET /menu"), 7_000_000), (Some("GET /blend"), 2_000_000)]);
         assert_eq!(line.longest.as_ref().map(|it| it.blame.ns), Some(7_000_000));
         assert!(LockListing::new(&now, &now, Duration::from_secs(1)).lines.is_empty());
+    }
+
+    #[test]
+    fn a_shorter_wait_is_not_the_longest() {
+        let of =
+            |group, waits: &[u64]| row(place("cache.rs", 41, "mutex", ""), group, 1, waits, "GET /blend");
+        let report = |lines| LockReport { lines, ..LockReport::default() };
+        let before = report(vec![of("A", &[300_000_000])]);
+        // A has waited 200 ms since, and only B's holder is known.
+        let now = report(vec![of("A", &[300_000_000, 200_000_000]), of("B", &[5_000_000])]);
+        let listing = LockListing::new(&before, &now, Duration::from_secs(1));
+        assert_eq!(listing.lines[0].longest, None);
+        assert!(listing.lines[0].waits.max_ns >= 200_000_000);
+    }
+
+    #[test]
+    fn a_history_without_a_beginning_is_left_out() {
+        let of =
+            |group, waits: &[u64]| row(place("cache.rs", 41, "mutex", ""), group, 1, waits, "GET /blend");
+        let report = |omitted, lines| LockReport { lines, omitted, ..LockReport::default() };
+        let lines = vec![of("A", &[1_000, 2_000]), of("B", &[5_000_000])];
+        for (omitted, sum_ns, left) in [(0, 5_002_000, 3), (7, 2_000, 4)] {
+            let (before, now) = (report(omitted, vec![of("A", &[1_000])]), report(3, lines.clone()));
+            let listing = LockListing::new(&before, &now, Duration::from_secs(1));
+            assert_eq!((listing.lines[0].waits.sum_ns, listing.omitted), (sum_ns, left));
+        }
     }
 }
