@@ -121,7 +121,8 @@ pub struct WatchRow {
     pub delivered: u64,
     /// The number of examined hits that passed the filters.
     pub passed: u64,
-    /// The number of hits that were counted but not examined.
+    /// The number of hits that were counted but not examined. Until the watch is over: at least so
+    /// many, because one that was just counted may be on its way.
     pub lost: u64,
     /// The coverage of the watch.
     pub coverage: CoverageRow,

@@ -444,4 +444,23 @@ mod tests {
         assert_eq!((&site["stack"][0]["addr"], &site["task"]), (&"0x2".into(), &3.into()));
         assert_eq!((&site["inner"], &site["stack_end"]), (&1.into(), &"cut".into()));
     }
+
+    #[test]
+    fn a_hit_on_its_way_passes_no_filter() {
+        let is_hit = |is_filtered, [hits, passed, lost]: [u64; 3], counts_only: Option<&str>| {
+            let row = WatchRow { hits, delivered: hits.saturating_sub(lost + 1), passed, lost, ..row() };
+            let counts_only = counts_only.map(str::to_owned);
+            WatchSnapshot { counts_only, is_filtered, ..snapshot(row) }.is_hit()
+        };
+        for (is_filtered, counts, counts_only, right) in [
+            (true, [9, 0, 0], None, false),
+            (true, [9, 1, 0], None, true),
+            (true, [9, 0, 1], None, true),
+            (true, [9, 0, 0], Some("no descriptor is left"), true),
+            (false, [9, 0, 0], None, true),
+            (false, [0, 0, 0], None, false),
+        ] {
+            assert_eq!(is_hit(is_filtered, counts, counts_only), right, "{is_filtered} {counts:?}");
+        }
+    }
 }

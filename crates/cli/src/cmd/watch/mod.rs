@@ -306,12 +306,10 @@ fn run(args: &Request, target: &Target, context: &mut Context) -> Outcome {
         }
         watcher.last
     };
-    let Some(WatchSnapshot { row, .. }) = last else {
+    let Some(last) = last else {
         return Err(Failure::failed(format!("{who} has ended before the first look at the watch")));
     };
-    // Hits that were counted and not examined may have passed the filters.
-    let is_hit = row.passed > 0 || row.lost > 0 || row.hits > row.delivered;
-    Ok(if is_hit { Exit::Ok } else { Exit::Failed })
+    Ok(if last.is_hit() { Exit::Ok } else { Exit::Failed })
 }
 
 fn announce(watched: &Watched, context: &mut Context) -> Outcome<()> {

@@ -25,6 +25,13 @@ pub(crate) struct WatchSnapshot {
 }
 
 impl WatchSnapshot {
+    /// Whether there was a hit that the filters let pass. One that was counted and never examined
+    /// may be one; one whose signal is on its way is none yet.
+    pub(crate) fn is_hit(&self) -> bool {
+        let is_each_one = !self.is_filtered || self.counts_only.is_some();
+        self.row.passed > 0 || self.row.lost > 0 || is_each_one && self.row.hits > 0
+    }
+
     /// Why values could not be read, and what to change.
     pub(crate) fn unread_why(&self) -> &'static str {
         match (self.is_outside, self.end) {
