@@ -4,14 +4,19 @@
 //! the events of its thread at its enter and completed at its exit, so most threads need no
 //! sorting.
 //!
-//! | record | what is open on the thread | so |
+//! | record | what is open | so |
 //! |---|---|---|
 //! | enter | any | opened |
-//! | exit | an enter of the same probe and task | ends it; what was entered since has lost its exit, and ends with it |
-//! | exit | none | its begin is the exit's less the time that it tells of; else the thread's exit before; else the timeline's |
-//! | none more | an enter | it ends with the timeline |
+//! | exit of a poll | its enter, on the same thread | ends it, and polls that were entered since: they have lost their exits |
+//! | exit of a function | its enter, on any thread, at the time that the exit contains | ends it, and functions of the task that were entered since on that thread, until their exits come |
+//! | exit | none | its begin is the exit's less the time that it contains; else the thread's exit before; else the timeline's |
+//! | enter of a function | an exit of that begin, which came first from another thread | both are one |
+//! | none more | a function | it ends with its task, if that has ended; else with the timeline |
+//! | none more | a poll | it ends with the timeline |
 //! | point | any | a moment |
 //!
+//! A function that awaits is left by polls, and its task may run other calls of it meanwhile, or go
+//! on with it on another thread: so the two ends of a call are matched by task, probe and time.
 //! Begins and ends of tasks are matched by the task's number, whichever threads they come from, and
 //! so are traces.
 
@@ -21,6 +26,8 @@ use std::collections::HashMap;
 use dormouse::record::{Field, Malformed, Reader, Record, RecordKind};
 use dormouse_protocol::{ClockPoint, Note, ProbeInfo, WireWaited};
 
+use crate::calls::{Call, Calls};
+use crate::requests::roots;
 use crate::timeline::{
     Edges, NO_RECORD, POLL, TASK, TRACE_CONTEXT, TaskDrop, Timeline, TimelineEvent, TimelineProbe,
     TimelineTask, TimelineThread,
@@ -34,6 +41,8 @@ const EVENT_BYTES: usize = size_of::<TimelineEvent>();
 const TASK_BYTES: usize = 3 * (size_of::<TimelineTask>() + 8);
 /// Bytes for a trace, in a table that is half empty.
 const TRACE_BYTES: usize = 3 * (size_of::<(u64, u128)>() + 8);
+/// Bytes for a function of which one end has come.
+const CALL_BYTES: usize = 2 * size_of::<Call>();
 /// Names that are kept of threads, and of groups.
 const MOST_NAMES: usize = 1 << 16;
 /// Bytes of a name that are kept; a group has no more.
@@ -42,7 +51,7 @@ const LONGEST_NAME: usize = 128;
 const MOST_OUTCOMES: usize = 64;
 /// Drops that are kept: as many rows as a service has for cancelled requests.
 const MOST_DROPS: usize = 512;
-/// Spans of a thread that are open at once. Those further inside have no end.
+/// Spans of a thread that are open at once. Polls further inside have no end.
 const DEEPEST: usize = 1 << 9;
 
 /// An unknown begin, which becomes the timeline's.
@@ -63,8 +72,13 @@ pub struct TimelineBuilder {
     /// Probes of dormouse's own; each copy in the process has some.
     own: HashMap<u32, Own>,
     by_start: HashMap<(u32, u64), usize>,
-    /// The events that each thread has entered and not left, by index.
+    /// The events that each thread has entered and not left, by index: without functions that
+    /// await.
     open: Vec<Vec<u32>>,
+    /// The functions of all threads that were entered and not left.
+    entered: Calls,
+    /// Those whose exits came first.
+    left: Calls,
     /// The last exit of each thread.
     exits: Vec<u64>,
     tasks: HashMap<u64, TimelineTask>,
@@ -101,6 +115,8 @@ impl TimelineBuilder {
             clock,
             by_start: HashMap::new(),
             open: Vec::new(),
+            entered: Calls::default(),
+            left: Calls::default(),
             exits: Vec::new(),
             tasks: HashMap::new(),
             traces: HashMap::new(),
@@ -176,18 +192,13 @@ impl TimelineBuilder {
     fn take(&mut self, thread: usize, record: &Record<'_>, bytes: &[u8]) {
         self.first = self.first.min(record.tsc);
         self.last = self.last.max(record.tsc);
-        let is_task = self.own.get(&record.probe) == Some(&Own::Task);
+        let own = self.own.get(&record.probe).copied();
         match record.phase {
-            RecordKind::Enter if is_task => self.task_begins(thread, record),
-            RecordKind::Exit if is_task => self.task_ends(thread, record),
-            RecordKind::Enter => {
-                let index = self.push(thread, record, bytes, Edges::Begin);
-                if self.open[thread].len() < DEEPEST {
-                    self.open[thread].push(index);
-                }
-            }
+            RecordKind::Enter if own == Some(Own::Task) => self.task_begins(thread, record),
+            RecordKind::Exit if own == Some(Own::Task) => self.task_ends(thread, record),
+            RecordKind::Enter => self.enter(thread, record, bytes, own == Some(Own::Poll)),
             RecordKind::Exit => {
-                self.exit(thread, record);
+                self.exit(thread, record, own == Some(Own::Poll));
                 self.exits[thread] = record.tsc;
             }
             RecordKind::Point => {
@@ -200,12 +211,7 @@ impl TimelineBuilder {
     }
 
     fn push(&mut self, thread: usize, record: &Record<'_>, bytes: &[u8], edges: Edges) -> u32 {
-        let kept = &mut self.timeline.records;
-        let at = if record.values.is_empty() || edges == Edges::End { NO_RECORD } else { kept.len() as u32 };
-        if at != NO_RECORD {
-            kept.extend_from_slice(bytes);
-            self.bytes += bytes.len();
-        }
+        let at = if edges == Edges::End { NO_RECORD } else { self.keep(record, bytes) };
         self.bytes += EVENT_BYTES;
         let events = &mut self.timeline.threads[thread].events;
         let (begin_ns, end_ns) = (record.tsc, record.tsc);
@@ -214,33 +220,124 @@ impl TimelineBuilder {
         (events.len() - 1) as u32
     }
 
-    fn exit(&mut self, thread: usize, record: &Record<'_>) {
-        let events = &mut self.timeline.threads[thread].events;
-        // A span of a function may be left in the middle of another task; a poll is of its own.
-        let is_poll = self.own.get(&record.probe) == Some(&Own::Poll);
-        let is_its = |&index: &u32| {
-            let it = &events[index as usize];
-            it.probe == record.probe && (!is_poll || it.task == record.task)
+    /// Keeps a record that has values; its place.
+    fn keep(&mut self, record: &Record<'_>, bytes: &[u8]) -> u32 {
+        if record.values.is_empty() {
+            return NO_RECORD;
+        }
+        let kept = &mut self.timeline.records;
+        let at = kept.len() as u32;
+        kept.extend_from_slice(bytes);
+        self.bytes += bytes.len();
+        at
+    }
+
+    fn enter(&mut self, thread: usize, record: &Record<'_>, bytes: &[u8], is_poll: bool) {
+        if !is_poll && self.begin_left(record, bytes) {
+            return;
+        }
+        let index = self.push(thread, record, bytes, Edges::Begin);
+        // Functions that await leave room for polls.
+        if self.open[thread].len() < if is_poll { DEEPEST } else { DEEPEST / 2 } {
+            self.open[thread].push(index);
+        }
+        if !is_poll {
+            self.entered.add(Call::of(&self.timeline.threads[thread].events[index as usize], thread, index));
+            self.bytes += CALL_BYTES;
+        }
+    }
+
+    /// Gives a function whose exit came first its enter; false if there is none.
+    fn begin_left(&mut self, record: &Record<'_>, bytes: &[u8]) -> bool {
+        let Some(call) = self.left.nearest(record.task, record.probe, record.tsc) else { return false };
+        let end = self.timeline.threads[call.thread].events[call.index as usize].end_ns;
+        if !call.has_begun(record.tsc, end - call.begin, self.clock.tsc_hz) {
+            return false;
+        }
+        self.left.remove(&call);
+        self.bytes -= CALL_BYTES;
+        let at = self.keep(record, bytes);
+        let event = &mut self.timeline.threads[call.thread].events[call.index as usize];
+        (event.begin_ns, event.edges, event.record) = (record.tsc.min(end), Edges::Both, at);
+        true
+    }
+
+    fn exit(&mut self, thread: usize, record: &Record<'_>, is_poll: bool) {
+        let elapsed = match record.values.first() {
+            Some(Field::Unsigned(ns)) => Some((*ns as f64 * self.clock.tsc_hz / 1e9) as u64),
+            _ => None,
         };
-        if let Some(at) = self.open[thread].iter().rposition(is_its) {
-            let own = self.open[thread][at];
-            for index in self.open[thread].drain(at..) {
-                events[index as usize].end_ns = record.tsc;
-            }
-            events[own as usize].edges = Edges::Both;
+        let is_known =
+            if is_poll { self.leave_poll(thread, record) } else { self.leave_call(thread, record, elapsed) };
+        if is_known {
             return;
         }
         let index = self.push(thread, record, &[], Edges::End);
-        let begin = match record.values.first() {
-            Some(Field::Unsigned(ns)) => {
-                record.tsc.saturating_sub((*ns as f64 * self.clock.tsc_hz / 1e9) as u64)
-            }
-            _ => self.exits[thread],
-        };
-        self.timeline.threads[thread].events[index as usize].begin_ns = begin;
+        let begin = elapsed.map_or(self.exits[thread], |elapsed| record.tsc.saturating_sub(elapsed));
+        let event = &mut self.timeline.threads[thread].events[index as usize];
+        event.begin_ns = begin.min(record.tsc);
+        if !is_poll && elapsed.is_some() {
+            self.left.add(Call::of(event, thread, index));
+            self.bytes += CALL_BYTES;
+        }
         if begin != UNKNOWN {
             self.first = self.first.min(begin);
         }
+    }
+
+    /// Ends a poll, and those inside; false if its enter was not seen.
+    fn leave_poll(&mut self, thread: usize, record: &Record<'_>) -> bool {
+        let events = &mut self.timeline.threads[thread].events;
+        let is_its = |&index: &u32| {
+            let it = &events[index as usize];
+            (it.probe, it.task) == (record.probe, record.task)
+        };
+        let Some(at) = self.open[thread].iter().rposition(is_its) else { return false };
+        let mut inner = self.open[thread].drain(at..);
+        if let Some(own) = inner.next() {
+            let own = &mut events[own as usize];
+            (own.end_ns, own.edges) = (record.tsc, Edges::Both);
+        }
+        for index in inner {
+            let it = &mut events[index as usize];
+            // Functions await their next poll.
+            if self.own.get(&it.probe) == Some(&Own::Poll) {
+                it.end_ns = record.tsc;
+            }
+        }
+        true
+    }
+
+    /// Ends a function, which has lasted for that many ticks; false if its enter was not seen.
+    fn leave_call(&mut self, thread: usize, record: &Record<'_>, elapsed: Option<u64>) -> bool {
+        let begin = record.tsc.saturating_sub(elapsed.unwrap_or_default());
+        let tsc_hz = self.clock.tsc_hz;
+        let is_it = |it: &Call| elapsed.is_none_or(|elapsed| it.has_begun(begin, elapsed, tsc_hz));
+        let call = self.entered.nearest(record.task, record.probe, begin).filter(is_it).or_else(|| {
+            // It may be left in the middle of another task.
+            let events = &self.timeline.threads[thread].events;
+            let calls = self.open[thread].iter().rev();
+            calls
+                .map(|&index| Call::of(&events[index as usize], thread, index))
+                .find(|it| it.probe == record.probe && is_it(it))
+        });
+        let Some(call) = call else { return false };
+        self.entered.remove(&call);
+        self.bytes -= CALL_BYTES;
+        let events = &mut self.timeline.threads[call.thread].events;
+        let it = &mut events[call.index as usize];
+        (it.end_ns, it.edges) = (record.tsc.max(it.begin_ns), Edges::Both);
+        let open = &mut self.open[call.thread];
+        let at = open.iter().rposition(|&index| index == call.index);
+        for index in at.map_or_else(Vec::new, |at| open.split_off(at)).into_iter().skip(1) {
+            let it = &mut events[index as usize];
+            if call.thread == thread && it.task == call.task {
+                it.end_ns = record.tsc;
+            } else {
+                open.push(index);
+            }
+        }
+        true
     }
 
     /// The task of a record, which is new.
@@ -343,16 +440,26 @@ impl TimelineBuilder {
 
     /// The timeline, whose times are nanoseconds since its first record.
     pub fn finish(self) -> Timeline {
-        let Self { mut timeline, clock, open, tasks, traces, mut first, mut last, .. } = self;
+        let Self { mut timeline, clock, open, entered, tasks, traces, mut first, mut last, .. } = self;
         if first > last {
             (first, last) = (clock.tsc, clock.tsc);
         }
         let ns_of = |ticks: u64| (ticks as f64 * 1e9 / clock.tsc_hz) as u64;
         let ns = |tsc: u64| ns_of(tsc.saturating_sub(first));
         let ends = |begin: u64, end: u64| (ns(begin), ns(end.max(begin)));
+        for call in entered.into_iter() {
+            let event = &mut timeline.threads[call.thread].events[call.index as usize];
+            if event.end_ns == event.begin_ns {
+                let task = tasks.get(&event.task).filter(|task| task.edges != Edges::Begin);
+                event.end_ns = task.map_or(last, |task| task.end_ns.max(event.begin_ns));
+            }
+        }
         for (thread, open) in timeline.threads.iter_mut().zip(open) {
             for index in open {
-                thread.events[index as usize].end_ns = last;
+                let event = &mut thread.events[index as usize];
+                if event.end_ns == event.begin_ns {
+                    event.end_ns = last;
+                }
             }
             for event in &mut thread.events {
                 (event.begin_ns, event.end_ns) = ends(event.begin_ns, event.end_ns);
@@ -383,29 +490,4 @@ fn cut(mut name: String) -> String {
     let end = (0..=LONGEST_NAME.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
     name.truncate(end.unwrap_or_default());
     name
-}
-
-/// For each task that is a part of another, the outermost: of those whose begins were seen.
-fn roots(tasks: &HashMap<u64, TimelineTask>) -> HashMap<u64, u64> {
-    let mut roots = HashMap::new();
-    let mut way = Vec::new();
-    for &task in tasks.keys() {
-        let mut top = task;
-        // Each task's way is gone once. A damaged file may have parents in a circle.
-        while way.len() <= tasks.len() {
-            if let Some(&known) = roots.get(&top) {
-                top = known;
-                break;
-            }
-            way.push(top);
-            let parent = tasks.get(&top).map_or(0, |it| it.parent);
-            match tasks.get(&parent) {
-                Some(it) if it.edges != Edges::End => top = parent,
-                _ => break,
-            }
-        }
-        roots.extend(way.drain(..).map(|below| (below, top)));
-    }
-    roots.retain(|task, root| task != root);
-    roots
 }

@@ -12,7 +12,9 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod calls;
 pub mod encode;
+mod requests;
 mod timeline;
 
 pub use builder::TimelineBuilder;

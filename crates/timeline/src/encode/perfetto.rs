@@ -193,9 +193,9 @@ impl<W: Write> Writer<'_, W> {
             while let Some(end) = ends.pop_if(|end| *end <= event.begin_ns) {
                 self.end(uuid, end)?;
             }
-            self.event(uuid, event)?;
+            let around = ends.last().copied().unwrap_or(u64::MAX);
+            self.event(uuid, event, event.end_ns.saturating_sub(around))?;
             if event.edges != Edges::Point {
-                let around = ends.last().copied().unwrap_or(u64::MAX);
                 ends.push(event.end_ns.min(around));
             }
         }
@@ -205,7 +205,8 @@ impl<W: Write> Writer<'_, W> {
         Ok(())
     }
 
-    fn event(&mut self, uuid: u64, it: &TimelineEvent) -> io::Result<()> {
+    /// An event, which lasts for `longer_ns` after the slice around it.
+    fn event(&mut self, uuid: u64, it: &TimelineEvent, longer_ns: u64) -> io::Result<()> {
         let timeline = self.timeline;
         let probe = timeline.probe(it);
         let name = probe.map_or("(probe unknown)", |probe| &probe.name);
@@ -219,6 +220,7 @@ impl<W: Write> Writer<'_, W> {
             vec![("task", Field::Unsigned(it.task)), ("group", Field::Text(timeline.group(it.group)))];
         named.truncate(if it.task == 0 && it.group == 0 { 0 } else { 2 });
         named.extend(it.edges.note().map(|note| ("note", Field::Text(note))));
+        named.extend((longer_ns > 0).then_some(("longer_ns", Field::Unsigned(longer_ns))));
         let fields = probe.map_or(&[][..], |probe| &probe.fields);
         for (index, value) in timeline.values(it).into_iter().enumerate() {
             named.push((fields.get(index).map_or("?", |field| field), value));

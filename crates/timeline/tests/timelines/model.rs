@@ -5,7 +5,7 @@ use dormouse_protocol::Note;
 use dormouse_timeline::{Edges, Timeline, TimelineEvent};
 
 use crate::known::{
-    BREW, CLOCK, add, begin, builder, end, end_dropped, enter, exit, record, step, timeline, traced,
+    BREW, CLOCK, STEPS, add, begin, builder, end, end_dropped, enter, exit, record, step, timeline, traced,
 };
 
 /// The events of a thread: begin and end in microseconds, task, what was seen.
@@ -119,8 +119,9 @@ fn lost_exits_end_with_what_is_around() {
             brew(RecordKind::Enter, 10),
             enter(20, (21, 6)),
             exit(30, (11, 5), 30),
-            // Without the time that it took it began after what ended before.
             brew(RecordKind::Exit, 40),
+            // Without the time that it took it began after what ended before.
+            record(RecordKind::Exit, BREW, 50, (31, 5), &[]),
         ],
     );
     let timeline = builder.finish();
@@ -128,11 +129,83 @@ fn lost_exits_end_with_what_is_around() {
         events(&timeline, 4001),
         [
             (0, 30, 11, Edges::Both),
-            (10, 30, 11, Edges::Begin),
+            (10, 40, 11, Edges::Both),
             (20, 30, 21, Edges::Begin),
-            (30, 40, 11, Edges::End),
+            (40, 50, 31, Edges::End),
         ]
     );
+}
+
+/// The enter or the exit of a function, of which the latter has a time.
+fn brew(at_us: u64, task: u64, elapsed_us: Option<u64>) -> Vec<u8> {
+    match elapsed_us {
+        None => record(RecordKind::Enter, BREW, at_us, (task, 5), &[]),
+        Some(us) => record(RecordKind::Exit, BREW, at_us, (task, 5), &[Field::Unsigned(us * 1_000)]),
+    }
+}
+
+#[test]
+fn calls_that_overlap_are_not_crossed() {
+    let mut builder = builder();
+    let all = [brew(0, 11, None), brew(10, 21, None), brew(50, 11, Some(50)), brew(90, 21, Some(80))];
+    add(&mut builder, 4001, &all);
+    let expected = [(0, 50, 11, Edges::Both), (10, 90, 21, Edges::Both)];
+    assert_eq!(events(&builder.finish(), 4001), expected);
+}
+
+#[test]
+fn calls_of_one_task_end_by_their_times() {
+    let mut builder = builder();
+    // Joined futures: the first to begin is the first to end.
+    let all = [brew(0, 11, None), brew(10, 11, None), brew(50, 11, Some(50)), brew(90, 11, Some(80))];
+    add(&mut builder, 4001, &all);
+    let expected = [(0, 50, 11, Edges::Both), (10, 90, 11, Edges::Both)];
+    assert_eq!(events(&builder.finish(), 4001), expected);
+}
+
+#[test]
+fn a_call_that_awaits_is_one_span() {
+    for thread in [4001, 4002] {
+        let mut builder = builder();
+        let first = [enter(0, (11, 5)), brew(10, 11, None), exit(20, (11, 5), 20)];
+        add(&mut builder, 4001, &first);
+        let last = [enter(80, (11, 5)), brew(100, 11, Some(90)), exit(110, (11, 5), 30)];
+        add(&mut builder, thread, &last);
+        let timeline = builder.finish();
+        let mut all = events(&timeline, 4001);
+        if thread != 4001 {
+            all.extend(events(&timeline, thread));
+        }
+        let call = (10, 100, 11, Edges::Both);
+        assert_eq!(all, [(0, 20, 11, Edges::Both), call, (80, 110, 11, Edges::Both)]);
+    }
+}
+
+#[test]
+fn an_exit_may_come_before_its_enter() {
+    let mut builder = builder();
+    add(&mut builder, 4002, &[brew(100, 11, Some(90)), brew(150, 11, Some(30))]);
+    add(&mut builder, 4001, &[brew(10, 11, None)]);
+    let all = events(&builder.finish(), 4002);
+    assert_eq!(all, [(0, 90, 11, Edges::Both), (110, 140, 11, Edges::End)]);
+}
+
+#[test]
+fn lost_exits_end_with_the_call_around() {
+    let mut builder = builder();
+    let inner = record(RecordKind::Enter, STEPS, 20, (11, 5), &[]);
+    add(&mut builder, 4001, &[brew(0, 11, None), inner, brew(50, 11, Some(50)), brew(90, 13, None)]);
+    let all = events(&builder.finish(), 4001);
+    assert_eq!(all[..2], [(0, 50, 11, Edges::Both), (20, 50, 11, Edges::Begin)]);
+}
+
+#[test]
+fn a_call_without_exit_ends_with_its_timeline() {
+    let mut builder = builder();
+    let all = [enter(0, (11, 5)), brew(10, 11, None), exit(20, (11, 5), 20), step(50, (0, 0), 1, "late")];
+    add(&mut builder, 4001, &all);
+    let all = events(&builder.finish(), 4001);
+    assert_eq!(all[1], (10, 50, 11, Edges::Begin));
 }
 
 #[test]
@@ -148,10 +221,10 @@ fn parents_in_a_circle_end() {
 fn a_long_chain_of_tasks_is_one_request() {
     const LENGTH: u64 = 20_000;
     let mut builder = builder();
-    let chain: Vec<_> = (1..=LENGTH).map(|task| begin(task, (task, 5), task - 1, false)).collect();
+    let chain: Vec<_> = (1..=LENGTH).map(|task| begin(task, (4 * task, 5), 4 * (task - 1), false)).collect();
     add(&mut builder, 4001, &chain);
     let timeline = builder.finish();
-    assert!((1..=LENGTH).all(|task| timeline.request_of(task) == 1));
+    assert!((1..=LENGTH).all(|task| timeline.request_of(4 * task) == 4));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The files of a known timeline, as text.
 
+use dormouse::record::{Field, RecordKind};
 use dormouse_testkit::wire_text;
 use dormouse_timeline::encode;
 use flate2::read::GzDecoder;
@@ -19,4 +20,20 @@ fn known_timeline_has_known_perfetto_fields() {
     let mut file = Vec::new();
     encode::perfetto(&known::timeline(), &mut file).unwrap();
     insta::assert_snapshot!(wire_text(&file));
+}
+
+#[test]
+fn a_cut_slice_has_its_rest_for_perfetto() {
+    let mut builder = known::builder();
+    let call = |phase, at, values: &[_]| known::record(phase, known::BREW, at, (11, 5), values);
+    let all = [
+        known::enter(0, (11, 5)),
+        call(RecordKind::Enter, 10, &[]),
+        known::exit(20, (11, 5), 20),
+        call(RecordKind::Exit, 100, &[Field::Unsigned(90_000)]),
+    ];
+    known::add(&mut builder, 4001, &all);
+    let mut file = Vec::new();
+    encode::perfetto(&builder.finish(), &mut file).unwrap();
+    assert!(wire_text(&file).contains("longer_ns"), "its slice ends with the poll");
 }
