@@ -238,7 +238,7 @@ impl<'a> Encoder<'a> {
     fn add_task_type(&mut self) -> fx::MarkerTypeHandle {
         let own = vec![
             field("kind", "kind", fx::MarkerFieldFormat::String),
-            field("parent", "parent", fx::MarkerFieldFormat::Integer),
+            field("parent", "parent", fx::MarkerFieldFormat::String),
             field("trace_id", "trace id", fx::MarkerFieldFormat::String),
             field("outcome", "outcome", fx::MarkerFieldFormat::String),
             field("waited_at", "waited at", fx::MarkerFieldFormat::String),
@@ -290,8 +290,8 @@ impl<'a> Encoder<'a> {
 
     /// The values of the fields that all types have.
     fn common(&mut self, group: fx::StringHandle, task: u64, edges: Edges) {
-        let mut number = |number: u64| (number != 0).then(|| self.out.intern_string(&number.to_string()));
-        let (request, task) = (number(self.timeline.request_of(task)), number(task));
+        let request = number(&mut self.out, self.timeline.request_of(task));
+        let task = number(&mut self.out, task);
         let note = edges.note().map(|note| self.out.intern_string(note));
         self.values.clear();
         self.values.push(MarkerValue::Text(group));
@@ -329,7 +329,8 @@ impl<'a> Encoder<'a> {
             _ => "part",
         };
         self.values.push(MarkerValue::Text(self.out.intern_string(kind)));
-        self.values.push(MarkerValue::Number(it.parent as f64));
+        let parent = number(&mut self.out, it.parent).unwrap_or(self.nothing);
+        self.values.push(MarkerValue::Text(parent));
         let trace = it.trace_digits();
         let [waited_at, dropped_by] = self.timeline.dropped(it);
         for text in [trace.as_deref(), self.timeline.outcome(it), waited_at, dropped_by] {
@@ -339,6 +340,11 @@ impl<'a> Encoder<'a> {
         let marker = Marker { of, name, category, values: &self.values };
         self.out.add_marker(thread, timing(it.edges, it.begin_ns, it.end_ns), marker);
     }
+}
+
+/// The number of a task, as text: a number of JSON's has fewer digits. None if there is no task.
+fn number(out: &mut fx::Profile, task: u64) -> Option<fx::StringHandle> {
+    (task != 0).then(|| out.intern_string(&task.to_string()))
 }
 
 fn field(key: &str, label: &str, format: fx::MarkerFieldFormat) -> fx::RuntimeSchemaMarkerField {

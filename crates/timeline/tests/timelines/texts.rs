@@ -37,3 +37,14 @@ fn a_cut_slice_has_its_rest_for_perfetto() {
     encode::perfetto(&builder.finish(), &mut file).unwrap();
     assert!(wire_text(&file).contains("longer_ns"), "its slice ends with the poll");
 }
+
+#[test]
+fn a_parent_keeps_its_digits_for_firefox() {
+    const PARENT: u64 = (1 << 55) + 1;
+    let mut builder = known::builder();
+    known::add(&mut builder, 4001, &[known::begin(0, (11, 5), PARENT, true)]);
+    let mut file = Vec::new();
+    encode::firefox(builder.finish(), &mut file).unwrap();
+    let json: serde_json::Value = serde_json::from_reader(GzDecoder::new(&file[..])).unwrap();
+    assert!(json.to_string().contains(&format!("\"{PARENT}\"")), "{json:#}");
+}
