@@ -47,7 +47,7 @@ pub fn spin_for(time: Duration) {
 fn is_emulated() -> bool {
     static IS: LazyLock<bool> = LazyLock::new(|| {
         let mut costs: Vec<_> = (0..51).map(|_| thread_cpu()).collect();
-        costs = costs.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        costs = costs.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
         costs.sort_unstable();
         costs[costs.len() / 2] > Duration::from_nanos(1500)
     });
