@@ -184,7 +184,9 @@ fn profiles_do_not_disturb_one_another() {
         assert!(of_fast.coverage.samples > 30, "{:?}", of_fast.coverage);
         // It began when the first had done its work.
         assert!(weight_of(&of_fast, first.tid) < slack(99));
-        [first, second, third].into_iter().for_each(|worker| _ = worker.join());
+        for worker in [first, second, third] {
+            worker.join();
+        }
     });
 }
 
