@@ -261,7 +261,8 @@ mod tests {
         let sample =
             Sample { usage: Some(Usage::default()), inside: Some(Stat::default()), ..Sample::default() };
         let source = Source::fake(&["page-faults", "alloc-bytes"], None);
-        let text = account("", &Account::of(&source, &Delta::between(&sample, &sample, &[])));
+        let later = Sample { mono_ns: 1, ..sample.clone() };
+        let text = account("", &Account::of(&source, &Delta::between(&sample, &later, &[])));
         let words = |name: &str| {
             let row = text.lines().find(|line| line.starts_with(name)).expect("a row");
             row.matches(NOT_COUNTED).count()
