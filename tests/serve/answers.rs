@@ -9,8 +9,8 @@ use crate::support::{Service, run};
 const STAT: &str = "clock,coverage_percent,elapsed_ns,ended,groups,name,other_threads_cpu_ns,pid,process,runtimes,\
                     schema,threads,type,unattributed_counts,unattributed_cpu_ns";
 const TASKS: &str = "cancelled,known,noted_ns,pid,places,schema,taken_ns,tasks,took_ns,unlisted,unplaced";
-const LOCKS: &str = "deadlocks,for_ns,futexes,holders,locks,lost_holders,lost_lines,omitted,pid,process,queues,\
-                     schema,unplaced,waiters";
+const LOCKS: &str = "deadlocks,for_ns,futexes,holders,locks,lost_holders,lost_lines,lost_waits,omitted,pid,process,\
+                     queues,schema,unplaced,waiters,waiters_omitted";
 const PROFILE: &str =
     "coverage,duration_ns,ended_because,groups,kind,period,pid,program,schema,stack_ends,unit,value";
 
