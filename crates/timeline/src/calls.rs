@@ -21,9 +21,10 @@ impl Call {
     }
 
     /// Whether it began at `begin`, where one of the two stamps was computed from the `elapsed`
-    /// ticks to its end: within a microsecond, and the error of the rates of two clocks.
+    /// ticks to its end: within a microsecond, and the error of the rates of two clocks, of which
+    /// one may have been measured over a millisecond, and the other is steered.
     pub(crate) fn has_begun(&self, begin: u64, elapsed: u64, tsc_hz: f64) -> bool {
-        self.begin.abs_diff(begin) <= (tsc_hz / 1e6) as u64 + elapsed / 16_384
+        self.begin.abs_diff(begin) <= (tsc_hz / 1e6) as u64 + elapsed / 512
     }
 }
 

@@ -201,7 +201,8 @@ impl Watch {
         let known = answer.ok().flatten().unwrap_or_else(|| {
             let last = last_known.get();
             // No fewer than were delivered since.
-            Known { hits: last.hits.max(counts.delivered), ..last }
+            let delivered = last.delivered.max(counts.delivered);
+            Known { hits: last.hits.max(delivered), delivered, ..last }
         });
         let state = match known.is_resting {
             _ if is_gone || self.is_over() => WatchState::Over,
@@ -223,7 +224,9 @@ impl Watch {
         } else {
             let following = || self.claimed.tally.counts().delivered;
             let delivered = if self.claimed.tally.is_following() { following() } else { known.delivered };
-            let on_way = u64::from(threads_alive) * self.claimed.tally.pieces.len() as u64;
+            // Of how many threads is not known under a filter.
+            let threads = if threads_alive == 0 { u64::MAX } else { u64::from(threads_alive) };
+            let on_way = threads.saturating_mul(self.claimed.tally.pieces.len() as u64);
             self.losses.look(hits, delivered, on_way, monotonic_ns());
             self.losses.of(missing)
         };

@@ -122,7 +122,10 @@ impl Lock {
     pub fn before_fork(&self) -> bool {
         FORKS_WAIT.fetch_add(1, Ordering::Relaxed);
         let taken = self.acquire();
-        FORKS_WAIT.fetch_sub(1, Ordering::Relaxed);
+        if FORKS_WAIT.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // Those that let it go first.
+            futex::wake(&FORKS_WAIT, i32::MAX as u32);
+        }
         if taken.is_err() && self.forks.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -156,6 +159,8 @@ impl Lock {
     /// In the child of a fork by a signal handler in the middle of another fork's handlers, which
     /// go on there: the locks of thread `before` of the parent are the child's thread's.
     pub(crate) fn rename_owner(&self, before: u32) {
+        // Those that waited are not here.
+        FORKS_WAIT.store(0, Ordering::Relaxed);
         // 0: the handler came before the other fork had anything, and a free lock stays free.
         if before != 0 && self.word.load(Ordering::Relaxed) & !WAITERS == before {
             self.word.store(tid(), Ordering::Relaxed);

@@ -8,7 +8,7 @@ use dormouse_protocol::{
     HistogramRow, LockBlameRow, LockLineRow, LockLongestRow, LockPlaceRow, LockReport, LockUserRow,
     WireHeldBy,
 };
-use dormouse_statistics::buckets::Histogram;
+use dormouse_statistics::buckets::{self, Histogram};
 use serde::Serialize;
 
 use super::deadlocks::Deadlock;
@@ -72,12 +72,21 @@ impl<'a> LockListing<'a> {
         let key = |row: &LockLineRow| (row.place.clone(), row.group.clone());
         let earlier: HashMap<_, &LockLineRow> = before.lines.iter().map(|row| (key(row), row)).collect();
         let mut lines: BTreeMap<LockPlaceRow, LockLine> = BTreeMap::new();
-        let (none, mut omitted) = (LockLineRow::default(), now.omitted);
+        let mut omitted = now.omitted;
+        // A row that was left out had waited for no longer than those that came.
+        let least = before.lines.iter().map(|row| row.waits.sum_ns.unwrap_or(0)).min().unwrap_or(0);
         for row in &now.lines {
+            let mut none = LockLineRow::default();
             let before = match earlier.get(&key(row)) {
                 Some(before) => before,
                 None if before.omitted == 0 => &none,
-                // It may be one of those: what it has taken since then is not known.
+                // It has waited since then, and more is not known.
+                None if row.waits.sum_ns.unwrap_or(0) > least => {
+                    let waits = Histogram::from(&row.waits).count();
+                    none.acquisitions = row.acquisitions.saturating_sub(waits);
+                    none.holds = row.holds.clone();
+                    &none
+                }
                 None => {
                     omitted += 1;
                     continue;
@@ -91,8 +100,10 @@ impl<'a> LockListing<'a> {
             line.by.sort_by_key(|(_, ns)| Reverse(*ns));
             line.held_by.sort_by_key(|(_, ns)| Reverse(*ns));
             // A group's longest wait of this time may be shorter than an earlier one of the group:
-            // then its holder is not known.
-            line.longest = line.longest.take().filter(|longest| longest.blame.ns >= line.waits.max_ns);
+            // then its holder is not known, and its length is that of its bucket.
+            let place = |ns| buckets::place(ns).div_ceil(1 << (buckets::SCALE - line.waits.scale));
+            let longest = place(line.waits.max_ns);
+            line.longest = line.longest.take().filter(|known| place(known.blame.ns) >= longest);
         }
         lines.sort_by_key(|line| Reverse((line.waits.sum_ns, line.acquisitions)));
         let earlier: HashSet<u64> = before.holders.iter().map(|user| user.number).collect();
@@ -410,8 +421,9 @@ pub(super) mod tests {
         let of =
             |group, waits: &[u64]| row(place("cache.rs", 41, "mutex", ""), group, 1, waits, "GET /blend");
         let report = |omitted, lines| LockReport { lines, omitted, ..LockReport::default() };
-        let lines = vec![of("A", &[1_000, 2_000]), of("B", &[5_000_000])];
-        for (omitted, sum_ns, left) in [(0, 5_002_000, 3), (7, 2_000, 4)] {
+        // B had waited for less than A has by then, and C may have waited for all of that before.
+        let lines = vec![of("A", &[1_000, 2_000]), of("B", &[5_000_000]), of("C", &[900])];
+        for (omitted, sum_ns, left) in [(0, 5_002_900, 3), (7, 5_002_000, 4)] {
             let (before, now) = (report(omitted, vec![of("A", &[1_000])]), report(3, lines.clone()));
             let listing = LockListing::new(&before, &now, Duration::from_secs(1));
             assert_eq!((listing.lines[0].waits.sum_ns, listing.omitted), (sum_ns, left));

@@ -35,7 +35,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, HEAD, say};
 use crate::render::column::{NOT_COUNTED, ms};
 use crate::render::table::Table;
-use crate::sample::delta::Window;
+use crate::sample::delta::{Delta, Window};
 use crate::sample::events;
 use crate::sample::source::Source;
 use crate::sample::tasks::own_peak;
@@ -73,6 +73,17 @@ struct Inside {
     window: Window,
     /// The time of the last sample.
     at: Instant,
+}
+
+impl Inside {
+    /// Figures of groups are differences of two samples: without a second one there are none.
+    fn delta(&self) -> Delta {
+        let mut delta = self.window.delta();
+        if delta.inside_ns == 0 {
+            delta.inside = None;
+        }
+        delta
+    }
 }
 
 #[derive(Serialize)]
@@ -165,7 +176,7 @@ pub(super) fn run(
     for n in 1..=repeat.map_or(1, NonZero::get) {
         let run = once(command, request, &caught, context.patience)?;
         if context.json {
-            let inside = run.inside.as_ref().map(|(inside, ns)| (ns, &inside.source, inside.window.delta()));
+            let inside = run.inside.as_ref().map(|(inside, ns)| (ns, &inside.source, inside.delta()));
             let account = inside.as_ref().map(|(ns, source, delta)| (**ns, Account::of(source, delta)));
             context.document(&document(command, n, &run, account.as_ref()))?;
         } else if repeat.is_none() {
@@ -208,8 +219,7 @@ fn once(command: &[OsString], request: &Request, caught: &Caught, patience: Dura
         Failure::failed(format!("cannot wait for {}: {error}", clean(&words(command)[0])))
     })?;
     used.elapsed_ns = ns(start.elapsed());
-    // Figures of groups are differences of two samples.
-    let inside = view.inside.filter(|inside| inside.window.delta().inside_ns > 0).map(|inside| {
+    let inside = view.inside.map(|inside| {
         let before_end_ns = ns(inside.at.elapsed());
         (inside, before_end_ns)
     });
@@ -369,10 +379,12 @@ fn print(command: &[OsString], run: &Run, context: &mut Context) -> Outcome<()> 
     }
     context.line(table.render(HEAD))?;
     let Some((inside, before_end_ns)) = &run.inside else { return Ok(()) };
-    let delta = inside.window.delta();
-    let (before_end, of_groups) = (short(*before_end_ns), short(delta.inside_ns));
-    let head =
-        format!("as seen last, {before_end} before its end; groups are of the {of_groups} before that:");
+    let delta = inside.delta();
+    let of_groups = match delta.inside_ns {
+        0 => "not known, because it was seen once".to_owned(),
+        time => format!("of the {} before that", short(time)),
+    };
+    let head = format!("as seen last, {} before its end; groups are {of_groups}:", short(*before_end_ns));
     context.text(text::account(&head, &Account::of(&inside.source, &delta)))
 }
 

@@ -82,10 +82,12 @@ impl Deltas {
                     continue;
                 }
             };
-            let of_program = base.filter(|base| is_same_program(&now.stat, &base.snapshot.stat));
+            let goes_on = |base: &&Base| is_same_program(&now.stat, &base.snapshot.stat);
+            let of_program = base.filter(goes_on);
             self.pushed.insert(identity, Base::after(now, of_program));
             let (stat, left_out) = shares.shown(session, now);
-            let stat = difference(&stat, base);
+            // A reading that is cut has fewer groups than its program.
+            let stat = difference(&stat, base, base.as_ref().is_none_or(goes_on));
             add(&mut exposition, &origin, &stat);
             add_left_out(&mut exposition, left_out);
             if let Some(process) = exposition.last_process().as_mut().and_then(|part| part.process_mut()) {
@@ -121,11 +123,11 @@ fn is_same_program(now: &Stat, base: &Stat) -> bool {
 }
 
 /// The counters of an interval, or since the start of the process. The other figures are as they
-/// are now.
-fn difference(now: &Stat, base: Option<&Base>) -> Stat {
+/// are now. `goes_on`: the base is of the same program.
+fn difference(now: &Stat, base: Option<&Base>, goes_on: bool) -> Stat {
     let Some(Base { snapshot, locks }) = base else { return now.since_start() };
     let base = &snapshot.stat;
-    if !is_same_program(now, base) {
+    if !goes_on {
         return after_exec(now, base);
     }
     Stat {
@@ -197,7 +199,7 @@ mod tests {
             Stat { locks: rows.iter().map(row).collect(), ..Stat::default() }
         };
         let pushed = |now: &Stat, base: &Base| -> Vec<u64> {
-            difference(now, Some(base)).locks.iter().map(|row| row.acquisitions).collect()
+            difference(now, Some(base), true).locks.iter().map(|row| row.acquisitions).collect()
         };
         let first = base(with(&[("a.rs:1", 5)]), None);
         // Locks are not noted for a while.
@@ -210,7 +212,7 @@ mod tests {
     #[test]
     fn counters_are_differences_and_gauges_are_not() {
         let (before, now) = (stat(&[(1, "a", 5)], 7), stat(&[(1, "a", 9), (2, "b", 1)], 8));
-        let difference = difference(&now, Some(&base(before, None)));
+        let difference = difference(&now, Some(&base(before.clone(), None)), is_same_program(&now, &before));
         let groups: Vec<_> = difference.groups.iter().map(|group| (group.started, group.alive)).collect();
         assert_eq!(groups, [(4, 3), (1, 3)]);
         assert_eq!((difference.dropped, difference.keys_on), (1, 2));
@@ -223,9 +225,9 @@ mod tests {
             pressure: Some(Pressure::default()),
             ..stat(&[], 7)
         };
-        let first = difference(&now, None);
+        let first = difference(&now, None, true);
         assert_eq!((&first.cpu_limits, first.pressure, first.dropped), (&None, None, 7));
-        let then = difference(&now, Some(&base(now.clone(), None)));
+        let then = difference(&now, Some(&base(now.clone(), None)), true);
         assert!(then.cpu_limits.is_some() && then.pressure.is_some());
     }
 
@@ -238,7 +240,7 @@ mod tests {
             ..stat(&[(1, name, started)], 4)
         };
         let before = base(of("a", 5, [700, 200, 30]), None);
-        let since = difference(&of("b", 2, [1000, 900, 40]), Some(&before));
+        let since = difference(&of("b", 2, [1000, 900, 40]), Some(&before), false);
         assert_eq!((since.process_cpu_ns, since.unattributed_cpu_ns), (300, 200));
         assert_eq!(since.runnable_ns, Some(10));
         assert_eq!((since.groups[0].started, since.dropped), (2, 4), "of the new program alone");

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{stamp, ticks_to_ns};
+use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::counts_block_delay;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_waits::{charged, polled_on};
@@ -232,10 +233,22 @@ impl Engine for StallAccount {
     fn end(&mut self, number: u64) {
         self.holders.retain(|holder| *holder != number);
         if self.holders.is_empty() {
-            // The sums of a process never go back.
-            *self = Self { sums: Arc::clone(&self.sums), ..Self::default() };
+            *self = Self::default();
         }
     }
+}
+
+/// The sums of this process, which never go back: they outlive the thread that adds to them.
+fn sums_of_process() -> Arc<StallSums> {
+    static SUMS: Mutex<Option<(u64, Arc<StallSums>)>> = Mutex::new(None);
+    // A fork in this moment leaves it locked in the child, whose sums are then each client's.
+    let Ok(mut sums) = SUMS.try_lock() else { return Arc::default() };
+    let process = identity::id();
+    let (_, of) = match sums.take() {
+        Some(known) if known.0 == process => sums.insert(known),
+        _ => sums.insert((process, Arc::default())),
+    };
+    Arc::clone(of)
 }
 
 impl StallAccount {
@@ -243,6 +256,7 @@ impl StallAccount {
     pub(crate) fn begin(&mut self) -> Result<(u64, Arc<StallSums>), String> {
         self.holders.try_reserve(1).map_err(|_| "there is no memory".to_owned())?;
         if self.holders.is_empty() {
+            self.sums = sums_of_process();
             self.limit = LimitReader::begin();
             self.counts_block_delay = counts_block_delay() == Some(true);
             self.sums.with(|sums| sums.values_mut().for_each(|of| self.settle(of)));
@@ -462,6 +476,8 @@ mod tests {
         sums.with(|sums| sums.insert(7, stalled.clone()));
         account.end(number);
         assert!(account.is_empty());
+        // Its thread has ended, and there is another.
+        let mut account = StallAccount::default();
         let (_, sums) = account.begin().unwrap();
         let GroupStalls { cpu_wait_ns, asleep_ns, .. } =
             sums.with(|sums| sums.get(&7).cloned()).unwrap_or_default();
