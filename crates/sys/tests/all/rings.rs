@@ -69,7 +69,8 @@ fn rings_that_nobody_uses_cost_no_memory() {
             assert!(records::push(&[b'r'; 1000]));
         }
         let used = anonymous() - read;
-        assert!((60..72).contains(&used), "{used} KiB by a ring that was full");
+        // And what the first record of a thread touches, by whole pages.
+        assert!((60..100).contains(&used), "{used} KiB by a ring that was full");
     });
 }
 
