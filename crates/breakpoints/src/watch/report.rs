@@ -35,9 +35,9 @@ pub struct WatchReport {
     pub delivered: u64,
     /// Delivered hits that passed the filters.
     pub passed: u64,
-    /// The number of hits without a signal of their own. Until the watch is over: at least so many,
-    /// as a signal that has not come yet may be on its way. In a report that comes 200 ms after an
-    /// earlier one, those that the earlier one had counted.
+    /// The number of hits whose signal did not come. While the watch goes on this is a lower bound,
+    /// because a signal may still be on its way. If it has not come 200 ms after a report that has
+    /// counted the hit, the hit is lost.
     pub lost: u64,
     /// The places in the code, those with the most hits first.
     pub sites: Vec<WatchSite>,

@@ -122,7 +122,9 @@ impl Lock {
     pub fn before_fork(&self) -> bool {
         FORKS_WAIT.fetch_add(1, Ordering::Relaxed);
         let taken = self.acquire();
-        if FORKS_WAIT.fetch_sub(1, Ordering::Relaxed) == 1 {
+        // A child that was forked in the middle of this has begun at none.
+        let one_less = |waiting: u32| waiting.checked_sub(1);
+        if FORKS_WAIT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(1) {
             // Those that let it go first.
             futex::wake(&FORKS_WAIT, i32::MAX as u32);
         }
@@ -187,6 +189,9 @@ mod tests {
 
     use super::*;
 
+    /// Tests that count the forks that wait run one by one.
+    static WAITS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     #[test]
     fn one_thread_at_a_time_is_inside() {
         static LOCK: Lock = Lock::new();
@@ -209,6 +214,7 @@ mod tests {
 
     #[test]
     fn others_let_a_waiting_fork_go_first() {
+        let _alone = WAITS.lock();
         let (lock, other) = (Lock::new(), Lock::new());
         let is_slow = || {
             let begun = Instant::now();
@@ -227,6 +233,25 @@ mod tests {
             fork.join().unwrap();
         });
         eventually(|| !is_slow());
+    }
+
+    #[test]
+    fn a_child_inside_of_a_wait_counts_none() {
+        let _alone = WAITS.lock();
+        let lock = Lock::new();
+        let guard = lock.lock().unwrap();
+        std::thread::scope(|scope| {
+            let fork = scope.spawn(|| {
+                assert!(lock.before_fork());
+                lock.in_parent();
+            });
+            eventually(|| FORKS_WAIT.load(Ordering::Relaxed) != 0);
+            // As in a child of a signal handler that has interrupted the wait.
+            Lock::new().rename_owner(1);
+            drop(guard);
+            fork.join().unwrap();
+        });
+        eventually(|| FORKS_WAIT.load(Ordering::Relaxed) == 0);
     }
 
     #[test]
