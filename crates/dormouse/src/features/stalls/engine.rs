@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{stamp, ticks_to_ns};
+use dormouse_sys::process::fork::{self, Phase};
 use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::counts_block_delay;
 use dormouse_sys::thread::{self, ThreadBlock};
@@ -240,9 +241,9 @@ impl Engine for StallAccount {
 
 /// The sums of this process, which never go back: they outlive the thread that adds to them.
 fn sums_of_process() -> Arc<StallSums> {
-    static SUMS: Mutex<Option<(u64, Arc<StallSums>)>> = Mutex::new(None);
-    // A fork in this moment leaves it locked in the child, whose sums are then each client's.
-    let Ok(mut sums) = SUMS.try_lock() else { return Arc::default() };
+    static SUMS: fork::Mutex<Option<(u64, Arc<StallSums>)>> = fork::Mutex::new(Phase::Stalls, None);
+    // Within a fork's hooks each client has its own sums.
+    let Ok(mut sums) = SUMS.lock() else { return Arc::default() };
     let process = identity::id();
     let (_, of) = match sums.take() {
         Some(known) if known.0 == process => sums.insert(known),

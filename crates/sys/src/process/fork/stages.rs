@@ -56,6 +56,8 @@ pub enum Phase {
     Lookout,
     /// Lock: results of earlier readings of the process; held for moments.
     Readings,
+    /// Lock: the stalled time of groups; held for moments.
+    Stalls,
     /// Lock: the objectives that groups have; held for moments.
     Objectives,
     /// Lock: the runtimes that the service has shown; held while they are read.
