@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
+use dormouse::record::is_connection;
+
 use crate::timeline::{Edges, TimelineTask};
 
 /// For each task that is a part of another, the outermost: of those whose begins were seen.
+/// Connections serve requests, and are none.
 pub(crate) fn roots(tasks: &HashMap<u64, TimelineTask>) -> HashMap<u64, u64> {
     let mut roots = HashMap::new();
     let mut way = Vec::new();
@@ -19,7 +22,7 @@ pub(crate) fn roots(tasks: &HashMap<u64, TimelineTask>) -> HashMap<u64, u64> {
             way.push(top);
             let parent = tasks.get(&top).map_or(0, |it| it.parent);
             match tasks.get(&parent) {
-                Some(it) if it.edges != Edges::End => top = parent,
+                Some(it) if it.edges != Edges::End && !is_connection(parent) => top = parent,
                 _ => break,
             }
         }

@@ -115,6 +115,11 @@ pub(crate) fn is_request(task: u64) -> bool {
     Origin::of(task) == Origin::Request
 }
 
+/// Whether the task with that number serves a connection, or goes on with one of its streams.
+pub fn is_connection(task: u64) -> bool {
+    Origin::of(task) == Origin::Connection
+}
+
 const ORIGINS: usize = 3;
 
 /// How many tasks a group has had, by [`Origin`].

@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::mem;
 
 use dormouse::record::Field;
+use dormouse::record::is_connection;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use fxprof_processed_profile as fx;
@@ -326,6 +327,7 @@ impl<'a> Encoder<'a> {
         let kind = match it.edges {
             Edges::End => "",
             _ if it.is_request => "request",
+            _ if is_connection(it.task) => "connection",
             _ => "part",
         };
         self.values.push(MarkerValue::Text(self.out.intern_string(kind)));

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use dormouse::record::Field;
+use dormouse::record::is_connection;
 use dormouse_encode::protobuf::Message;
 
 use crate::timeline::{Edges, POLL, Timeline, TimelineEvent, TimelineTask};
@@ -269,7 +270,11 @@ impl<W: Write> Writer<'_, W> {
 
     fn task(&mut self, uuid: u64, it: &TimelineTask) -> io::Result<()> {
         let mut message = Message::default();
-        let name = if it.is_request { "request" } else { "task" };
+        let name = match it.task {
+            _ if it.is_request => "request",
+            task if is_connection(task) => "connection",
+            _ => "task",
+        };
         self.head(&mut message, event::BEGIN, uuid, name, crate::timeline::TASK);
         self.annotate(&mut message, "task", Field::Unsigned(it.task));
         if it.parent != 0 {

@@ -209,6 +209,20 @@ fn a_call_without_exit_ends_with_its_timeline() {
 }
 
 #[test]
+fn requests_of_a_connection_are_several() {
+    let mut builder = builder();
+    // The number of a connection is even, and no multiple of 4.
+    let all = [begin(0, (2, 6), 0, false), begin(1, (11, 5), 2, true), begin(2, (13, 5), 2, true)];
+    add(&mut builder, 4001, &all);
+    add(&mut builder, 4001, &[begin(3, (16, 5), 13, false)]);
+    let timeline = builder.finish();
+    assert_eq!([2, 11, 13, 16].map(|task| timeline.request_of(task)), [2, 11, 13, 13]);
+    let mut file = Vec::new();
+    dormouse_timeline::encode::perfetto(&timeline, &mut file).unwrap();
+    assert!(file.windows(10).any(|word| word == b"connection"));
+}
+
+#[test]
 fn parents_in_a_circle_end() {
     let mut builder = builder();
     add(&mut builder, 4001, &[begin(0, (11, 5), 21, true), begin(1, (21, 5), 11, true)]);
