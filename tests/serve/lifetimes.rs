@@ -2,8 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dormouse_testkit::eventually;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -125,6 +128,49 @@ fn a_service_whose_runtime_is_stuck_is_served() {
     for path in ["keys", "stat?for=10ms", "tasks?for=10ms", "profile?for=10ms"] {
         assert_eq!(serving.get(&format!("/api/processes/{pid}/{path}")).status, 200, "{path}");
     }
+}
+
+/// The variable that a program has which has executed itself.
+const AGAIN: &str = "AGAIN";
+
+/// A service that executes itself at each line of its standard input.
+#[test]
+#[ignore = "a service for another test"]
+fn renamed() {
+    let _agent = dormouse::init().expect("an agent");
+    let again = std::env::var_os(AGAIN).is_some();
+    let _group = dormouse::Group::new(if again { "after" } else { "before" });
+    println!("ready");
+    if std::io::stdin().read_line(&mut String::new()).is_ok_and(|length| length > 0) {
+        // The one who read its output may have gone.
+        let mut same = Command::new(std::env::current_exe().expect("this program"));
+        panic!("{}", same.args(std::env::args().skip(1)).env(AGAIN, "1").stdout(Stdio::null()).exec());
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn an_agent_under_another_name_is_found_again() {
+    let mut renamed = Odd::without_directory("serve::lifetimes::renamed");
+    let serving = Serving::of([renamed.pid()]);
+    let start = Instant::now();
+    let has = |group: &str| {
+        let text = serving.get("/metrics").text();
+        assert!(start.elapsed() < HANG, "{text}");
+        text.contains(&format!("group=\"{group}\""))
+    };
+    assert!(has("before"));
+    let of_process = format!("/{}.", renamed.pid());
+    let socket = || {
+        let table = std::fs::read_to_string("/proc/net/unix").expect("the table of sockets");
+        let mut names = table.split_whitespace().filter(|name| name.starts_with("@dormouse-"));
+        names.find(|name| name.contains(&of_process)).map(str::to_owned)
+    };
+    let before = socket().expect("an abstract name");
+    renamed.tell();
+    // The server does not see the process without an agent: that would be a new service.
+    eventually(|| socket().is_some_and(|now| now != before));
+    while !has("after") {}
 }
 
 /// An agent that says wild things: names with everything in them, numbers without a limit.

@@ -1,7 +1,7 @@
 //! Services that are no ordinary ones: each is an ignored test of this program, in a process of its
 //! own.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -43,6 +43,18 @@ impl Odd {
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         assert!(lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("ready")));
         Odd { child, _runtime: runtime }
+    }
+
+    /// The service, whose socket can be in no directory: it has an abstract name.
+    pub(super) fn without_directory(test: &str) -> Odd {
+        Odd::start_as(test, |command| {
+            command.env("DORMOUSE_RUNTIME_DIR", "/dev/null");
+        })
+    }
+
+    /// Writes a line to its standard input.
+    pub(super) fn tell(&mut self) {
+        self.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("a line");
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -138,6 +138,24 @@ impl Client {
         Ok((client, hello))
     }
 
+    /// Does what [`Client::reach`] does, for a process that was found some time ago. If it cannot
+    /// be reached where it was found, it is looked up again: another program that it has executed
+    /// has another socket, if that has an abstract name.
+    #[cfg(feature = "serve")]
+    pub(crate) fn reach_again(
+        finder: &Finder,
+        found: &Found,
+        patience: Duration,
+    ) -> Outcome<(Client, Hello)> {
+        let Process { pid, start_ticks, .. } = found.process;
+        Client::reach(finder, found, patience).or_else(|failure| {
+            match finder.find(&Target::Exact(pid, start_ticks)) {
+                Ok(now) if !now.has_sockets_of(found) => Client::reach(finder, &now, patience),
+                _ => Err(failure),
+            }
+        })
+    }
+
     /// Says hello.
     fn greet(&mut self) -> Outcome<Hello> {
         let command = COMMAND.get().map_or(String::new(), |command| format!("{command} "));

@@ -93,6 +93,12 @@ impl Found {
     pub(crate) fn has_agent(&self) -> bool {
         !self.sockets.is_empty()
     }
+
+    /// Whether these are the sockets of `other`, too.
+    #[cfg(feature = "serve")]
+    pub(crate) fn has_sockets_of(&self, other: &Found) -> bool {
+        self.sockets == other.sockets
+    }
 }
 
 /// The look-up of targets on one machine.

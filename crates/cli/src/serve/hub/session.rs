@@ -449,7 +449,7 @@ impl SessionThread {
     }
 
     fn begin(&self, finder: &Finder) -> Outcome<(Client, Arc<Hello>)> {
-        let (mut client, hello) = Client::reach(finder, &self.found, GREETING)?;
+        let (mut client, hello) = Client::reach_again(finder, &self.found, GREETING)?;
         client.refuse_longer(LONGEST_ANSWER);
         if hello.asleep.is_some() {
             return Ok((client, Arc::new(shortened(hello))));
