@@ -62,6 +62,26 @@ fn a_process_that_answers_late_is_one_row() {
 }
 
 #[test]
+fn large_numbers_keep_their_digits() {
+    let Some(browser) = Browser::start() else { return };
+    let (service, server) = busy();
+    let mut visit = Visit::start(browser, &server, &format!("p={}&v=trace&glob=menu.*", service.pid()));
+    visit.until("page.name === 'trace'");
+    let record =
+        r#"{"type":"record","probe":"pot","tid":7,"thread":"main","time_unix_ns":1764460800123456789"#;
+    let fields = r#""fields":{"tea":18446744073709551615,"cups":-2}}"#;
+    visit.browser.value(&format!(
+        "void ((real, end) => (window.fetch = (path, ...rest) => String(path).includes('/trace') \
+         ? Promise.resolve(new Response('data: {record},{fields}' + end + end)) \
+         : real(path, ...rest)))(window.fetch, String.fromCharCode(10))"
+    ));
+    visit.browser.value("void page.view.start()");
+    visit.shows(".sizer", &["pot", "tea=18446744073709551615  cups=-2"]);
+    let row = r#"JSON.parse('{"old":1,"new":18446744073709551615}', exact)"#;
+    assert_eq!(visit.browser.value(&format!("values({row})")), "1 → 0xffffffffffffffff");
+}
+
+#[test]
 fn locks_show_who_holds_them() {
     let Some(browser) = Browser::start() else { return };
     let service = LockingService::start(&[]);

@@ -64,11 +64,35 @@ const query = (values) =>
   ).toString();
 const processPath = (pid, rest) => `api/processes/${encodeURIComponent(pid)}/${rest}`;
 
+// A whole number that JavaScript rounds: it has the digits of its text where it is shown, and is
+// the rounded number elsewhere.
+class Exact extends Number {
+  constructor(text) {
+    super(text);
+    this.text = text;
+  }
+
+  toString(base) {
+    return BigInt(this.text).toString(base);
+  }
+
+  toJSON() {
+    return JSON.rawJSON(this.text);
+  }
+}
+
+// For JSON.parse. An older browser does not give the text: it shows what JavaScript makes of it.
+const exact = (_, value, context) =>
+  typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? '')
+    ? new Exact(context.source)
+    : value;
+
 // The longest event that a server may send: all groups of a large service.
 const LONGEST = 32 << 20;
 
-// Reads server-sent events to the end of the answer. `on` gets each kind and its data.
-async function events(path, options, on) {
+// Reads server-sent events to the end of the answer. `on` gets each kind and its data, as `revive`
+// makes it.
+async function events(path, options, on, revive) {
   const reader = (await request(path, options)).body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   for (;;) {
@@ -85,7 +109,7 @@ async function events(path, options, on) {
         if (line.startsWith('data:')) data.push(line.slice(5).trimStart());
         else if (line.startsWith('event:')) kind = line.slice(6).trim();
       }
-      if (data.length) on(kind, JSON.parse(data.join('\n')));
+      if (data.length) on(kind, JSON.parse(data.join('\n'), revive));
     }
     rest = rest.slice(from);
   }

@@ -15,13 +15,18 @@ class Stream {
   async run(path, body, online) {
     let end = { text: 'The server has ended the stream.', bad: true };
     try {
-      await events(path, { method: 'POST', body, signal: this.controller.signal }, (kind, data) => {
-        if (kind === 'error') end = { text: clean(data.error?.message || 'It failed.'), bad: true };
-        else if (kind === 'end') end = end.bad && end.said ? end : { text: 'It has ended.', bad: false };
-        else if (kind === 'message' && data.message !== undefined)
-          online({ type: 'message', message: data.message });
-        else online(data);
-      });
+      await events(
+        path,
+        { method: 'POST', body, signal: this.controller.signal },
+        (kind, data) => {
+          if (kind === 'error') end = { text: clean(data.error?.message || 'It failed.'), bad: true };
+          else if (kind === 'end') end = end.bad && end.said ? end : { text: 'It has ended.', bad: false };
+          else if (kind === 'message' && data.message !== undefined)
+            online({ type: 'message', message: data.message });
+          else online(data);
+        },
+        exact,
+      );
     } catch (error) {
       end =
         error.name === 'AbortError'
