@@ -128,8 +128,8 @@ impl Firing {
             program: hello.exe.clone(),
         };
         let most = if is_hurried { (HURRIED, "a thread waits for it") } else { (u64::MAX, "") };
-        let most =
-            [most, (store.budget(), "DORMOUSE_RECORD_DISK allows no more")].into_iter().min().unwrap_or(most);
+        let fitting = (store.budget() / 8 * 3, "DORMOUSE_RECORD_DISK allows no more");
+        let most = [most, fitting].into_iter().min().unwrap_or(most);
         let part = store.begin(&file_name(&hello.name, SystemTime::now())).map_err(fault)?;
         let mut writer = FileWriter::new(part, &head).map_err(fault)?;
         writer.answer("hello", 0, &hello).map_err(fault)?;
@@ -236,8 +236,10 @@ fn write_probes(
         from += u64::from(chunk.records);
     }
     if from > first {
-        let why =
-            format!("{} of the oldest were left out: the file has {most} bytes, because {why}", from - first);
+        let why = format!(
+            "{} of the oldest were left out: the file has {most} bytes of them, because {why}",
+            from - first
+        );
         writer.missing("records", why)?;
     }
     let rings = run.lost_since(from);

@@ -14,7 +14,7 @@
 //! 3. The bytes of our files, including those that are being written, do not exceed the budget: the
 //!    oldest is removed first. (If two processes write at once, neither sees the other's file
 //!    grow.) A file that is larger than half of the budget is not written, so that there is always
-//!    room for more than one.
+//!    room for more than one. So records take three eighths of it at most.
 //! 4. A part that may belong to another process is counted, and never removed.
 
 use std::collections::VecDeque;
@@ -285,4 +285,28 @@ fn date(days: u64) -> (u64, u64, u64) {
     let day = of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_protocol::{FileHead, FileWriter};
+
+    use super::*;
+
+    #[test]
+    fn a_file_too_large_removes_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        let settings =
+            StoreSettings { directory: root.path().join("files"), budget: 1000, config_error: None };
+        let store = Rc::new(Store::open(&settings).unwrap());
+        let first = FileWriter::new(Rc::clone(&store).begin("first").unwrap(), &FileHead::default());
+        let first = first.unwrap().finish().unwrap().finish().unwrap();
+        let mut large = Rc::clone(&store).begin("large").unwrap();
+        large.write_all(&[0; 500]).unwrap();
+        let why = large.write_all(&[0]).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::QuotaExceeded, "{why}");
+        assert!(first.exists(), "another file went for it");
+        drop(large);
+        assert_eq!(std::fs::read_dir(&settings.directory).unwrap().count(), 1, "no part is left");
+    }
 }
