@@ -104,6 +104,7 @@ fn is_dormouses(file: &str) -> bool {
 fn is_drop_method(function: &str) -> bool {
     let stem = function.split_once('<').map_or(function, |(stem, _)| stem);
     function.ends_with("::drop")
+        || stem.ends_with("::drop")
         || ["drop", "__drop_inner"].contains(&stem)
         || function.contains("__drop_inner")
 }
@@ -227,6 +228,8 @@ mod tests {
         let shop = "shop::serve::{{closure}}";
         let at = |cause, function: &str| (cause, Some(function.to_owned()));
         assert_eq!(cause(&[timeout, shop]), at(DropCause::Timeout, shop));
+        let bare = "pin_project_lite::drop<shop::brew::{async_block_env#0}>";
+        assert_eq!(cause(&[bare, timeout, shop]), at(DropCause::Timeout, shop), "lines alone are known");
         assert_eq!(cause(&[timeout, body, tuple, shop]), at(DropCause::Select, shop), "it is in the loser");
         assert_eq!(cause(&[timeout, body, shop]), at(DropCause::Function, shop), "it has not struck");
         assert_eq!(cause(&[timeout, body, timeout, shop]), at(DropCause::Timeout, shop), "the outer one has");
