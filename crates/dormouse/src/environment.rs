@@ -110,7 +110,20 @@ pub(crate) fn capabilities() -> Vec<Capability> {
         })
         .flatten()
         .cloned();
-    switch.into_iter().chain(limit::capability()).chain(settings).collect()
+    switch.into_iter().chain(limit::capability()).chain(settings).chain(faults()).collect()
+}
+
+/// The faults of settings that are read when they are needed.
+fn faults() -> impl Iterator<Item = Capability> {
+    let disk = triggers::store_config_error().map(|why| {
+        Capability::limited("triggers.disk", why).with_fix("set DORMOUSE_RECORD_DISK so, or unset it")
+    });
+    let perf = environment::variables().perf.as_ref().filter(|it| *it != "1" && *it != "0");
+    let perf = perf.map(|it| {
+        let detail = format!("DORMOUSE_PERF is {it:?}, and counts as 0");
+        Capability::limited("events.perf", detail).with_fix("set DORMOUSE_PERF to 1 or 0")
+    });
+    disk.into_iter().chain(perf)
 }
 
 /// The faults of the settings, in a sentence each.
@@ -213,7 +226,7 @@ fn publish(setting: &str) -> Option<Capability> {
 
 /// Arms triggers for good: those that can be.
 fn arm(rules: &str) -> Capability {
-    let (mut armed, mut errors) = (0, Vec::from_iter(triggers::store_config_error()));
+    let (mut armed, mut errors) = (0, Vec::new());
     for rule in triggers::split(rules) {
         match triggers::add(rule) {
             Ok(numbers) => armed += numbers.len(),

@@ -1,5 +1,6 @@
 //! Events that `DORMOUSE_COUNT` names are counted from `init` on, and times are taken if
-//! `DORMOUSE_WAITS` says so; nonsense is told. No test harness: each case is a process.
+//! `DORMOUSE_WAITS` says so; nonsense in these and others is told. No test harness: each case is a
+//! process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -54,11 +55,11 @@ fn run(setting: Option<&str>) -> (String, String) {
 }
 
 /// Whether a service with this setting takes times, and what its agent warns of.
-fn waits(setting: &str) -> (String, String) {
+fn with(variable: &str, setting: &str) -> (String, String) {
     let place = tempfile::tempdir().unwrap();
     let mut service = Command::new(std::env::current_exe().unwrap());
     service.env("DORMOUSE_TEST_SERVICE", "1").env("DORMOUSE_RUNTIME_DIR", place.path());
-    let output = service.env_remove("DORMOUSE_COUNT").env("DORMOUSE_WAITS", setting).output().unwrap();
+    let output = service.env_remove("DORMOUSE_COUNT").env(variable, setting).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
     let [_, _, doctor, times] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
@@ -86,10 +87,16 @@ pub(crate) fn main() {
     assert_eq!(counted, "");
     assert!(doctor.contains("from the start: nothing; there is no event"), "{doctor}");
 
-    assert_eq!(waits("1"), ("times".to_owned(), String::new()));
-    assert_eq!(waits("0"), ("no times".to_owned(), String::new()));
-    let (times, warning) = waits("yes");
+    assert_eq!(with("DORMOUSE_WAITS", "1"), ("times".to_owned(), String::new()));
+    assert_eq!(with("DORMOUSE_WAITS", "0"), ("no times".to_owned(), String::new()));
+    let (times, warning) = with("DORMOUSE_WAITS", "yes");
     assert_eq!(times, "no times");
     assert!(warning.contains("\"yes\""), "{warning}");
-    println!("9 passed, 0 failed");
+
+    for (variable, right, wrong) in [("DORMOUSE_PERF", "1", "yes"), ("DORMOUSE_RECORD_DISK", "1GiB", "all")] {
+        assert_eq!(with(variable, right).1, "");
+        let warning = with(variable, wrong).1;
+        assert!(warning.contains(variable) && warning.contains(&format!("\"{wrong}\"")), "{warning}");
+    }
+    println!("13 passed, 0 failed");
 }
