@@ -2,7 +2,7 @@
 //! by the counter, with caches and system calls as they are in the service.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::point::ticks_to_ns;
 use crate::stamp::{is_chosen, stamp};
@@ -12,22 +12,26 @@ use crate::tier::is_prepared;
 /// A prime: the calls of one request repeat, and each has its turn in some request.
 const ONE_IN: u64 = 61;
 
-/// A call that seems to take longer was interrupted, and is left out.
+/// A call that seems to take longer was interrupted, and counts as one that was not timed.
 const LONGEST_NS: u64 = 50_000;
 
 /// The time that calls of a kind have taken so far.
-#[derive(Debug, Default)]
-pub struct Overhead(AtomicU64);
+#[derive(Debug)]
+pub struct Overhead {
+    ticks: AtomicU64,
+    /// The calls in it.
+    calls: AtomicU64,
+    /// Calls that could not be timed before any other one was.
+    untimed: AtomicU64,
+}
 
 /// Polls, entries, beginnings and ends of tasks, outgoing calls, and waits for locks.
-pub static TASKS: Overhead = Overhead(AtomicU64::new(0));
+pub static TASKS: Overhead = Overhead::new();
 /// Records of probes.
-pub static RECORDS: Overhead = Overhead(AtomicU64::new(0));
+pub static RECORDS: Overhead = Overhead::new();
 
 /// How many threads have made their first call.
 static THREADS: AtomicU64 = AtomicU64::new(0);
-/// A call could not be timed.
-static UNTIMED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The next call that is timed: 1 is the next one of all. 0: the thread has made none.
@@ -35,11 +39,16 @@ thread_local! {
 }
 
 impl Overhead {
-    /// In nanoseconds: an estimate. `None` if none was timed, and some could not be.
+    const fn new() -> Self {
+        Self { ticks: AtomicU64::new(0), calls: AtomicU64::new(0), untimed: AtomicU64::new(0) }
+    }
+
+    /// In nanoseconds: an estimate, in which a call that could not be timed took as long as the mean
+    /// of those before it. `None` if none was timed, and some could not be. It never goes back.
     pub fn ns(&self) -> Option<u64> {
-        let ticks = self.0.load(Ordering::Relaxed);
-        let is_known = ticks > 0 || !UNTIMED.load(Ordering::Relaxed);
-        is_known.then(|| ticks_to_ns(ticks.saturating_mul(ONE_IN)))
+        let [ticks, calls, untimed] =
+            [&self.ticks, &self.calls, &self.untimed].map(|of| of.load(Ordering::Relaxed));
+        (calls > 0 || untimed == 0).then(|| ticks_to_ns(ticks.saturating_mul(ONE_IN)))
     }
 
     /// A call of this kind begins, and ends with the guard. It may be timed, where the thread's
@@ -75,7 +84,7 @@ impl Overhead {
         }
         // The first stamp of the process makes a system call, and a filter may kill for it.
         if !is_chosen() || !is_prepared() && !has_counter() {
-            UNTIMED.store(true, Ordering::Relaxed);
+            self.pass_over();
             return Timed { of: self, since: 0 };
         }
         // Less the time that it takes to read a stamp.
@@ -85,8 +94,23 @@ impl Overhead {
     }
 
     fn add(&self, ticks: u64) {
-        if ticks_to_ns(ticks) < LONGEST_NS {
-            self.0.fetch_add(ticks, Ordering::Relaxed);
+        if ticks_to_ns(ticks) >= LONGEST_NS {
+            return self.pass_over();
+        }
+        let calls = 1 + self.untimed.swap(0, Ordering::Relaxed);
+        self.calls.fetch_add(calls, Ordering::Relaxed);
+        self.ticks.fetch_add(calls.saturating_mul(ticks), Ordering::Relaxed);
+    }
+
+    /// A call whose turn it was could not be timed.
+    fn pass_over(&self) {
+        let [ticks, calls] = [&self.ticks, &self.calls].map(|of| of.load(Ordering::Relaxed));
+        match ticks.checked_div(calls) {
+            Some(mean) => {
+                self.ticks.fetch_add(mean, Ordering::Relaxed);
+                self.calls.fetch_add(1, Ordering::Relaxed);
+            }
+            None => _ = self.untimed.fetch_add(1, Ordering::Relaxed),
         }
     }
 }
@@ -124,7 +148,7 @@ mod tests {
     use crate::point::ns_to_ticks;
     use crate::{Tier, prepare, tier};
 
-    static CALLS: Overhead = Overhead(AtomicU64::new(0));
+    static CALLS: Overhead = Overhead::new();
 
     /// How many of ten times the number of calls are timed of which one is.
     fn timed() -> usize {
@@ -163,12 +187,15 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_call_is_left_out() {
-        let calls = Overhead::default();
+    fn calls_that_are_not_timed_take_as_long_as_others() {
+        let calls = Overhead::new();
         calls.add(ns_to_ticks(2 * LONGEST_NS));
-        assert_eq!(calls.0.load(Ordering::Relaxed), 0);
+        assert_eq!(calls.ns(), None, "it was interrupted");
         calls.add(ns_to_ticks(LONGEST_NS / 2));
         let ns = calls.ns().unwrap();
-        assert!(ns.abs_diff(ONE_IN * LONGEST_NS / 2) < ONE_IN * 2, "{ns}");
+        assert!(ns.abs_diff(ONE_IN * LONGEST_NS) < ONE_IN * 4, "{ns}");
+        calls.pass_over();
+        calls.pass_over();
+        assert!(calls.ns().unwrap().abs_diff(2 * ns) < ONE_IN * 8);
     }
 }
