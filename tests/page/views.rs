@@ -76,7 +76,7 @@ fn large_numbers_keep_their_digits() {
          : real(path, ...rest)))(window.fetch, String.fromCharCode(10))"
     ));
     visit.browser.value("void page.view.start()");
-    visit.shows(".sizer", &["pot", "tea=18446744073709551615  cups=-2"]);
+    visit.shows(".sizer", &["pot", "tea=18446744073709551615", "cups=-2"]);
     let row = r#"JSON.parse('{"old":1,"new":18446744073709551615}', exact)"#;
     assert_eq!(visit.browser.value(&format!("values({row})")), "1 → 0xffffffffffffffff");
 }

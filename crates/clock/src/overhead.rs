@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_not_timed_take_as_long_as_others() {
+    fn calls_not_timed_take_as_long_as_others() {
         let calls = Overhead::new();
         calls.add(ns_to_ticks(2 * LONGEST_NS));
         assert_eq!(calls.ns(), None, "it was interrupted");

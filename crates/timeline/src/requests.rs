@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dormouse::record::is_connection;
+use dormouse_protocol::is_connection;
 
 use crate::timeline::{Edges, TimelineTask};
 

@@ -17,8 +17,6 @@
 
 use std::fmt::{self, Write as _};
 
-pub use super::tasks::is_connection;
-
 /// The version of the record format that this build writes.
 pub const VERSION: u8 = 1;
 /// The length of a record's header in bytes, which is the offset of its values.

@@ -24,6 +24,8 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
+use dormouse_protocol::is_connection;
+
 use crate::core::ends::{Ending, OUTCOMES, PANICKED, TaskOutcome};
 use crate::core::long_lived::{LongLived, LongSince};
 
@@ -103,7 +105,7 @@ impl Origin {
     pub(crate) fn of(number: u64) -> Self {
         match number % 4 {
             0 => Self::Part,
-            2 => Self::Connection,
+            _ if is_connection(number) => Self::Connection,
             _ => Self::Request,
         }
     }
@@ -113,11 +115,6 @@ impl Origin {
 #[inline]
 pub(crate) fn is_request(task: u64) -> bool {
     Origin::of(task) == Origin::Request
-}
-
-/// Whether the task with that number serves a connection, or goes on with one of its streams.
-pub fn is_connection(task: u64) -> bool {
-    Origin::of(task) == Origin::Connection
 }
 
 const ORIGINS: usize = 3;

@@ -5,6 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::switch::BatchStat;
 use crate::verb::{Each, Memory, Verb};
 
+/// Whether a task, by its number, serves a connection, or goes on with one of its streams. Odd
+/// numbers are those of requests, multiples of 4 those of parts of a task.
+pub fn is_connection(task: u64) -> bool {
+    task % 4 == 2
+}
+
 /// Switches probes on and streams their records: the answer is [`Tracing`], then frames follow
 /// until the client closes the connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

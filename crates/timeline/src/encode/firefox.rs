@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::mem;
 
 use dormouse::record::Field;
-use dormouse::record::is_connection;
+use dormouse_protocol::is_connection;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use fxprof_processed_profile as fx;

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use dormouse::record::Field;
-use dormouse::record::is_connection;
 use dormouse_encode::protobuf::Message;
+use dormouse_protocol::is_connection;
 
 use crate::timeline::{Edges, POLL, Timeline, TimelineEvent, TimelineTask};
 
