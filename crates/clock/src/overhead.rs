@@ -43,8 +43,9 @@ impl Overhead {
         Self { ticks: AtomicU64::new(0), calls: AtomicU64::new(0), untimed: AtomicU64::new(0) }
     }
 
-    /// In nanoseconds: an estimate, in which a call that could not be timed took as long as the mean
-    /// of those before it. `None` if none was timed, and some could not be. It never goes back.
+    /// In nanoseconds: an estimate, in which a call that could not be timed took as long as the
+    /// mean of those before it. `None` if none was timed, and some could not be. It never goes
+    /// back.
     pub fn ns(&self) -> Option<u64> {
         let [ticks, calls, untimed] =
             [&self.ticks, &self.calls, &self.untimed].map(|of| of.load(Ordering::Relaxed));

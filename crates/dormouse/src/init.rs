@@ -10,8 +10,8 @@ static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
 
 impl Agent {
     /// The faults of settings from the environment, one sentence each; the default is used instead.
-    /// All of `DORMOUSE` and `DORMOUSE_*` are checked; `_RECORD_DIR` only if `_TRIGGERS` is set. For
-    /// the service's log; `dormouse doctor` reports the same.
+    /// All of `DORMOUSE` and `DORMOUSE_*` are checked; `_RECORD_DIR` only if `_TRIGGERS` is set.
+    /// For the service's log; `dormouse doctor` reports the same.
     pub fn warnings(&self) -> Vec<String> {
         let keys = dormouse_keys::Protocol::config_error();
         let clock = dormouse_clock::config_error().map(str::to_owned);
