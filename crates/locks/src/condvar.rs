@@ -5,10 +5,10 @@
 //! is not known, so it counts as no wait.
 
 use std::panic::Location;
-use std::sync::{self, LockResult, PoisonError, WaitTimeoutResult};
+use std::sync::{self, LockResult, WaitTimeoutResult};
 use std::time::Duration;
 
-use crate::face::map;
+use crate::face::{LockGuard, map};
 use crate::mutex::MutexGuard;
 
 /// `std::sync::Condvar` for a [`Mutex`](crate::Mutex) of this crate.
@@ -66,11 +66,34 @@ impl Condvar {
     ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
         let (inner, mutex) = guard.leave();
         let site = Location::caller();
-        let again = |(inner, over)| (mutex.again(inner, site), over);
-        match self.0.wait_timeout(inner, at_most) {
-            Ok(woken) => Ok(again(woken)),
-            Err(poisoned) => Err(PoisonError::new(again(poisoned.into_inner()))),
-        }
+        map(self.0.wait_timeout(inner, at_most), |(inner, over)| (mutex.again(inner, site), over))
+    }
+
+    /// Waits as long as the condition is true, and for at most that time.
+    ///
+    /// # Errors
+    ///
+    /// See [`Condvar::wait`].
+    #[track_caller]
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        at_most: Duration,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+        let (inner, held, mutex) = guard.into_parts();
+        let (site, mut held) = (Location::caller(), Some(held));
+        // The thread is the holder while the condition reads the value, and not while it waits.
+        let waited = self.0.wait_timeout_while(inner, at_most, |value| {
+            let own = held.take().unwrap_or_else(|| mutex.hold(site));
+            let waits = condition(value);
+            if !waits {
+                held = Some(own);
+            }
+            waits
+        });
+        let held = held.unwrap_or_else(|| mutex.hold(site));
+        map(waited, |(inner, over)| (LockGuard::new(inner, held, mutex), over))
     }
 
     /// Wakes one thread that waits.

@@ -29,6 +29,11 @@ impl<G, L> LockGuard<G, L> {
         (self.inner, self.lock)
     }
 
+    /// The guard underneath, with the note of its holder.
+    pub(crate) fn into_parts(self) -> (G, Held, L) {
+        (self.inner, self.held, self.lock)
+    }
+
     #[cfg(feature = "tokio")]
     pub(crate) fn inner(&self) -> &G {
         &self.inner

@@ -27,6 +27,16 @@ const _: () = assert!(size_of::<Held>() == 8);
 
 impl Held {
     pub(crate) const NONE: Self = Self(None);
+
+    /// The address of the lock; `None` if its holder was not noted.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn address(&self) -> Option<usize> {
+        let token = self.0?;
+        match hand::cell(token.place()) {
+            Some(cell) => cell.has(token).then(|| cell.address()),
+            None => HOLDERS.own(token.moved(IN_TABLE)).map(|entry| entry.address),
+        }
+    }
 }
 
 impl Drop for Held {

@@ -1,11 +1,11 @@
 //! Locks that show who holds them, who waits for them, since when, and at which line, while
 //! somebody asks.
 //!
-//! Each lock here is a lock of std's, of `parking_lot`'s or of tokio's, with the same functions,
-//! and not a byte larger. While nobody asks, to take a lock costs one sleeping instruction more.
-//! While somebody asks (a [`LockTimes`] lives), the thread that takes a lock is noted in a table by
-//! the lock's address, with its task, its group and the line. Waits and holds are added up by line
-//! and group.
+//! Each lock here is a lock of std's, of `parking_lot`'s or of tokio's, with nearly all of its
+//! functions, and not a byte larger. While nobody asks, to take a lock costs one sleeping
+//! instruction more. While somebody asks (a [`LockTimes`] lives), the thread that takes a lock is
+//! noted in a table by the lock's address, with its task, its group and the line. Waits and holds
+//! are added up by line and group.
 //!
 //! Each line depends only on those above it.
 //!
@@ -29,6 +29,12 @@
 //! | [`parking_lot`], [`tokio`] | faces like theirs |
 //!
 //! # Things it does not do
+//!
+//! | faces like those of | have no |
+//! |---|---|
+//! | std | functions that came after Rust 1.88, such as `RwLockWriteGuard::downgrade`, or are deprecated |
+//! | `parking_lot` | `upgradable_read` with its guard; `unlock_fair` and `bump` of a `RwLock`'s guards |
+//! | tokio | `map` and its relatives, or way from a guard to its lock; `merge` and `split` of permits; `blocking_` functions of a `Semaphore`; owned guards of unsized values |
 //!
 //! A lock that was taken before somebody asked has no holder here; a thread that waits for it says
 //! so. Locks of other types are not seen. A guard that is forgotten holds its lock for ever, as
@@ -75,5 +81,5 @@ pub use read::{
 pub use row::{LockDurations, LockHolder};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Semaphore, SemaphorePermit};
-pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, WaitTimeoutResult};
+pub use std::sync::{LockResult, OnceState, PoisonError, TryLockError, TryLockResult, WaitTimeoutResult};
 pub use times::{Holds, LockTimes, capability, forget_gap, is_on, lost};

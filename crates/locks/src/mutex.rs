@@ -110,9 +110,14 @@ impl<T: ?Sized> Mutex<T> {
         inner: sync::MutexGuard<'a, T>,
         site: &'static Location<'static>,
     ) -> MutexGuard<'a, T> {
+        LockGuard::new(inner, self.hold(site), self)
+    }
+
+    /// The note that the thread has the lock, which it did not have to try.
+    pub(crate) fn hold(&self, site: &'static Location<'static>) -> Held {
         let lock = self.lock_of();
         let taker = if are_noted() { Taker::begin(lock, site) } else { None };
-        LockGuard::new(inner, taker.map_or(Held::NONE, |taker| taker.taken(lock)), self)
+        taker.map_or(Held::NONE, |taker| taker.taken(lock))
     }
 }
 

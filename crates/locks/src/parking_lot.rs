@@ -17,7 +17,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use ::parking_lot as inner;
-use lock_api::{RawMutex as _, RawRwLock as _};
+use lock_api::{RawMutex as _, RawRwLock as _, RawRwLockRecursive as _};
 
 use crate::kind::{LockKind, LockType};
 use crate::leave::{forget_held, leave_address};
@@ -49,6 +49,10 @@ pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
 pub type RwLockReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawRwLock, T>;
 /// The writer of a [`RwLock`].
 pub type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
+/// A reader of a part of a [`RwLock`]'s value.
+pub type MappedRwLockReadGuard<'a, T> = lock_api::MappedRwLockReadGuard<'a, RawRwLock, T>;
+/// The writer of a part of a [`RwLock`]'s value.
+pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, RawRwLock, T>;
 
 const _: () = assert!(size_of::<Mutex<u8>>() == size_of::<inner::Mutex<u8>>());
 const _: () = assert!(size_of::<RwLock<u8>>() == size_of::<inner::RwLock<u8>>());
@@ -188,25 +192,23 @@ impl RawRwLock {
         &self,
         kind: LockKind,
         site: &'static Location<'static>,
+        attempt: impl Fn(&inner::RawRwLock) -> bool,
         wait: impl FnOnce() -> bool,
         timed: bool,
     ) -> bool {
-        let attempt = || self.attempt(kind).then_some(());
+        let attempt = || attempt(&self.0).then_some(());
         let taken = take(self.lock_of(kind), site, attempt, || wait().then_some(()), timed);
         taken.map(|((), held)| forget_held(held)).is_some()
     }
 
     #[inline]
-    fn attempt(&self, kind: LockKind) -> bool {
-        match kind {
-            LockKind::Read => self.0.try_lock_shared(),
-            _ => self.0.try_lock_exclusive(),
-        }
-    }
-
-    #[inline]
-    fn take_free(&self, kind: LockKind, site: &'static Location<'static>) -> bool {
-        let attempt = || self.attempt(kind).then_some(()).ok_or(());
+    fn take_free(
+        &self,
+        kind: LockKind,
+        site: &'static Location<'static>,
+        attempt: impl Fn(&inner::RawRwLock) -> bool,
+    ) -> bool {
+        let attempt = || attempt(&self.0).then_some(()).ok_or(());
         take_free(self.lock_of(kind), site, attempt).map(|((), held)| forget_held(held)).is_ok()
     }
 
@@ -217,6 +219,44 @@ impl RawRwLock {
     }
 }
 
+/// Functions of the lock underneath that take it, for holders of one kind. While locks are noted,
+/// each of them tries it first.
+macro_rules! take_by {
+    ($kind:ident: $lock:ident or $attempt:ident) => {
+        #[inline]
+        #[track_caller]
+        fn $lock(&self) {
+            if are_noted() {
+                let wait = || {
+                    self.0.$lock();
+                    true
+                };
+                let attempt = inner::RawRwLock::$attempt;
+                self.take_noted(LockKind::$kind, Location::caller(), attempt, wait, false);
+            } else {
+                self.0.$lock();
+            }
+        }
+
+        #[inline]
+        #[track_caller]
+        fn $attempt(&self) -> bool {
+            self.take_free(LockKind::$kind, Location::caller(), inner::RawRwLock::$attempt)
+        }
+    };
+    ($kind:ident: $timed:ident($time:ty) or $attempt:ident) => {
+        #[inline]
+        #[track_caller]
+        fn $timed(&self, timeout: $time) -> bool {
+            if are_noted() {
+                let (attempt, wait) = (inner::RawRwLock::$attempt, || self.0.$timed(timeout));
+                return self.take_noted(LockKind::$kind, Location::caller(), attempt, wait, true);
+            }
+            self.0.$timed(timeout)
+        }
+    };
+}
+
 // SAFETY: `parking_lot`'s lock keeps the promise.
 unsafe impl lock_api::RawRwLock for RawRwLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait's")]
@@ -224,51 +264,14 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
 
     type GuardMarker = lock_api::GuardNoSend;
 
-    #[inline]
-    #[track_caller]
-    fn lock_shared(&self) {
-        if are_noted() {
-            let wait = || {
-                self.0.lock_shared();
-                true
-            };
-            self.take_noted(LockKind::Read, Location::caller(), wait, false);
-        } else {
-            self.0.lock_shared();
-        }
-    }
-
-    #[inline]
-    #[track_caller]
-    fn try_lock_shared(&self) -> bool {
-        self.take_free(LockKind::Read, Location::caller())
-    }
+    take_by!(Read: lock_shared or try_lock_shared);
+    take_by!(Write: lock_exclusive or try_lock_exclusive);
 
     #[inline]
     unsafe fn unlock_shared(&self) {
         self.leave(LockKind::Read);
         // SAFETY: the caller is a reader.
         unsafe { self.0.unlock_shared() };
-    }
-
-    #[inline]
-    #[track_caller]
-    fn lock_exclusive(&self) {
-        if are_noted() {
-            let wait = || {
-                self.0.lock_exclusive();
-                true
-            };
-            self.take_noted(LockKind::Write, Location::caller(), wait, false);
-        } else {
-            self.0.lock_exclusive();
-        }
-    }
-
-    #[inline]
-    #[track_caller]
-    fn try_lock_exclusive(&self) -> bool {
-        self.take_free(LockKind::Write, Location::caller())
     }
 
     #[inline]
@@ -290,49 +293,25 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
 }
 
 // SAFETY: as above.
+unsafe impl lock_api::RawRwLockRecursive for RawRwLock {
+    take_by!(Read: lock_shared_recursive or try_lock_shared_recursive);
+}
+
+// SAFETY: as above.
 unsafe impl lock_api::RawRwLockTimed for RawRwLock {
     type Duration = Duration;
     type Instant = Instant;
 
-    #[inline]
-    #[track_caller]
-    fn try_lock_shared_for(&self, timeout: Duration) -> bool {
-        if are_noted() {
-            let wait = || self.0.try_lock_shared_for(timeout);
-            return self.take_noted(LockKind::Read, Location::caller(), wait, true);
-        }
-        self.0.try_lock_shared_for(timeout)
-    }
+    take_by!(Read: try_lock_shared_for(Duration) or try_lock_shared);
+    take_by!(Read: try_lock_shared_until(Instant) or try_lock_shared);
+    take_by!(Write: try_lock_exclusive_for(Duration) or try_lock_exclusive);
+    take_by!(Write: try_lock_exclusive_until(Instant) or try_lock_exclusive);
+}
 
-    #[inline]
-    #[track_caller]
-    fn try_lock_shared_until(&self, timeout: Instant) -> bool {
-        if are_noted() {
-            let wait = || self.0.try_lock_shared_until(timeout);
-            return self.take_noted(LockKind::Read, Location::caller(), wait, true);
-        }
-        self.0.try_lock_shared_until(timeout)
-    }
-
-    #[inline]
-    #[track_caller]
-    fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
-        if are_noted() {
-            let wait = || self.0.try_lock_exclusive_for(timeout);
-            return self.take_noted(LockKind::Write, Location::caller(), wait, true);
-        }
-        self.0.try_lock_exclusive_for(timeout)
-    }
-
-    #[inline]
-    #[track_caller]
-    fn try_lock_exclusive_until(&self, timeout: Instant) -> bool {
-        if are_noted() {
-            let wait = || self.0.try_lock_exclusive_until(timeout);
-            return self.take_noted(LockKind::Write, Location::caller(), wait, true);
-        }
-        self.0.try_lock_exclusive_until(timeout)
-    }
+// SAFETY: as above.
+unsafe impl lock_api::RawRwLockRecursiveTimed for RawRwLock {
+    take_by!(Read: try_lock_shared_recursive_for(Duration) or try_lock_shared_recursive);
+    take_by!(Read: try_lock_shared_recursive_until(Instant) or try_lock_shared_recursive);
 }
 
 // SAFETY: as above.
@@ -376,6 +355,12 @@ impl Condvar {
         Self::wait_by(guard, Location::caller(), |inner| self.0.wait_for(inner, at_most))
     }
 
+    /// Waits until then at the latest.
+    #[track_caller]
+    pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
+        Self::wait_by(guard, Location::caller(), |inner| self.0.wait_until(inner, until))
+    }
+
     /// Waits as long as the condition is true.
     #[track_caller]
     pub fn wait_while<T: ?Sized>(
@@ -386,6 +371,37 @@ impl Condvar {
         while condition(guard) {
             self.wait(guard);
         }
+    }
+
+    /// Waits as long as the condition is true, and for at most that time.
+    #[track_caller]
+    pub fn wait_while_for<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
+        at_most: Duration,
+    ) -> WaitTimeoutResult {
+        if let Some(until) = Instant::now().checked_add(at_most) {
+            return self.wait_while_until(guard, condition, until);
+        }
+        // A time that no clock has is never over.
+        self.wait_while(guard, condition);
+        not_over()
+    }
+
+    /// Waits as long as the condition is true, and until then at the latest.
+    #[track_caller]
+    pub fn wait_while_until<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+        until: Instant,
+    ) -> WaitTimeoutResult {
+        let mut waited = not_over();
+        while !waited.timed_out() && condition(guard) {
+            waited = self.wait_until(guard, until);
+        }
+        waited
     }
 
     fn wait_by<T: ?Sized, R>(
@@ -415,4 +431,9 @@ impl Condvar {
     pub fn notify_all(&self) -> usize {
         self.0.notify_all()
     }
+}
+
+/// The result of a wait that did not end by time. Only `parking_lot` can make one.
+fn not_over() -> WaitTimeoutResult {
+    inner::Condvar::new().wait_while_for(&mut inner::Mutex::new(()).lock(), |()| false, Duration::ZERO)
 }

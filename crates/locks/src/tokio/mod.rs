@@ -10,6 +10,31 @@
 //! contains.
 #![allow(unsafe_code)]
 
+/// The forms of two functions, one of which awaits a lock and one tries it, for guards that have a
+/// reference to the lock of their own.
+macro_rules! owned_forms {
+    ($guard:ident of $of:expr; $take:ident like $taken:literal, $attempt:ident like $tried:literal) => {
+        #[doc = concat!("[`", $taken, "`] for a guard that lives as long as it likes.")]
+        #[track_caller]
+        pub fn $take(self: Arc<Self>) -> impl Future<Output = $guard<T>> {
+            let (lock, inner) = (self.lock_of($of), self.inner());
+            let tries = Arc::clone(&inner);
+            let attempt = move || Arc::clone(&tries).$attempt().ok();
+            take(lock, Location::caller(), attempt, || inner.$take())
+        }
+
+        #[doc = concat!("[`", $tried, "`] for a guard that lives as long as it likes.")]
+        ///
+        /// # Errors
+        ///
+        #[doc = concat!("See [`", $tried, "`].")]
+        #[track_caller]
+        pub fn $attempt(self: Arc<Self>) -> Result<$guard<T>, TryLockError> {
+            tried(self.lock_of($of), Location::caller(), || self.inner().$attempt())
+        }
+    };
+}
+
 mod mutex;
 mod rwlock;
 mod semaphore;
@@ -21,11 +46,11 @@ use std::sync::Arc;
 
 use crate::face::LockGuard;
 use crate::leave::Held;
-use crate::note::{Lock, Taker, Wait, take_free};
+use crate::note::{self, Lock, Taker, Wait, take_free};
 use crate::run::are_noted;
 
 pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};
-pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use rwlock::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use tokio::sync::{AcquireError, TryAcquireError, TryLockError};
 
@@ -86,6 +111,22 @@ fn begin<G>(
     }
 }
 
+/// Takes a lock on a thread that is no task, and blocks it if the lock is not free.
+fn take_blocking<G>(
+    lock: Lock,
+    site: &'static Location<'static>,
+    attempt: impl FnMut() -> Option<G>,
+    wait: impl FnOnce() -> G,
+) -> LockGuard<G> {
+    if !are_noted() {
+        return LockGuard::new(wait(), Held::NONE, ());
+    }
+    match note::take(lock, site, attempt, || Some(wait()), false) {
+        Some((inner, held)) => LockGuard::new(inner, held, ()),
+        None => unreachable!("a wait without an end by time was given up"),
+    }
+}
+
 /// Takes a lock if it is free.
 fn tried<G, E>(
     lock: Lock,
@@ -113,6 +154,11 @@ unsafe trait Around: Sized {
 // SAFETY: it is transparent.
 unsafe impl<T> Around for Mutex<T> {
     type Inner = tokio::sync::Mutex<T>;
+}
+
+// SAFETY: as above.
+unsafe impl<T> Around for RwLock<T> {
+    type Inner = tokio::sync::RwLock<T>;
 }
 
 // SAFETY: as above.

@@ -10,12 +10,10 @@ use std::sync::Arc;
 use tokio::sync as inner;
 use tokio::sync::TryLockError;
 
-use super::{Around, take, tokio, tried};
+use super::{Around, take, take_blocking, tokio, tried};
 use crate::face::LockGuard;
 use crate::kind::{LockKind, LockName, LockType};
-use crate::leave::Held;
-use crate::note::{Lock, take as take_blocking};
-use crate::run::are_noted;
+use crate::note::Lock;
 
 /// `tokio::sync::Mutex` that shows its holder.
 ///
@@ -57,39 +55,38 @@ impl<T> Mutex<T> {
         self.inner.into_inner()
     }
 
-    /// [`Mutex::lock`] for a guard that lives as long as it likes.
-    #[track_caller]
-    pub fn lock_owned(self: Arc<Self>) -> impl Future<Output = OwnedMutexGuard<T>> {
-        let (lock, mutex) = (self.lock_of(), self.inner());
-        let tries = Arc::clone(&mutex);
-        let attempt = move || Arc::clone(&tries).try_lock_owned().ok();
-        take(lock, Location::caller(), attempt, || mutex.lock_owned())
-    }
+    owned_forms!(
+        OwnedMutexGuard of Self::ALONE;
+        lock_owned like "Mutex::lock", try_lock_owned like "Mutex::try_lock"
+    );
 
-    /// [`Mutex::try_lock`] for such a guard.
+    /// [`Mutex::blocking_lock`] for a guard that lives as long as it likes.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// If the lock is not free.
+    /// In a task.
     #[track_caller]
-    pub fn try_lock_owned(self: Arc<Self>) -> Result<OwnedMutexGuard<T>, TryLockError> {
-        tried(self.lock_of(), Location::caller(), || self.inner().try_lock_owned())
+    pub fn blocking_lock_owned(self: Arc<Self>) -> OwnedMutexGuard<T> {
+        let (lock, inner) = (self.lock_of(Self::ALONE), self.inner());
+        let tries = Arc::clone(&inner);
+        let attempt = move || Arc::clone(&tries).try_lock_owned().ok();
+        take_blocking(lock, Location::caller(), attempt, || inner.blocking_lock_owned())
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    fn lock_of(&self) -> Lock {
-        let address = ptr::from_ref(self).cast::<()>().addr();
-        Lock {
-            address,
-            of: const { &LockType { kind: LockKind::AsyncMutex, name: LockName::Type(type_name::<T>) } },
-        }
+    const ALONE: &'static LockType =
+        &LockType { kind: LockKind::AsyncMutex, name: LockName::Type(type_name::<T>) };
+
+    fn lock_of(&self, of: &'static LockType) -> Lock {
+        Lock { address: ptr::from_ref(self).cast::<()>().addr(), of }
     }
 
     /// Takes the lock, and awaits it if it is not free.
     #[track_caller]
     pub fn lock(&self) -> impl Future<Output = MutexGuard<'_, T>> {
-        take(self.lock_of(), Location::caller(), || self.inner.try_lock().ok(), || self.inner.lock())
+        let attempt = || self.inner.try_lock().ok();
+        take(self.lock_of(Self::ALONE), Location::caller(), attempt, || self.inner.lock())
     }
 
     /// Takes the lock on a thread that is no task, and blocks it if the lock is not free.
@@ -99,15 +96,8 @@ impl<T: ?Sized> Mutex<T> {
     /// In a task.
     #[track_caller]
     pub fn blocking_lock(&self) -> MutexGuard<'_, T> {
-        if !are_noted() {
-            return LockGuard::new(self.inner.blocking_lock(), Held::NONE, ());
-        }
         let attempt = || self.inner.try_lock().ok();
-        let wait = || Some(self.inner.blocking_lock());
-        match take_blocking(self.lock_of(), Location::caller(), attempt, wait, false) {
-            Some((inner, held)) => LockGuard::new(inner, held, ()),
-            None => unreachable!("a wait without an end by time was given up"),
-        }
+        take_blocking(self.lock_of(Self::ALONE), Location::caller(), attempt, || self.inner.blocking_lock())
     }
 
     /// Takes the lock if it is free.
@@ -117,7 +107,7 @@ impl<T: ?Sized> Mutex<T> {
     /// If it is not.
     #[track_caller]
     pub fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError> {
-        tried(self.lock_of(), Location::caller(), || self.inner.try_lock())
+        tried(self.lock_of(Self::ALONE), Location::caller(), || self.inner.try_lock())
     }
 
     /// The value, which nobody else can reach.

@@ -5,14 +5,16 @@ use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::ptr;
+use std::sync::Arc;
 
 use tokio::sync as inner;
 use tokio::sync::TryLockError;
 
-use super::{take, tokio, tried};
+use super::{Around, take, take_blocking, tokio, tried};
 use crate::face::LockGuard;
 use crate::kind::{LockKind, LockName, LockType};
-use crate::note::Lock;
+use crate::leave::Held;
+use crate::note::{Lock, Taker};
 
 /// `tokio::sync::RwLock` that shows its holders, readers among them.
 #[derive(Default)]
@@ -27,6 +29,10 @@ const _: () = assert!(size_of::<RwLock<u64>>() == size_of::<inner::RwLock<u64>>(
 pub type RwLockReadGuard<'a, T> = LockGuard<inner::RwLockReadGuard<'a, T>>;
 /// The writer; the lock is free again when it is dropped.
 pub type RwLockWriteGuard<'a, T> = LockGuard<inner::RwLockWriteGuard<'a, T>>;
+/// [`RwLockReadGuard`] that has a reference to the lock of its own.
+pub type OwnedRwLockReadGuard<T> = LockGuard<inner::OwnedRwLockReadGuard<T>>;
+/// [`RwLockWriteGuard`] that has a reference to the lock of its own.
+pub type OwnedRwLockWriteGuard<T> = LockGuard<inner::OwnedRwLockWriteGuard<T>>;
 
 impl<T> RwLock<T> {
     /// A free lock.
@@ -39,10 +45,38 @@ impl<T> RwLock<T> {
         Self { inner: inner::RwLock::const_new(value) }
     }
 
+    /// A free lock for at most that number of readers at once.
+    ///
+    /// # Panics
+    ///
+    /// If there could be more than tokio allows.
+    pub fn with_max_readers(value: T, most: u32) -> Self {
+        Self { inner: inner::RwLock::with_max_readers(value, most) }
+    }
+
+    /// [`RwLock::with_max_readers`], in a constant.
+    ///
+    /// # Panics
+    ///
+    /// See [`RwLock::with_max_readers`].
+    pub const fn const_with_max_readers(value: T, most: u32) -> Self {
+        Self { inner: inner::RwLock::const_with_max_readers(value, most) }
+    }
+
     /// The value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
+
+    owned_forms!(
+        OwnedRwLockReadGuard of Self::READ;
+        read_owned like "RwLock::read", try_read_owned like "RwLock::try_read"
+    );
+
+    owned_forms!(
+        OwnedRwLockWriteGuard of Self::WRITE;
+        write_owned like "RwLock::write", try_write_owned like "RwLock::try_write"
+    );
 }
 
 impl<T: ?Sized> RwLock<T> {
@@ -69,6 +103,29 @@ impl<T: ?Sized> RwLock<T> {
         take(self.lock_of(Self::WRITE), Location::caller(), attempt, || self.inner.write())
     }
 
+    /// Takes the lock to read on a thread that is no task, and blocks it as long as there is a
+    /// writer.
+    ///
+    /// # Panics
+    ///
+    /// In a task.
+    #[track_caller]
+    pub fn blocking_read(&self) -> RwLockReadGuard<'_, T> {
+        let attempt = || self.inner.try_read().ok();
+        take_blocking(self.lock_of(Self::READ), Location::caller(), attempt, || self.inner.blocking_read())
+    }
+
+    /// Takes the lock to write on a thread that is no task, and blocks it until nobody else has it.
+    ///
+    /// # Panics
+    ///
+    /// In a task.
+    #[track_caller]
+    pub fn blocking_write(&self) -> RwLockWriteGuard<'_, T> {
+        let attempt = || self.inner.try_write().ok();
+        take_blocking(self.lock_of(Self::WRITE), Location::caller(), attempt, || self.inner.blocking_write())
+    }
+
     /// Takes the lock to read if there is no writer.
     ///
     /// # Errors
@@ -93,6 +150,37 @@ impl<T: ?Sized> RwLock<T> {
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
+}
+
+impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
+    /// The writer becomes a reader. No other writer has the lock in between.
+    #[track_caller]
+    pub fn downgrade(self) -> RwLockReadGuard<'a, T> {
+        downgraded(self, RwLock::<T>::READ, Location::caller(), inner::RwLockWriteGuard::downgrade)
+    }
+}
+
+impl<T: ?Sized> OwnedRwLockWriteGuard<T> {
+    /// The writer becomes a reader. No other writer has the lock in between.
+    #[track_caller]
+    pub fn downgrade(self) -> OwnedRwLockReadGuard<T> {
+        downgraded(self, RwLock::<T>::READ, Location::caller(), inner::OwnedRwLockWriteGuard::downgrade)
+    }
+}
+
+fn downgraded<W, R>(
+    writer: LockGuard<W>,
+    of: &'static LockType,
+    site: &'static Location<'static>,
+    downgrade: impl FnOnce(W) -> R,
+) -> LockGuard<R> {
+    let (inner, held, ()) = writer.into_parts();
+    // A writer that was not noted is no reader that is.
+    let lock = held.address().map(|address| Lock { address, of });
+    let noted = lock.and_then(|lock| Some(Taker::begin(lock, site)?.taken(lock)));
+    // Only now, so that the lock has a holder at each moment.
+    drop(held);
+    LockGuard::new(downgrade(inner), noted.unwrap_or(Held::NONE), ())
 }
 
 impl<T> From<T> for RwLock<T> {

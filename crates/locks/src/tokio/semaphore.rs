@@ -93,10 +93,23 @@ impl Semaphore {
     pub fn acquire_owned(
         self: Arc<Self>,
     ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        self.acquire_many_owned(1)
+    }
+
+    /// [`Semaphore::acquire_many`] for permits that live as long as they like.
+    ///
+    /// # Errors
+    ///
+    /// If the semaphore is closed.
+    #[track_caller]
+    pub fn acquire_many_owned(
+        self: Arc<Self>,
+        permits: u32,
+    ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
         let (lock, semaphore) = (self.lock_of(), self.inner());
         let tries = Arc::clone(&semaphore);
-        let attempt = move || Arc::clone(&tries).try_acquire_owned().ok();
-        take_unless_closed(lock, Location::caller(), attempt, || semaphore.acquire_owned())
+        let attempt = move || Arc::clone(&tries).try_acquire_many_owned(permits).ok();
+        take_unless_closed(lock, Location::caller(), attempt, move || semaphore.acquire_many_owned(permits))
     }
 
     /// Takes a permit if there is one.
@@ -106,7 +119,17 @@ impl Semaphore {
     /// If there is none, or the semaphore is closed.
     #[track_caller]
     pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
-        tried(self.lock_of(), Location::caller(), || self.inner.try_acquire())
+        self.try_acquire_many(1)
+    }
+
+    /// Takes several permits at once if there are as many.
+    ///
+    /// # Errors
+    ///
+    /// If there are fewer, or the semaphore is closed.
+    #[track_caller]
+    pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        tried(self.lock_of(), Location::caller(), || self.inner.try_acquire_many(permits))
     }
 
     /// [`Semaphore::try_acquire`] for a permit that lives as long as it likes.
@@ -116,7 +139,20 @@ impl Semaphore {
     /// If there is none, or the semaphore is closed.
     #[track_caller]
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        tried(self.lock_of(), Location::caller(), || self.inner().try_acquire_owned())
+        self.try_acquire_many_owned(1)
+    }
+
+    /// [`Semaphore::try_acquire_many`] for permits that live as long as they like.
+    ///
+    /// # Errors
+    ///
+    /// If there are fewer, or the semaphore is closed.
+    #[track_caller]
+    pub fn try_acquire_many_owned(
+        self: Arc<Self>,
+        permits: u32,
+    ) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        tried(self.lock_of(), Location::caller(), || self.inner().try_acquire_many_owned(permits))
     }
 
     /// The permits that nobody has.

@@ -1,5 +1,6 @@
 //! Locks whose guards live over `.await`.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::mem::forget;
 use std::pin::pin;
@@ -8,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use dormouse_locks::tokio::{Mutex, RwLock, Semaphore};
-use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex as ThreadMutex};
+use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex as ThreadMutex, lock_waiters};
+use dormouse_testkit::eventually;
 
 use crate::support::{address, be, holders, rows, tasks, waiters};
 
@@ -96,6 +98,96 @@ fn owned_guards_keep_their_lock() {
     drop(guard);
     assert!(tasks(&*lock).is_empty());
     assert_eq!(*lock.blocking_lock(), "tea");
+}
+
+#[test]
+fn several_permits_are_one_hold() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let pots = Arc::new(Semaphore::new(5));
+    be(24, 24);
+    let two = pots.try_acquire_many(2).unwrap();
+    let Poll::Ready(Ok(owned)) = poll(pin!(Arc::clone(&pots).acquire_many_owned(2))) else { panic!("three") };
+    assert_eq!((tasks(&*pots), owned.num_permits()), (vec![24, 24], 2));
+    assert!(pots.try_acquire_many(2).is_err() && Arc::clone(&pots).try_acquire_many_owned(2).is_err());
+    be(25, 25);
+    {
+        let mut waiting = pin!(Arc::clone(&pots).acquire_many_owned(3));
+        assert!(poll(waiting.as_mut()).is_pending());
+        assert_eq!(waiters(&*pots)[0].task, 25);
+        drop(two);
+        let Poll::Ready(Ok(three)) = poll(waiting) else { panic!("three are free") };
+        assert_eq!(tasks(&*pots), [24, 25]);
+        drop((three, owned));
+    }
+    let all = Arc::clone(&pots).try_acquire_many_owned(5).unwrap();
+    assert_eq!((tasks(&*pots), all.num_permits()), (vec![25], 5));
+    drop(all);
+    assert!(holders(&*pots).is_empty());
+}
+
+#[test]
+fn owned_readers_and_writers_are_shown() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let lock = Arc::new(RwLock::with_max_readers(1, 2));
+    let kinds = || holders(&*lock).iter().map(|user| (user.place.kind.name(), user.task)).collect::<Vec<_>>();
+    be(33, 33);
+    let Poll::Ready(reader) = poll(pin!(Arc::clone(&lock).read_owned())) else { panic!("it is free") };
+    assert_eq!((kinds(), *reader), (vec![("read", 33)], 1));
+    assert!(Arc::clone(&lock).try_write_owned().is_err());
+    let mut writing = pin!(Arc::clone(&lock).write_owned());
+    be(34, 34);
+    assert!(poll(writing.as_mut()).is_pending());
+    assert_eq!(waiters(&*lock)[0].task, 34);
+    drop(reader);
+    let Poll::Ready(mut writer) = poll(writing) else { panic!("it is free again") };
+    *writer += 1;
+    assert_eq!(kinds(), [("write", 34)]);
+    assert!(Arc::clone(&lock).try_read_owned().is_err());
+    let (reader, line) = (writer.downgrade(), line!());
+    assert_eq!((kinds(), holders(&*lock)[0].place.line), (vec![("read", 34)], line));
+    let another = Arc::clone(&lock).try_read_owned().unwrap();
+    assert_eq!((kinds().len(), *another, lock.try_read().is_err()), (2, 2, true), "two at most");
+    drop((reader, another));
+    assert_eq!(kinds(), []);
+    let reader = lock.try_write().unwrap().downgrade();
+    assert_eq!((kinds(), lock.try_read().is_ok()), (vec![("read", 34)], true));
+    drop(reader);
+    assert_eq!(kinds(), []);
+}
+
+#[test]
+fn threads_block_for_locks_of_tasks() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let (lock, shared) = (Arc::new(Mutex::new(())), RwLock::new(()));
+    let blocks = |task: u64, address: usize, guard: &dyn Fn(), take: &(dyn Fn() + Sync)| {
+        thread::scope(|scope| {
+            let waiter = scope.spawn(move || {
+                be(task, task as u32);
+                take();
+            });
+            let waits = || lock_waiters().iter().any(|user| (user.address, user.task) == (address, task));
+            eventually(waits);
+            guard();
+            waiter.join().unwrap();
+        });
+        assert_eq!((rows(task as u32)[0].waits.count(), rows(task as u32)[0].acquisitions), (1, 1));
+    };
+    be(36, 36);
+    let guard = Cell::new(Some(lock.try_lock().unwrap()));
+    blocks(37, address(&*lock), &|| drop(guard.take()), &|| {
+        let _guard = Arc::clone(&lock).blocking_lock_owned();
+        assert_eq!(tasks(&*lock), [37]);
+    });
+    let guard = Cell::new(Some(shared.try_read().unwrap()));
+    blocks(38, address(&shared), &|| drop(guard.take()), &|| {
+        let _guard = shared.blocking_write();
+        assert_eq!(tasks(&shared), [38]);
+    });
+    let guard = Cell::new(Some(shared.try_write().unwrap()));
+    blocks(39, address(&shared), &|| drop(guard.take()), &|| {
+        let _guard = shared.blocking_read();
+        assert_eq!(tasks(&shared), [39]);
+    });
 }
 
 #[test]

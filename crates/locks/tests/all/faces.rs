@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_locks::{Condvar, Holds, LockTimes, Mutex, Once, RwLock, TryLockError, parking_lot};
 use dormouse_testkit::eventually;
@@ -82,6 +82,41 @@ fn a_wait_for_a_condition_is_no_hold() {
 }
 
 #[test]
+fn a_condition_is_read_by_the_holder() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let (ready, condition) = (Mutex::new(false), Condvar::new());
+    let readings = AtomicU32::new(0);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            be(14, 14);
+            let guard = ready.lock().unwrap();
+            let waited = condition.wait_timeout_while(guard, Duration::MAX, |is_ready| {
+                assert_eq!(tasks(&ready), [14]);
+                readings.fetch_add(1, Ordering::Relaxed);
+                !*is_ready
+            });
+            let (guard, over) = waited.unwrap();
+            assert!(*guard && !over.timed_out());
+            tasks(&ready)
+        });
+        // Under the mutex the waiter has not read yet, or waits.
+        eventually(|| readings.load(Ordering::Relaxed) > 0 && ready.try_lock().is_ok());
+        assert!(tasks(&ready).is_empty());
+        *ready.lock().unwrap() = true;
+        condition.notify_all();
+        assert_eq!(waiter.join().unwrap(), [14]);
+    });
+    assert!(tasks(&ready).is_empty());
+    be(15, 15);
+    let guard = ready.lock().unwrap();
+    let (guard, over) = condition.wait_timeout_while(guard, Duration::from_millis(1), |_| true).unwrap();
+    assert_eq!((over.timed_out(), tasks(&ready)), (true, vec![15]));
+    let panics = || drop(condition.wait_timeout_while(guard, Duration::MAX, |_| panic!("as it should")));
+    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    assert!(ready.is_poisoned() && tasks(&ready).is_empty());
+}
+
+#[test]
 fn work_is_done_once_and_awaited() {
     static ONCE: Once = Once::new();
     static DONE: AtomicU32 = AtomicU32::new(0);
@@ -101,6 +136,37 @@ fn work_is_done_once_and_awaited() {
     });
     assert!(ONCE.is_completed() && tasks(&ONCE).is_empty() && waiters(&ONCE).is_empty());
     assert_eq!((rows(22)[0].acquisitions, rows(22)[0].waits.count()), (0, 1));
+}
+
+#[test]
+fn forced_work_shows_its_thread() {
+    static ONCE: Once = Once::new();
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let panics = || ONCE.call_once(|| panic!("as it should"));
+    assert!(catch_unwind(panics).is_err() && tasks(&ONCE).is_empty());
+    assert!(catch_unwind(|| ONCE.wait()).is_err() && waiters(&ONCE).is_empty());
+    be(23, 23);
+    thread::scope(|scope| {
+        // Before anybody does the work, and while it is done.
+        let wait = |task, wait: fn(&Once)| {
+            scope.spawn(move || {
+                be(task, task as u32);
+                wait(&ONCE);
+                assert!(ONCE.is_completed());
+            });
+        };
+        wait(24, Once::wait_force);
+        eventually(|| waiters(&ONCE).len() == 1);
+        ONCE.call_once_force(|state| {
+            assert!(state.is_poisoned() && tasks(&ONCE) == [23]);
+            wait(25, Once::wait);
+            eventually(|| waiters(&ONCE).len() == 2);
+        });
+    });
+    assert!(tasks(&ONCE).is_empty() && waiters(&ONCE).is_empty());
+    for group in [24, 25] {
+        assert_eq!((rows(group)[0].acquisitions, rows(group)[0].waits.count()), (0, 1));
+    }
 }
 
 #[test]
@@ -145,6 +211,79 @@ fn parking_lots_condition_frees_its_mutex() {
     assert!(tasks(&ready).is_empty());
     let mut guard = ready.lock();
     assert!(condition.wait_for(&mut guard, Duration::from_millis(1)).timed_out());
+}
+
+#[test]
+fn parking_lots_waits_end_by_time() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let (ready, condition) = (parking_lot::Mutex::new(false), parking_lot::Condvar::new());
+    let readings = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for (task, is_until) in [(34, false), (35, true)] {
+            let (ready, condition, readings) = (&ready, &condition, &readings);
+            let waiter = scope.spawn(move || {
+                be(task, task as u32);
+                let mut guard = ready.lock();
+                let waits = |is_ready: &mut bool| {
+                    assert_eq!(tasks(ready), [task]);
+                    readings.fetch_add(1, Ordering::Relaxed);
+                    !*is_ready
+                };
+                let over = if is_until {
+                    let until = Instant::now() + Duration::from_secs(1_000);
+                    condition.wait_while_until(&mut guard, waits, until)
+                } else {
+                    condition.wait_while_for(&mut guard, waits, Duration::MAX)
+                };
+                assert!(*guard && !over.timed_out());
+                tasks(ready)
+            });
+            eventually(|| readings.load(Ordering::Relaxed) > 0 && ready.try_lock().is_some());
+            assert!(tasks(ready).is_empty());
+            *ready.lock() = true;
+            condition.notify_all();
+            assert_eq!(waiter.join().unwrap(), [task]);
+            *ready.lock() = false;
+            readings.store(0, Ordering::Relaxed);
+        }
+    });
+    be(36, 36);
+    let (mut guard, short) = (ready.lock(), Duration::from_millis(1));
+    assert!(condition.wait_until(&mut guard, Instant::now() + short).timed_out());
+    assert_eq!(tasks(&ready), [36]);
+    assert!(condition.wait_while_for(&mut guard, |_| true, short).timed_out());
+    assert!(!condition.wait_while_for(&mut guard, |_| false, short).timed_out());
+    assert_eq!(tasks(&ready), [36]);
+}
+
+#[test]
+fn a_reader_reads_again_past_a_writer() {
+    let _times = LockTimes::start(Holds::All).unwrap();
+    let lock = parking_lot::RwLock::new(1);
+    be(37, 37);
+    let reader = lock.read();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            be(38, 38);
+            *lock.write() += 1;
+        });
+        eventually(|| lock.try_read().is_none());
+        let again = [lock.read_recursive(), lock.try_read_recursive().expect("it is read")];
+        let timed = lock.try_read_recursive_for(Duration::from_secs(1)).expect("it is read");
+        assert_eq!((tasks(&lock), waiters(&lock).len()), (vec![37; 4], 1));
+        drop((reader, again, timed));
+    });
+    assert_eq!((tasks(&lock).len(), *lock.read()), (0, 2));
+    let writer = lock.write();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            be(39, 39);
+            assert_eq!(*lock.read_recursive(), 2);
+        });
+        eventually(|| waiters(&lock).len() == 1);
+        drop(writer);
+    });
+    assert_eq!(rows(39)[0].waits.count(), 1);
 }
 
 #[test]

@@ -41,7 +41,8 @@ pub use dormouse_locks::parking_lot;
 pub use dormouse_locks::tokio;
 pub use dormouse_locks::{
     Blocked, Condvar, Holds, LockDurations, LockGuard, LockHolder, LockKind, LockPlace, LockResult, LockRow,
-    LockTimes, LockUser, LongestWait, Mutex, MutexGuard, Once, PermitQueue, PoisonError, QueuedWork, RwLock,
-    RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, TryLockError, TryLockResult,
-    WaitTimeoutResult, is_on, lock_cycles, lock_holders, lock_holders_at, lock_waiters, read_locks,
+    LockTimes, LockUser, LongestWait, Mutex, MutexGuard, Once, OnceState, PermitQueue, PoisonError,
+    QueuedWork, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, TryLockError,
+    TryLockResult, WaitTimeoutResult, is_on, lock_cycles, lock_holders, lock_holders_at, lock_waiters,
+    read_locks,
 };
