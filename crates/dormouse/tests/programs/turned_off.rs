@@ -2,9 +2,10 @@
 //! code request; another value is told, and counts as on. No test harness: each case is a process.
 
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::Duration;
 
-use dormouse::{Event, Group, InitError};
+use dormouse::{Event, Group, InitError, TaskBudget};
 
 dormouse::static_key! { static FLAG: "off.flag" = false; }
 
@@ -39,13 +40,18 @@ fn service() {
         dormouse::triggers::add("panic").map(drop).unwrap_err().to_string(),
         dormouse::long_polls(Duration::from_millis(10)).map(drop).unwrap_err().to_string(),
         dormouse::Publishing::start().map(drop).unwrap_err().to_string(),
+        group.budget(Duration::from_secs(1)).map(drop).unwrap_err().to_string(),
     ];
     assert!(refused.iter().all(|why| why.contains("dormouse is off")), "{refused:?}");
     assert!(!dormouse::waits::is_on() && group.read_counts().is_empty());
     assert_eq!(traces(), before);
-    // A key of the service's own is its behaviour.
+    // A key of the service's own, and a budget of a task, are its behaviour.
     FLAG.enable().unwrap();
     assert!(dormouse::unlikely!(FLAG));
+    let (exceeded, told) = mpsc::channel();
+    let budget = TaskBudget::new(Duration::ZERO, move |used| exceeded.send(used).unwrap());
+    drop(budget.enter());
+    told.try_recv().unwrap();
     println!("off");
 }
 
