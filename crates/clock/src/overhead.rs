@@ -15,14 +15,19 @@ const ONE_IN: u64 = 61;
 /// A call that seems to take longer was interrupted, and counts as one that was not timed.
 const LONGEST_NS: u64 = 50_000;
 
+/// From as many calls on that were timed, others count as their mean.
+const ENOUGH: u64 = 16;
+
 /// The time that calls of a kind have taken so far.
 #[derive(Debug)]
 pub struct Overhead {
+    /// Of the calls that were timed.
     ticks: AtomicU64,
-    /// The calls in it.
-    calls: AtomicU64,
-    /// Calls that could not be timed before any other one was.
+    timed: AtomicU64,
+    /// Calls whose turn it was, and which could not be timed.
     untimed: AtomicU64,
+    /// The most nanoseconds that were returned.
+    shown: AtomicU64,
 }
 
 /// Polls, entries, beginnings and ends of tasks, outgoing calls, and waits for locks.
@@ -40,16 +45,23 @@ thread_local! {
 
 impl Overhead {
     const fn new() -> Self {
-        Self { ticks: AtomicU64::new(0), calls: AtomicU64::new(0), untimed: AtomicU64::new(0) }
+        let zero = || AtomicU64::new(0);
+        Self { ticks: zero(), timed: zero(), untimed: zero(), shown: zero() }
     }
 
-    /// In nanoseconds: an estimate, in which a call that could not be timed took as long as the
-    /// mean of those before it. `None` if none was timed, and some could not be. It never goes
-    /// back.
+    /// In nanoseconds: an estimate, in which calls that could not be timed took as long as others.
+    /// `None` if none was timed, and some could not be. It never goes back.
     pub fn ns(&self) -> Option<u64> {
-        let [ticks, calls, untimed] =
-            [&self.ticks, &self.calls, &self.untimed].map(|of| of.load(Ordering::Relaxed));
-        (calls > 0 || untimed == 0).then(|| ticks_to_ns(ticks.saturating_mul(ONE_IN)))
+        let [ticks, timed, untimed] =
+            [&self.ticks, &self.timed, &self.untimed].map(|of| of.load(Ordering::Relaxed));
+        if timed == 0 && untimed > 0 {
+            return None;
+        }
+        let of_others =
+            if timed < ENOUGH { 0 } else { u128::from(ticks) * u128::from(untimed) / u128::from(timed) };
+        let all = u128::from(ONE_IN) * (u128::from(ticks) + of_others);
+        let now = ticks_to_ns(u64::try_from(all).unwrap_or(u64::MAX));
+        Some(self.shown.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
     /// A call of this kind begins, and ends with the guard. It may be timed, where the thread's
@@ -85,7 +97,7 @@ impl Overhead {
         }
         // The first stamp of the process makes a system call, and a filter may kill for it.
         if !is_chosen() || !is_prepared() && !has_counter() {
-            self.pass_over();
+            self.untimed.fetch_add(1, Ordering::Relaxed);
             return Timed { of: self, since: 0 };
         }
         // Less the time that it takes to read a stamp.
@@ -95,23 +107,11 @@ impl Overhead {
     }
 
     fn add(&self, ticks: u64) {
-        if ticks_to_ns(ticks) >= LONGEST_NS {
-            return self.pass_over();
-        }
-        let calls = 1 + self.untimed.swap(0, Ordering::Relaxed);
-        self.calls.fetch_add(calls, Ordering::Relaxed);
-        self.ticks.fetch_add(calls.saturating_mul(ticks), Ordering::Relaxed);
-    }
-
-    /// A call whose turn it was could not be timed.
-    fn pass_over(&self) {
-        let [ticks, calls] = [&self.ticks, &self.calls].map(|of| of.load(Ordering::Relaxed));
-        match ticks.checked_div(calls) {
-            Some(mean) => {
-                self.ticks.fetch_add(mean, Ordering::Relaxed);
-                self.calls.fetch_add(1, Ordering::Relaxed);
-            }
-            None => _ = self.untimed.fetch_add(1, Ordering::Relaxed),
+        if ticks_to_ns(ticks) < LONGEST_NS {
+            self.ticks.fetch_add(ticks, Ordering::Relaxed);
+            self.timed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.untimed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -190,13 +190,21 @@ mod tests {
     #[test]
     fn calls_not_timed_take_as_long_as_others() {
         let calls = Overhead::new();
+        let is_near = |right: u64| {
+            let ns = calls.ns().unwrap();
+            assert!(ns.abs_diff(ONE_IN * right) <= ns / 100, "{ns} {right}");
+        };
         calls.add(ns_to_ticks(2 * LONGEST_NS));
         assert_eq!(calls.ns(), None, "it was interrupted");
-        calls.add(ns_to_ticks(LONGEST_NS / 2));
-        let ns = calls.ns().unwrap();
-        assert!(ns.abs_diff(ONE_IN * LONGEST_NS) < ONE_IN * 4, "{ns}");
-        calls.pass_over();
-        calls.pass_over();
-        assert!(calls.ns().unwrap().abs_diff(2 * ns) < ONE_IN * 8);
+        let [slow, fast] = [40_000, 100].map(ns_to_ticks);
+        calls.add(slow);
+        is_near(40_000);
+        (1..1000).for_each(|_| calls.add(fast));
+        let mean = ticks_to_ns(slow + 999 * fast) / 1000;
+        is_near(1001 * mean);
+        calls.untimed.fetch_add(999, Ordering::Relaxed);
+        is_near(2000 * mean);
+        (0..1000).for_each(|_| calls.add(0));
+        is_near(2000 * mean);
     }
 }
