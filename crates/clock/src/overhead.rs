@@ -45,8 +45,8 @@ thread_local! {
 
 impl Overhead {
     const fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { ticks: zero(), timed: zero(), untimed: zero(), shown: zero() }
+        let [ticks, timed, untimed, shown] = [const { AtomicU64::new(0) }; 4];
+        Self { ticks, timed, untimed, shown }
     }
 
     /// In nanoseconds: an estimate, in which calls that could not be timed took as long as others.

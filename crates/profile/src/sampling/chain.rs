@@ -9,6 +9,12 @@
 //! Return addresses below the first link belong to code without frame pointers, such as the C
 //! library, or to calls that have returned. Nearly all of them are the former, because code that
 //! has just called into the kernel has short frames.
+//!
+//! On arm64 a function that calls none leaves no return address on the stack, so above the stack
+//! pointer is its caller's frame, with what earlier calls have left among the variables. There a
+//! link is checked: it has to lie where that caller keeps its own, by its code. Compilers of Rust
+//! keep it above the variables, so the uppermost one that passes is the first. If none does, it is
+//! the lowest of those that could not be checked, and at last the lowest of all.
 
 /// How far from the stack pointer the first link may lie.
 const REACH: usize = 16 * 1024;
@@ -19,12 +25,23 @@ const MOST: usize = 128;
 
 const WORD: usize = size_of::<u64>();
 
+/// Whether a link lies where its function keeps it, by that function's code. The last is best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Checked {
+    Failed,
+    /// It is not known where.
+    Not,
+    Passed,
+}
+
 /// A copy of a stack from its pointer on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CopiedStack<'a> {
     /// The stack pointer.
     pub(super) from: u64,
     pub(super) bytes: &'a [u8],
+    /// Whether links have to be checked.
+    pub(super) is_of_leaf: bool,
 }
 
 /// The callers that were found in a copy.
@@ -44,41 +61,66 @@ impl CopiedStack<'_> {
         self.bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The callers. `is_return` returns whether an address lies in code, right after a call.
-    pub(super) fn callers(&self, mut is_return: impl FnMut(u64) -> bool) -> Chain {
+    /// The callers. `returns_to` returns the address in code, right after a call, that a word stands
+    /// for, and `record` how far above its stack pointer the function that was called there has its
+    /// link, if that is known.
+    pub(super) fn callers(
+        &self,
+        mut returns_to: impl FnMut(u64) -> Option<u64>,
+        mut record: impl FnMut(u64) -> Option<u64>,
+    ) -> Chain {
         let mut chain = Chain::default();
+        let (mut first, mut below) = (None, 0);
         let reach = self.bytes.len().min(REACH) as u64;
         for at in (self.from..self.from.saturating_add(reach)).step_by(WORD) {
-            if chain.places.len() == MOST_BELOW && (chain.has_link || chain.returns.len() == MOST_BELOW) {
+            let is_enough = first.is_some() || chain.returns.len() == MOST_BELOW;
+            if !self.is_of_leaf && chain.places.len() == MOST_BELOW && is_enough {
                 break;
             }
-            let Some(word) = self.word(at).filter(|&word| is_return(word)) else { continue };
+            let Some(address) = self.word(at).and_then(&mut returns_to) else { continue };
             if chain.places.len() < MOST_BELOW {
                 chain.places.push(at);
             }
-            if chain.has_link {
+            if !self.is_of_leaf && first.is_some() {
                 continue;
             }
             let linked = at.checked_sub(WORD as u64).filter(|&link| link >= self.from);
-            if let Some(above) = linked.and_then(|link| self.follow(link, &mut is_return)) {
-                chain.has_link = true;
-                chain.returns.extend(above);
-            } else {
-                chain.returns.push(word);
+            let above = linked.and_then(|link| self.follow(link, &mut returns_to));
+            let Some((link, above)) = linked.zip(above) else {
+                if first.is_none() && chain.returns.len() < MOST_BELOW {
+                    chain.returns.push(address);
+                }
+                continue;
+            };
+            let checked = match record(address) {
+                Some(place) if place == link - self.from => Checked::Passed,
+                Some(_) => Checked::Failed,
+                None => Checked::Not,
+            };
+            let is_better =
+                first.as_ref().is_none_or(|(before, _)| checked > *before || checked == Checked::Passed);
+            if is_better {
+                below = if checked == Checked::Passed { 0 } else { chain.returns.len() };
+                first = Some((checked, above));
             }
+        }
+        if let Some((_, above)) = first {
+            chain.has_link = true;
+            chain.returns.truncate(below);
+            chain.returns.extend(above);
         }
         chain
     }
 
     /// The addresses to which the links from there on return; `None`: it is no link.
-    fn follow(&self, first: u64, is_return: &mut impl FnMut(u64) -> bool) -> Option<Vec<u64>> {
+    fn follow(&self, first: u64, address: &mut impl FnMut(u64) -> Option<u64>) -> Option<Vec<u64>> {
         let (mut at, mut returns) = (first, Vec::new());
         loop {
-            let (next, returns_to) = (self.word(at)?, self.word(at + WORD as u64)?);
-            if !is_return(returns_to) {
+            let (next, word) = (self.word(at)?, self.word(at + WORD as u64)?);
+            let Some(returns_to) = address(word) else {
                 // The first function of a thread has a caller that keeps none.
                 return (returns.len() > 1).then_some(returns);
-            }
+            };
             returns.push(returns_to);
             let goes_on = next > at && next.is_multiple_of(WORD as u64);
             let is_there = goes_on && self.word(next.saturating_add(WORD as u64)).is_some();
@@ -100,7 +142,11 @@ mod tests {
 
     fn callers(words: &[u64]) -> Vec<u64> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        CopiedStack { from: FROM, bytes: &bytes }.callers(|word| (0x1000..0x2000).contains(&word)).returns
+        let stack = CopiedStack { from: FROM, bytes: &bytes, is_of_leaf: true };
+        let code = |word| (0x1000..0x2000).contains(&word).then_some(word);
+        // Before 0x1f30 a function is called whose link is 48 bytes above, and so on.
+        let record = |returns_to| (returns_to > 0x1f00).then(|| returns_to - 0x1f00);
+        stack.callers(code, record).returns
     }
 
     /// The address of a word.
@@ -122,6 +168,16 @@ mod tests {
         let words = [0x1001, 7, 0x1002, 7, at(6), 0x1003, 0, 0x1004];
         assert_eq!(callers(&words), [0x1001, 0x1002, 0x1003, 0x1004]);
         assert_eq!(callers(&[0x1001, 7, 0x1002]), [0x1001, 0x1002], "no link at all");
+    }
+
+    #[test]
+    fn links_of_earlier_calls_are_passed_over() {
+        // Two could not be checked, and one of an earlier function passes, too.
+        let words = [0x1001, 7, at(6), 0x1002, at(8), 0x1f20, at(8), 0x1f30, 0, 0x1003];
+        assert_eq!(callers(&words), [0x1f30, 0x1003]);
+        // None passes: the lowest that may be one, or the lowest.
+        assert_eq!(callers(&[7, at(3), 0x1f40, at(5), 0x1002, 0, 0x1003]), [0x1002, 0x1003]);
+        assert_eq!(callers(&[at(2), 0x1f40, at(4), 0x1f40, 0, 0x1003]), [0x1f40, 0x1f40, 0x1003]);
     }
 
     #[test]

@@ -15,9 +15,10 @@ use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use dormouse_sys::process::identity;
+use dormouse_unwind::arch::{HAS_LINK, code_address};
 use dormouse_unwind::{CallFrame, CopyEnd, own};
 
-use super::arch::{CALL, ends_with_call};
+use super::arch::{CALL, ends_with_call, record_of_callee};
 use super::asleep::{self, Asleep, Doing};
 use super::chain::CopiedStack;
 use super::cpu::{Asking, Blocks};
@@ -130,17 +131,19 @@ impl StackSource {
     /// The stack of a thread that sleeps with this copy of it, behind which it may go on. Unless it
     /// leads to the first function of the thread, its last frame says why.
     fn of_sleeping(&mut self, asleep: &Asleep, bytes: &[u8], goes_on: bool) -> ThreadStack {
-        let copy = CopiedStack { from: asleep.stack, bytes };
+        let copy = CopiedStack { from: asleep.stack, bytes, is_of_leaf: HAS_LINK };
         if self.mappings.of(asleep.instruction).is_none() {
             self.refresh();
         }
         let Self { memory, mappings, .. } = self;
-        let found = copy.callers(|address| {
-            let mut code = [0; CALL];
-            mappings.of(address).is_some()
-                && memory.read_exact_at(&mut code, address - CALL as u64).is_ok()
-                && ends_with_call(&code)
-        });
+        let returns_to = |word: u64| {
+            let (address, mut code) = (code_address(word as usize)? as u64, [0; CALL]);
+            mappings.of(address)?;
+            memory.read_exact_at(&mut code, address - CALL as u64).ok()?;
+            ends_with_call(&code).then_some(address)
+        };
+        let read = |at: u64, code: &mut [u8]| memory.read_at(code, at).unwrap_or(0);
+        let found = copy.callers(returns_to, |address| record_of_callee(address, read));
         let callers = found.returns.iter().map(|returns_to| returns_to - 1);
         let mut frames: Vec<u64> = [asleep.instruction].into_iter().chain(callers).collect();
         let mut way = StackWay::Search;

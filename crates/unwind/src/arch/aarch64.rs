@@ -24,7 +24,7 @@ pub const RED_ZONE: usize = 0;
 /// address (`paciasp`) keep the signature in bits that no address uses: 56 to 63 and 48 to 54. Bit
 /// 55 is the kernel's half of all addresses.
 #[inline(always)]
-pub(crate) fn code_address(word: usize) -> Option<usize> {
+pub fn code_address(word: usize) -> Option<usize> {
     (word & 1 << 55 == 0).then_some(word & ((1 << 48) - 1))
 }
 

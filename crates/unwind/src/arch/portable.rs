@@ -21,7 +21,7 @@ pub const HAS_LINK: bool = false;
 pub const RED_ZONE: usize = 0;
 
 /// The address of code that a word on the stack stands for.
-pub(crate) fn code_address(word: usize) -> Option<usize> {
+pub fn code_address(word: usize) -> Option<usize> {
     Some(word)
 }
 

@@ -22,7 +22,7 @@ pub const RED_ZONE: usize = 128;
 
 /// The address of code that a word on the stack stands for.
 #[inline(always)]
-pub(crate) fn code_address(word: usize) -> Option<usize> {
+pub fn code_address(word: usize) -> Option<usize> {
     (word <= 1 << 47).then_some(word)
 }
 

@@ -13,6 +13,11 @@ pub(in crate::sampling) fn ends_with_call(_: &[u8]) -> bool {
     false
 }
 
+/// `None`: no call is known.
+pub(in crate::sampling) fn record_of_callee(_: u64, _: impl FnMut(u64, &mut [u8]) -> usize) -> Option<u64> {
+    None
+}
+
 /// Copies memory.
 ///
 /// # Safety

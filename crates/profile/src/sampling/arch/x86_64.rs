@@ -33,6 +33,11 @@ pub(in crate::sampling) fn ends_with_call(code: &[u8]) -> bool {
     })
 }
 
+/// `None`: the stack pointer of a thread that sleeps leads to each caller.
+pub(in crate::sampling) fn record_of_callee(_: u64, _: impl FnMut(u64, &mut [u8]) -> usize) -> Option<u64> {
+    None
+}
+
 /// Copies memory by one instruction: neither a checker that has replaced `memcpy` nor the dynamic
 /// linker is involved.
 ///
