@@ -25,7 +25,7 @@ use dormouse_clock::stamp;
 
 use crate::cell::{COUNTED, Entry, TIMED, Token};
 use crate::hand::{self, mark};
-use crate::kind::LockType;
+use crate::kind::{LockKind, LockType};
 use crate::leave::{Held, IN_TABLE};
 use crate::long;
 use crate::row::{Blame, LockHolder, Row};
@@ -277,11 +277,13 @@ impl Taker {
         hand::hinted(lock.address, run).or_else(in_table)
     }
 
-    /// No holder is noted. (See the module.) Of a permit it is unknown: perhaps there is none yet.
+    /// No holder is noted. (See the module.) Of a permit or a [`Once`](crate::Once) it is unknown:
+    /// perhaps there is none yet.
     fn unseen(self, lock: Lock) -> Blame {
         let is_whole = lost().iter().sum::<u64>() == LOST_BEFORE.load(Ordering::Relaxed);
         let is_before = is_whole
             && !lock.of.kind.is_permit()
+            && lock.of.kind != LockKind::Once
             && WAITERS.find(lock.address, false).next().is_none()
             && !hand::have_others_touched(self.place(), mark(lock.address, self.run()));
         Blame { by: if is_before { LockHolder::Before } else { LockHolder::Unknown }, row: None }

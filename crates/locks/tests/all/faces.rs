@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dormouse_locks::{Condvar, Holds, LockTimes, Mutex, Once, RwLock, TryLockError, parking_lot};
+use dormouse_locks::{Condvar, Holds, LockHolder, LockTimes, Mutex, Once, RwLock, TryLockError, parking_lot};
 use dormouse_testkit::eventually;
 
 use crate::support::{be, holders, rows, tasks, waiters};
@@ -136,6 +136,21 @@ fn work_is_done_once_and_awaited() {
     });
     assert!(ONCE.is_completed() && tasks(&ONCE).is_empty() && waiters(&ONCE).is_empty());
     assert_eq!((rows(22)[0].acquisitions, rows(22)[0].waits.count()), (0, 1));
+}
+
+#[test]
+fn a_wait_for_undone_work_blames_nobody() {
+    static ONCE: Once = Once::new();
+    let _times = LockTimes::start(Holds::All).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            be(26, 26);
+            ONCE.wait();
+        });
+        eventually(|| !waiters(&ONCE).is_empty());
+        ONCE.call_once(|| ());
+    });
+    assert_eq!(rows(26)[0].held_by[0].0, LockHolder::Unknown);
 }
 
 #[test]
