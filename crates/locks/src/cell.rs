@@ -6,10 +6,14 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::atomic::Ordering;
 
+use dormouse_sys::thread::TasksAround;
+
 use crate::primitive::{AtomicU32, AtomicU64, AtomicUsize, fence};
 
 /// How often a reader looks at a cell that is being written.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 8 };
+
+const AROUND: usize = size_of::<TasksAround>() / size_of::<u64>();
 
 /// In `Entry::since` of a hold, its lowest bit: its time is counted when it ends.
 pub(crate) const COUNTED: u64 = 1;
@@ -31,6 +35,8 @@ pub(crate) struct Entry {
     /// When it began, as a stamp; 0: that was not noted. Of a hold, with [`COUNTED`] or without.
     pub(crate) since: u64,
     pub(crate) task: u64,
+    /// The tasks around that one. Entries in a hand have none: such a hold is its thread's.
+    pub(crate) around: TasksAround,
     /// The run in which it began.
     pub(crate) run: u32,
     pub(crate) flags: u32,
@@ -60,7 +66,11 @@ pub(crate) struct Cell {
     /// The row and the thread, and the run and the flags: half as many stores.
     row_tid: AtomicU64,
     run_flags: AtomicU64,
+    around: [AtomicU64; AROUND],
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Cell>() == 64, "one line of the cache");
 
 /// An entry of the caller's: its place and version, in one word. Two words, which guards are stored
 /// with and then moved as one, would not be forwarded from the store.
@@ -110,6 +120,7 @@ impl Cell {
                 task: AtomicU64::new(0),
                 row_tid: AtomicU64::new(0),
                 run_flags: AtomicU64::new(0),
+                around: [const { AtomicU64::new(0) }; AROUND],
             }
         }
     }
@@ -118,10 +129,14 @@ impl Cell {
     #[inline]
     pub(crate) fn write(&self, entry: &Entry) -> NonZeroU32 {
         self.prepare(entry);
+        for (word, task) in self.around.iter().zip(entry.around) {
+            word.store(task, Ordering::Relaxed);
+        }
         self.show(entry.since)
     }
 
-    /// Writes what readers do not see yet. Only one thread at a time may do so.
+    /// Writes what readers do not see yet, without the tasks around. Only one thread at a time may
+    /// do so.
     #[inline]
     pub(crate) fn prepare(&self, entry: &Entry) {
         let odd = self.version.load(Ordering::Relaxed) | 1;
@@ -229,6 +244,7 @@ impl Cell {
             tid,
             since: self.since.load(Ordering::Relaxed),
             task: self.task.load(Ordering::Relaxed),
+            around: std::array::from_fn(|nth| self.around[nth].load(Ordering::Relaxed)),
             run,
             flags,
         }

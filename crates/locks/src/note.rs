@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_clock::overhead::TASKS;
 use dormouse_clock::stamp;
+use dormouse_sys::thread::tasks_around;
 
 use crate::cell::{COUNTED, Entry, TIMED, Token};
 use crate::hand::{self, mark};
@@ -188,7 +189,8 @@ impl Taker {
     #[cold]
     fn hold_in_table(self, lock: Lock, since: u64) -> Held {
         let token = Here::current().and_then(|here| {
-            let entry = Entry { since, ..entry(here, lock, self.row, here.task().task, self.run()) };
+            let (hold, around) = (entry(here, lock, self.row, here.task().task, self.run()), tasks_around());
+            let entry = Entry { since, around, ..hold };
             if lock.of.kind.is_alone() {
                 HOLDERS.put_alone(&entry)
             } else {
@@ -247,7 +249,8 @@ impl Taker {
             let waits = entry(here, lock, self.row, here.task().task, self.run());
             // One thread may begin the waits of many tasks: not by its number, or it would read the
             // full buckets again and again.
-            WAITERS.put_beside(&Entry { since, flags, ..waits }, mixed(since as usize))
+            let waits = Entry { since, flags, around: tasks_around(), ..waits };
+            WAITERS.put_beside(&waits, mixed(since as usize))
         });
         // A wait that has no room is counted when it is over, and not shown before.
         if token.is_none() {
@@ -300,7 +303,7 @@ fn blame(holder: Entry) -> Option<Blame> {
 #[inline]
 fn entry(here: Here, lock: Lock, row: &Row, task: u64, run: u32) -> Entry {
     let (address, row, tid) = (lock.address, row.number(), here.shelf.tid());
-    Entry { address, row, tid, since: 0, task, run, flags: 0 }
+    Entry { address, row, tid, task, run, ..Entry::default() }
 }
 
 /// A wait. If it is dropped before its end, it was given up.

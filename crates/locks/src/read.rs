@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dormouse_clock::{stamp, ticks_to_ns};
+use dormouse_sys::thread::TasksAround;
 
 use crate::cell::Entry;
 use crate::hand;
@@ -75,6 +76,9 @@ pub struct LockUser {
     pub group: u32,
     /// The number of the task; 0: none was current.
     pub task: u64,
+    /// The tasks in whose polls that task was polled, from the nearest one on; 0: none. Not known
+    /// for the holds of threads.
+    pub around: TasksAround,
     /// The id of the thread on which that began.
     pub tid: u32,
     /// For how long, in nanoseconds; `None`: the beginning was not timed.
@@ -154,6 +158,7 @@ fn user((number, entry): (u64, Entry), now: u64) -> Option<LockUser> {
         place: place(of),
         group: of.group(),
         task: entry.task,
+        around: entry.around,
         tid: entry.tid,
         for_ns: (entry.since != 0).then(|| ticks_to_ns(now.saturating_sub(entry.since))),
         is_timed: entry.is_timed(),
@@ -332,12 +337,17 @@ fn waits_for(waiter: &LockUser, holder: &LockUser) -> bool {
     waiter.address == holder.address && !is_beside
 }
 
-/// Whether holder and waiter are one thread or one task. A thread cannot leave before its wait
-/// ends; a task can, by another of its futures.
+/// Whether holder and waiter are one thread or one task, or one of them is a task in a poll of the
+/// other. A thread cannot leave before its wait ends; a task can, by another of its futures.
 fn is_its(holder: &LockUser, waiter: &LockUser) -> bool {
     let is_thread = !holder.place.kind.is_awaited() && !waiter.place.kind.is_awaited();
-    let is_one = is_thread && holder.tid == waiter.tid || holder.task != 0 && holder.task == waiter.task;
+    let is_one =
+        is_thread && holder.tid == waiter.tid || is_task_of(holder, waiter) || is_task_of(waiter, holder);
     is_one && is_endless(waiter)
+}
+
+fn is_task_of(outer: &LockUser, inner: &LockUser) -> bool {
+    outer.task != 0 && (inner.task == outer.task || inner.around.contains(&outer.task))
 }
 
 fn is_reader(kind: LockKind) -> bool {
@@ -350,7 +360,17 @@ mod tests {
 
     fn user(address: usize, kind: LockKind, tid: u32, task: u64) -> LockUser {
         let place = LockPlace { kind, ..LockPlace::default() };
-        LockUser { number: 0, address, place, group: 0, task, tid, for_ns: None, is_timed: false }
+        LockUser {
+            number: 0,
+            address,
+            place,
+            group: 0,
+            task,
+            around: [0; 2],
+            tid,
+            for_ns: None,
+            is_timed: false,
+        }
     }
 
     /// The threads of each cycle.
@@ -381,6 +401,23 @@ mod tests {
         // The same thread polls both: that is no reason to wait.
         let without_tasks = [held(1, 0), held(2, 0)];
         assert_eq!(found(&waiters, &without_tasks), [[0; 0]; 0]);
+    }
+
+    #[test]
+    fn a_task_waits_for_those_in_its_polls() {
+        let of = |address, task, around| LockUser { around, ..user(address, LockKind::AsyncMutex, 9, task) };
+        // Task 3 is in a poll of 1, and 4 in one of 3.
+        let other = (of(1, 2, [0; 2]), of(2, 2, [0; 2]));
+        for (hold, wait) in
+            [((1, [0; 2]), (3, [1, 0])), ((1, [0; 2]), (4, [3, 1])), ((3, [1, 0]), (1, [0; 2]))]
+        {
+            let holders = [of(1, hold.0, hold.1), other.1.clone()];
+            let waiters = [of(2, wait.0, wait.1), other.0.clone()];
+            assert_eq!(found(&waiters, &holders), [[9, 9]], "{hold:?} {wait:?}");
+        }
+        // Two in polls of one task: a set of futures, of which each may go on.
+        let holders = [of(1, 3, [1, 0]), other.1];
+        assert_eq!(found(&[of(2, 5, [1, 0]), other.0], &holders), [[0; 0]; 0]);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::thread;
 
 use dormouse::Group;
 use dormouse::profile::{Node, Profile};
-use dormouse::sync::{Mutex, parking_lot};
+use dormouse::sync::tokio::Mutex as AsyncMutex;
+use dormouse::sync::{Holds, LockTimes, Mutex, lock_cycles, lock_waiters, parking_lot};
 use dormouse_profile::NameFinder;
 use dormouse_protocol::{LockBlockedRow, LockReport, LockReportRequest, LocksBegun, LocksRequest};
 use dormouse_testkit::{Filter, eventually, in_child};
@@ -55,7 +56,7 @@ fn deadlock(client: &mut Client, take: fn(usize)) {
     for (name, goes) in [("left", goes_left as fn(fn(usize))), ("right", goes_right)] {
         thread::spawn(move || Group::new(name).scope(|| goes(take)));
     }
-    eventually(|| !dormouse::sync::lock_cycles().is_empty());
+    eventually(|| !lock_cycles().is_empty());
 }
 
 fn report(client: &mut Client, stacks: bool) -> LockReport {
@@ -179,4 +180,68 @@ fn without_reads_of_memory_the_reason_is_shown() {
 #[test]
 fn without_the_memory_file_the_reason_is_shown() {
     in_child(|| is_refused(libc::SYS_openat, "memory file"));
+}
+
+static AWAITED: [AsyncMutex<u8>; 2] = [const { AsyncMutex::const_new(0) }; 2];
+
+/// Awaits this number of waits for locks.
+async fn are_waiting(number: usize) {
+    while lock_waiters().len() < number {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn tasks_that_wait_in_nested_groups_are_found() {
+    in_child(|| {
+        let _times = LockTimes::start(Holds::Sampled).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for own in 0..2 {
+                dormouse::tokio::spawn_in(Group::new("outer"), async move {
+                    let _own = AWAITED[own].lock().await;
+                    tokio::task::yield_now().await;
+                    let inner = async { Group::new("inner").instrument(AWAITED[1 - own].lock()).await };
+                    let _other = Group::new("between").instrument(inner).await;
+                });
+            }
+            are_waiting(2).await;
+            let cycles = lock_cycles();
+            assert_eq!((cycles.len(), cycles[0].len()), (1, 2), "{cycles:?}");
+            for blocked in &cycles[0] {
+                let groups = [blocked.waiter.group, blocked.holder.group];
+                assert_eq!(groups, ["inner", "outer"].map(|name| Group::new(name).id()));
+            }
+        });
+    });
+}
+
+#[test]
+fn futures_beside_one_another_are_no_deadlock() {
+    in_child(|| {
+        let _times = LockTimes::start(Holds::Sampled).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let find = || async {
+            are_waiting(1).await;
+            assert_eq!(lock_cycles(), Vec::<Vec<_>>::new());
+        };
+        let waits = || Group::new("waits").instrument(async { drop(AWAITED[0].lock().await) });
+        let holds = || {
+            Group::new("holds").instrument(async {
+                let _guard = AWAITED[0].lock().await;
+                find().await;
+            })
+        };
+        // In one task, and in tasks of a runtime that is driven in a scope.
+        Group::new("main").scope(|| {
+            runtime.block_on(Group::new("task").instrument(async { tokio::join!(holds(), waits()) }));
+            runtime.block_on(async {
+                let guard = AWAITED[0].lock().await;
+                let waiting = tokio::spawn(waits());
+                find().await;
+                drop(guard);
+                waiting.await.unwrap();
+            });
+        });
+    });
 }

@@ -50,6 +50,7 @@ impl Stack {
         span.arrive();
         outside::publish(block, self);
         pmu::arrive();
+        thread::find_tasks_around(|| with(Stack::tasks_around));
         Some(Here { block, span })
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use dormouse_sys::otel::Slot;
-use dormouse_sys::thread::ThreadBlock;
+use dormouse_sys::thread::{TasksAround, ThreadBlock};
 
 use super::state::{State, StateCell};
 use super::task::Customization;
@@ -196,6 +196,14 @@ impl Stack {
         let frame = self.frames.get(depth.checked_sub(1)?)?;
         let there = if depth < top.depth() { frame.token.get() } else { top };
         (depth <= top.depth() && there == token).then_some(frame)
+    }
+
+    /// The tasks in whose polls the current one runs.
+    pub(super) fn tasks_around(&self) -> TasksAround {
+        let below = &self.frames[..self.depth().saturating_sub(1)];
+        let is_poll = |frame: &&Frame| frame.context.get().is_some() && frame.token.get().is_poll();
+        let mut tasks = below.iter().rev().filter(is_poll).map(|frame| frame.task.get());
+        std::array::from_fn(|_| tasks.next().unwrap_or(0))
     }
 
     pub(super) fn last_frames(&self) -> LastFrames {

@@ -6,7 +6,8 @@
 //! A thread that waits can free no lock. A task can: `join!` and sets of futures let one future
 //! wait while another one holds a lock and goes on. So a circle with tasks is certain only if each
 //! of them waits at one place, which is in a lock. A task that waits for itself is never certain:
-//! its guard may have been moved elsewhere.
+//! its guard may have been moved elsewhere. Nor is one that waits in a nested group, so as another
+//! task than it holds its lock: a future between the two may go on.
 
 use dormouse_profile::NameFinder;
 use dormouse_protocol::{LockBlockedRow, LockCycleRow, LockUserRow};
@@ -79,7 +80,12 @@ impl<'a> Deadlock<'a> {
             let task = of.waiter.task;
             !of.waiter.place.awaited || tasks.is_some_and(|tasks| tasks.is_only_at_lock(task))
         };
-        if self.blocked.len() > 1 && self.blocked.iter().all(is_stuck) {
+        // Each waits for the next one, the last one for the first.
+        let next = self.blocked.iter().cycle().skip(1).map(|next| next.waiter);
+        let holds_it =
+            |(of, next): (&Stuck<'_>, &LockUserRow)| !next.place.awaited || of.holder.task == next.task;
+        let are_whole = self.blocked.iter().zip(next).all(holds_it);
+        if self.blocked.len() > 1 && are_whole && self.blocked.iter().all(is_stuck) {
             self.unsure = None;
         }
     }
@@ -172,12 +178,22 @@ pub(super) mod tests {
             row
         };
         let at_lock = WaitingTasks::at_locks(&[5]);
+        let circle = |mut blocked: Vec<LockBlockedRow>| {
+            for at in 0..blocked.len() {
+                blocked[at].holder.task = blocked[(at + 1) % blocked.len()].waiter.task;
+            }
+            blocked
+        };
+        // Task 6 holds the lock, and waits in a nested group.
+        let mut nested = circle(vec![task(5), thread()]);
+        nested[1].holder.task = 6;
         for (blocked, tasks, is_certain) in [
             (vec![thread(), thread()], None, true),
-            (vec![task(5), thread()], None, false),
-            (vec![task(5), thread()], Some(&at_lock), true),
-            (vec![task(5), task(6)], Some(&at_lock), false),
-            (vec![task(5)], Some(&at_lock), false),
+            (circle(vec![task(5), thread()]), None, false),
+            (circle(vec![task(5), thread()]), Some(&at_lock), true),
+            (circle(vec![task(5), task(6)]), Some(&at_lock), false),
+            (nested, Some(&at_lock), false),
+            (circle(vec![task(5)]), Some(&at_lock), false),
         ] {
             let cycle = LockCycleRow { blocked };
             let mut deadlock = Deadlock::new(&cycle);
