@@ -21,7 +21,7 @@ const ENOUGH: u64 = 16;
 /// The time that calls of a kind have taken so far.
 #[derive(Debug)]
 pub struct Overhead {
-    /// Of the calls that were timed.
+    /// The time of the calls that were timed.
     ticks: AtomicU64,
     timed: AtomicU64,
     /// Calls whose turn it was, and which could not be timed.

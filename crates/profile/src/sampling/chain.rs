@@ -61,9 +61,9 @@ impl CopiedStack<'_> {
         self.bytes.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The callers. `returns_to` returns the address in code, right after a call, that a word stands
-    /// for, and `record` how far above its stack pointer the function that was called there has its
-    /// link, if that is known.
+    /// The callers. `returns_to` returns the address in code, right after a call, that a word
+    /// stands for, and `record` how far above its stack pointer the function that was called there
+    /// has its link, if that is known.
     pub(super) fn callers(
         &self,
         mut returns_to: impl FnMut(u64) -> Option<u64>,

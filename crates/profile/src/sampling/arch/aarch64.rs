@@ -22,9 +22,9 @@ pub(in crate::sampling) fn ends_with_call(code: &[u8]) -> bool {
         || is(0xffff_f800, 0xd73f_0800)
 }
 
-/// How far above the stack pointer a function keeps its frame record (the caller's frame pointer and
-/// the return address), if a direct call of it ends at `returns_to`, and it begins in the usual way.
-/// `read` copies code from an address, and returns how much there was.
+/// How far above the stack pointer a function keeps its frame record (the caller's frame pointer
+/// and the return address), if a direct call of it ends at `returns_to`, and it begins in the usual
+/// way. `read` copies code from an address, and returns how much there was.
 ///
 /// # References
 ///
@@ -45,7 +45,7 @@ pub(in crate::sampling) fn record_of_callee(
 /// Instructions of a function among which it saves the frame record.
 const FIRST: usize = 48;
 
-/// The same, by a function's first instructions.
+/// That place, by the function's first instructions.
 fn record_place(code: impl Iterator<Item = u32>) -> Option<u64> {
     // Both below the stack pointer that the function began with.
     let (mut depth, mut record) = (0, None);
