@@ -13,7 +13,17 @@
 //! several copies share the lock, each copy's handler takes part in the fork, and the last one that
 //! leaves it frees the lock. A signal handler that forks while its thread holds the lock cannot
 //! wait; its child finds the lock held by its own thread.
+//!
+//! While a fork waits, a thread that is about to take a lock lets it go first, for a moment. A
+//! thread that holds a lock does not: the fork may want that one, now or next.
+//!
+//! # Async-signal-safety
+//!
+//! The count of a thread's locks is in thread-local storage, which is allocated at the first use of
+//! this object by a thread if the object was loaded late.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::Timespec;
@@ -27,6 +37,11 @@ const WAITERS: u32 = 1 << 31;
 
 /// How many forks of this copy's wait for a lock now.
 static FORKS_WAIT: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// How many locks the thread holds, or is about to take, by this copy.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Longer than a thread takes to wake up.
 const COURTESY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
@@ -52,8 +67,28 @@ pub struct Reentrant;
 #[must_use = "the lock is free again when the guard is dropped"]
 pub struct Guard<'a> {
     lock: &'a Lock,
+    _counted: Counted,
+}
+
+/// One of the locks in [`HELD`]. From before the lock is taken until after it is free: a signal
+/// handler in between must not let a fork wait for its thread's lock.
+#[derive(Debug)]
+struct Counted {
     /// A lock is its thread's.
-    _not_send: std::marker::PhantomData<*const ()>,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Counted {
+    fn begin() -> Self {
+        HELD.set(HELD.get() + 1);
+        Self { _not_send: PhantomData }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
 }
 
 impl Lock {
@@ -63,16 +98,20 @@ impl Lock {
     }
 
     /// Waits until the lock is free and takes it. While a fork waits for a lock, it lets that go
-    /// first: a thread that takes a lock again and again would keep it for ever from one that has
-    /// to wake up each time.
+    /// first, unless the thread holds one: a thread that takes a lock again and again would keep it
+    /// for ever from one that has to wake up each time.
     pub fn lock(&self) -> Result<Guard<'_>, Reentrant> {
         let waiting = FORKS_WAIT.load(Ordering::Relaxed);
-        if waiting != 0 {
-            // Not until they are through: this thread may have another lock that they wait for.
+        // In the middle of a fork a thread holds the locks that the fork has.
+        if waiting != 0 && HELD.get() == 0 && forker() == 0 {
+            #[cfg(test)]
+            tests::COURTESIES.set(tests::COURTESIES.get() + 1);
+            // Not until they are through: this thread may have a lock by another copy.
             let _ = futex::wait(&FORKS_WAIT, waiting, Some(&COURTESY));
         }
+        let counted = Counted::begin();
         self.acquire()?;
-        Ok(Guard { lock: self, _not_send: std::marker::PhantomData })
+        Ok(Guard { lock: self, _counted: counted })
     }
 
     fn acquire(&self) -> Result<(), Reentrant> {
@@ -110,9 +149,10 @@ impl Lock {
 
     /// Takes the lock if it is free at this moment.
     pub fn try_lock(&self) -> Option<Guard<'_>> {
+        let counted = Counted::begin();
         // Pairs with the swap in `release`.
         self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Guard { lock: self, _not_send: std::marker::PhantomData })
+        Some(Guard { lock: self, _counted: counted })
     }
 
     /// Called before a fork, on the thread that forks. Returns true if the fork has the lock, by
@@ -189,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Tests that count the forks that wait run one by one.
+    /// Tests that count the forks that wait, or are as in a child, run one by one.
     static WAITS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
@@ -212,27 +252,66 @@ mod tests {
         assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
     }
 
-    #[test]
-    fn others_let_a_waiting_fork_go_first() {
+    thread_local! {
+        /// How often the thread has let a fork go first.
+        pub(super) static COURTESIES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Calls `check` while a fork waits for a lock that the calling thread holds.
+    fn while_a_fork_waits(check: impl FnOnce()) {
         let _alone = WAITS.lock();
-        let (lock, other) = (Lock::new(), Lock::new());
-        let is_slow = || {
-            let begun = Instant::now();
-            drop(other.lock().unwrap());
-            begun.elapsed() >= Duration::from_nanos(COURTESY.tv_nsec as u64)
-        };
+        let lock = Lock::new();
         let guard = lock.lock().unwrap();
         std::thread::scope(|scope| {
             let fork = scope.spawn(|| {
                 assert!(lock.before_fork());
                 lock.in_parent();
             });
-            // Another test's fork may end the wait at once.
-            eventually(|| FORKS_WAIT.load(Ordering::Relaxed) != 0 && is_slow());
+            eventually(|| FORKS_WAIT.load(Ordering::Relaxed) != 0);
+            check();
             drop(guard);
             fork.join().unwrap();
         });
-        eventually(|| !is_slow());
+    }
+
+    #[test]
+    fn others_let_a_waiting_fork_go_first() {
+        let takes = || {
+            let begun = Instant::now();
+            drop(Lock::new().lock().unwrap());
+            (COURTESIES.replace(0), begun.elapsed() >= Duration::from_nanos(COURTESY.tv_nsec as u64))
+        };
+        while_a_fork_waits(|| {
+            let other = std::thread::spawn(move || {
+                // Another test's fork may end the wait at once.
+                eventually(|| takes() == (1, true));
+                let held = Lock::new();
+                let guard = held.lock().unwrap();
+                COURTESIES.set(0);
+                assert_eq!(takes().0, 0, "it holds a lock");
+                drop(guard);
+                drop(held.try_lock());
+                assert_eq!(takes().0, 1, "it holds none any more");
+            });
+            other.join().unwrap();
+        });
+        eventually(|| takes() == (0, false));
+    }
+
+    #[test]
+    fn a_holder_does_not_let_forks_wait_longer() {
+        while_a_fork_waits(|| {
+            COURTESIES.set(0);
+            let (second, third) = (Lock::new(), Lock::new());
+            let guards = (second.lock().unwrap(), third.try_lock().unwrap());
+            assert!(third.try_lock().is_none() && second.lock().is_err());
+            drop(guards);
+            drop(second.lock().unwrap());
+            assert_eq!((COURTESIES.get(), HELD.get()), (0, 1));
+            // The fork waits still.
+            assert_ne!(FORKS_WAIT.load(Ordering::Relaxed), 0);
+        });
+        assert_eq!(HELD.get(), 0);
     }
 
     #[test]
@@ -278,6 +357,7 @@ mod tests {
 
     #[test]
     fn a_handlers_fork_leaves_the_lock_held() {
+        let _alone = WAITS.lock();
         let lock = Lock::new();
         let guard = lock.lock().unwrap();
         assert!(!lock.before_fork());
@@ -289,6 +369,7 @@ mod tests {
 
     #[test]
     fn a_free_lock_is_nobodys_to_rename() {
+        let _alone = WAITS.lock();
         let lock = Lock::new();
         lock.rename_owner(0);
         assert!(lock.try_lock().is_some());
