@@ -120,7 +120,7 @@ impl Cell {
                 task: AtomicU64::new(0),
                 row_tid: AtomicU64::new(0),
                 run_flags: AtomicU64::new(0),
-                around: [const { AtomicU64::new(0) }; AROUND],
+                around: [AtomicU64::new(0), AtomicU64::new(0)],
             }
         }
     }

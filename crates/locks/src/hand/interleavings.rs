@@ -10,7 +10,7 @@ const RUN: u32 = 1;
 /// An entry whose words belong together.
 fn entry(address: usize, n: u32) -> Entry {
     let long = u64::from(n);
-    Entry { address, row: n, tid: n, since: long, task: long, run: RUN, flags: n }
+    Entry { address, row: n, tid: n, since: long, task: long, run: RUN, flags: n, around: [0; 2] }
 }
 
 fn seen(hand: &Hand, address: usize) -> Option<Entry> {

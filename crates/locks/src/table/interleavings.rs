@@ -8,7 +8,7 @@ use super::*;
 /// An entry whose words belong together.
 fn entry(address: usize, n: u32) -> Entry {
     let long = u64::from(n);
-    Entry { address, row: n, tid: n, since: long, task: long, run: n, flags: n }
+    Entry { address, row: n, tid: n, since: long, task: long, run: n, flags: n, around: [long; 2] }
 }
 
 fn first(table: &Table<1>, address: usize) -> Option<Entry> {
