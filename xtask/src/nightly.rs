@@ -134,8 +134,10 @@ pub(crate) fn sanitizers(suite: &mut Suite) -> Result {
         test.args(SANITIZED.iter().flat_map(|name| ["-p".to_owned(), format!("dormouse-{name}")]));
         test.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}{flags}")).env("CARGO_TARGET_DIR", &folder);
         // Threads that live as long as the process have memory that is never freed; memory is
-        // asked for that is not there; and bounds of stacks are compared with the stack pointer.
-        let options = "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0";
+        // asked for that is not there; bounds of stacks are compared with the stack pointer; and a
+        // thread of ours has no stack for signals.
+        let options =
+            "detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0:use_sigaltstack=0";
         test.env("ASAN_OPTIONS", options).env("TSAN_OPTIONS", "allocator_may_return_null=1");
         for (name, why) in left {
             suite.skip(&format!("the sanitizer of {sanitizer}: {name}: {why}"));
