@@ -8,9 +8,10 @@ use std::io::{self, BufRead as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::half_dead::against;
 use crate::support::{Run, run};
@@ -30,7 +31,7 @@ fn interrupted(service: &TaskService, args: &[&str], op: &'static str) -> Run {
         while matches!(client.read_line(&mut line), Ok(1..)) {
             if !is_done && line.contains(&wanted) {
                 is_done = true;
-                kill_process(command, Signal::INT).expect("a command that runs");
+                twice(command);
             }
             let _ = agent.write_all(line.as_bytes());
             line.clear();
@@ -39,6 +40,23 @@ fn interrupted(service: &TaskService, args: &[&str], op: &'static str) -> Run {
         let _ = agent.shutdown(Shutdown::Both);
         let _ = back.join();
     })
+}
+
+/// Interrupts a process, and at once once more, as `timeout` does by the process and its group.
+fn twice(command: Pid) {
+    let begun = Instant::now();
+    let interrupt = || kill_process(command, Signal::INT).expect("a command that runs");
+    interrupt();
+    let status = format!("/proc/{command}/status");
+    dormouse_testkit::eventually(|| {
+        let status = std::fs::read_to_string(&status).unwrap_or_default();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        pending.is_none_or(|mask| u64::from_str_radix(mask.trim(), 16) == Ok(0))
+    });
+    // Later it would be another one.
+    if begun.elapsed() < Duration::from_millis(50) {
+        let _ = kill_process(command, Signal::INT);
+    }
 }
 
 /// Those that are on of the keys that a verb may switch.

@@ -2,7 +2,8 @@
 //!
 //! A handler writes a byte into a socket pair, so waiting for the service, for time and for the
 //! user is one `poll`. A second signal ends the process at once, which helps if the first came
-//! while a write to a full pipe was blocked.
+//! while a write to a full pipe was blocked. `timeout` and others send each signal twice, to the
+//! process and to its group, so a second one within a tenth of a second is the same.
 //!
 //! A verb catches signals before its first request to a service, never after: otherwise a signal
 //! that comes while the service answers would end the process without a result.
@@ -14,14 +15,17 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::flag;
 
 use crate::exit::{Failure, Outcome};
+
+/// A second signal in this time is the same one, sent twice.
+const SAME: Duration = Duration::from_millis(100);
 
 /// Signals that arrived and were not handled yet.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ pub(crate) struct Disconnect {
 }
 
 impl Signals {
-    /// Catches the signals that ask a process to end; a second one of a kind ends it on the spot.
+    /// Catches the signals that ask a process to end; a second one ends it on the spot.
     pub(crate) fn to_end() -> Outcome<Signals> {
         Signals::of(&[SIGINT, SIGTERM], true)
     }
@@ -61,16 +65,25 @@ impl Signals {
     fn of(signals: &[i32], ends_at_second: bool) -> Outcome<Signals> {
         let catch = || {
             let (pipe, writer) = pair()?;
+            let (mut first, tell_first) = UnixStream::pair()?;
+            let ends_now = Arc::new(AtomicBool::new(false));
             for &signal in signals {
                 // First: from the first registration on, a signal no longer ends the process. A
                 // signal before the pipe exists would be lost.
                 signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
                 if ends_at_second {
-                    // In this order: the first signal arms what ends the process at the second.
-                    let again = Arc::new(AtomicBool::new(false));
-                    flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
-                    flag::register(signal, again)?;
+                    flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends_now))?;
+                    signal_hook::low_level::pipe::register(signal, tell_first.try_clone()?)?;
                 }
+            }
+            if ends_at_second {
+                // The first signal may find this thread's maker in a write that blocks.
+                std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+                    if first.read_exact(&mut [0]).is_ok() {
+                        std::thread::sleep(SAME);
+                        ends_now.store(true, Ordering::SeqCst);
+                    }
+                })?;
             }
             Ok(Signals { pipe })
         };
@@ -146,7 +159,6 @@ pub(crate) fn poll_until(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::
 #[cfg(all(test, feature = "serve"))]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn hanging_up_is_a_signal_to_end() {

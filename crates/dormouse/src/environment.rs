@@ -120,7 +120,7 @@ fn faults() -> impl Iterator<Item = Capability> {
     });
     let perf = environment::variables().perf.as_ref().filter(|it| *it != "1" && *it != "0");
     let perf = perf.map(|it| {
-        let detail = format!("DORMOUSE_PERF is {it:?}, and counts as 0");
+        let detail = format!("DORMOUSE_PERF is \"{}\", and counts as 0", it.display());
         Capability::limited("events.perf", detail).with_fix("set DORMOUSE_PERF to 1 or 0")
     });
     disk.into_iter().chain(perf)

@@ -470,7 +470,8 @@ impl Client {
             0 => "ended, or closed the connection",
             _ => "ended, or closed the connection, in the middle of an answer",
         };
-        let mut failure = Failure::failed(format!("{} {whence}", self.who));
+        let mut failure = Failure::failed(format!("{} {whence}", self.who))
+            .hint("if it still runs, it may have had no memory for the answer");
         if let Failure::Said(report) = &mut failure {
             report.has_hung_up = true;
         }

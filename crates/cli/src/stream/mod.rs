@@ -50,8 +50,12 @@ pub(crate) struct Tally {
 }
 
 /// The last line, for people: what was seen and, above all, what was not.
-pub(crate) fn summary(tally: Tally, elapsed_ns: u64) -> String {
-    let mut text = format!("{} in {}", count(tally.records, "record"), short(elapsed_ns));
+/// Without a length for a file, whose reading takes no time of the records'.
+pub(crate) fn summary(tally: Tally, elapsed_ns: Option<u64>) -> String {
+    let mut text = count(tally.records, "record");
+    if let Some(elapsed_ns) = elapsed_ns {
+        let _ = write!(text, " in {}", short(elapsed_ns));
+    }
     let lost = tally.rings.saturating_add(tally.client);
     if lost > 0 {
         let causes =
@@ -229,9 +233,10 @@ mod tests {
     #[test]
     fn the_summary_says_why_records_are_missing() {
         let tally = |records, rings, client| Tally { records, rings, client };
-        assert_eq!(summary(tally(0, 0, 0), 2_000_000_000), "0 records in 2.00 s: no probe was reached");
-        assert_eq!(summary(tally(1, 0, 0), 5_000_000), "1 record in 5.00 ms");
-        let lost = anstream::adapter::strip_str(&summary(tally(7, 2, 3), 5_000_000)).to_string();
+        assert_eq!(summary(tally(0, 0, 0), Some(2_000_000_000)), "0 records in 2.00 s: no probe was reached");
+        assert_eq!(summary(tally(1, 0, 0), Some(5_000_000)), "1 record in 5.00 ms");
+        assert_eq!(summary(tally(2, 0, 0), None), "2 records");
+        let lost = anstream::adapter::strip_str(&summary(tally(7, 2, 3), Some(5_000_000))).to_string();
         assert_eq!(
             lost,
             "7 records in 5.00 ms; 5 more lost: 2 in full rings of the service, 3 since this reader was too slow"

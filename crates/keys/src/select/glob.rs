@@ -144,7 +144,12 @@ impl Parser {
                     return Err(format!("braces are nested deeper than {MAX_NESTING}"));
                 }
                 '{' => {
-                    let chosen = self.alternatives(depth + 1)?;
+                    let mut chosen = self.alternatives(depth + 1)?;
+                    if let [alone] = &mut chosen[..] {
+                        // Braces around no choice are those of a route, as `/users/{id}`.
+                        alone.insert(0, Token::One('{'));
+                        alone.push(Token::One('}'));
+                    }
                     let length = |globs: &[Glob]| globs.iter().map(|glob| glob.len() + 1).sum::<usize>();
                     self.take(length(&globs) * chosen.len() + length(&chosen) * globs.len())?;
                     let with_each =
@@ -250,6 +255,9 @@ mod tests {
             ("{a,b{c,d*}}e", "be", false),
             ("a{,.txt}", "a", true),
             ("a,b", "a,b", true),
+            ("/{id}/{*rest}", "/{id}/{*rest}", true),
+            ("/{id}", "/id", false),
+            ("{/{a}*,b}", "/{a}/c", true),
         ] {
             assert_eq!(is_match(glob, name), expected, "{glob} on {name}");
         }

@@ -19,7 +19,8 @@ const OWN: &str = "dormouse.";
 /// A name is selected if one of the plain globs matches it and none of the negated ones (`!`) does;
 /// a list of negated globs alone selects everything else. The order does not matter. `*` matches
 /// any characters including dots, `?` one character, `[a-z]` one character of a class, `{a,b}` one
-/// of the alternatives; `\` takes the next character literally.
+/// of the alternatives; braces without a comma are themselves, as in the route `/users/{id}`; `\`
+/// takes the next character literally.
 ///
 /// `src/main.rs:77`, a file and a line without wildcards, also selects the keys that were defined
 /// there. The file may be shortened to its last components.

@@ -163,6 +163,7 @@ fn print(
     context: &mut Context,
 ) -> Outcome {
     let (start, patience, json) = (Instant::now(), context.patience, context.json);
+    let is_file = client.file().is_some();
     let lines = Lines::new(&client, tracing, context);
     let mut stream = Stream::new(client, lines, patience);
     let result = stream.run(&args.limits(), signals);
@@ -177,7 +178,7 @@ fn print(
     }
     context.flush()?;
     if !json && (result.is_ok() || tally != Tally::default()) {
-        context.note(summary(tally, elapsed_ns));
+        context.note(summary(tally, (!is_file).then_some(elapsed_ns)));
     }
     result.map(|()| Exit::Ok)
 }
@@ -227,7 +228,7 @@ fn write(
     context: &mut Context,
 ) -> Outcome {
     let Opened { client, hello, ref tracing, placed } = opened;
-    let start = Instant::now();
+    let (start, is_file) = (Instant::now(), client.file().is_some());
     let limits = args.limits();
     let most = limits.records.map_or(u64::MAX, NonZero::get);
     let timed = Timed::new(&hello.name, client.pid, tracing, most);
@@ -237,7 +238,7 @@ fn write(
     // A service that ended leaves a timeline; of nothing there is none.
     if tally.records == 0 {
         result?;
-        context.note(summary(tally, elapsed_ns));
+        context.note(summary(tally, (!is_file).then_some(elapsed_ns)));
         return Err(Failure::failed(format!("nothing was recorded: {place} is not written")));
     }
     let mut timeline = stream.sink.finish();
@@ -262,7 +263,7 @@ fn write(
     } else {
         context.note(format_args!(
             "{}\n{place}: {} on {} and {} in {}, for {}",
-            summary(tally, elapsed_ns),
+            summary(tally, (!is_file).then_some(elapsed_ns)),
             count((written.events - written.tasks) as u64, "mark"),
             count(written.threads as u64, "thread"),
             count(written.tasks as u64, "task"),

@@ -44,7 +44,8 @@ const NAME: &str = "profile.cpu";
 pub(crate) fn capability() -> Capability {
     let most = timer::limit();
     // Amid a handler of the host's that is there already.
-    let frame = |bytes| format!("; a sample takes {bytes} bytes, and 1 KiB, of an alternate stack");
+    let room = handler::ROOM;
+    let frame = |bytes| format!("; a sample takes {bytes} + {room} bytes of an alternate stack");
     let frame = signal_frame_bytes().map(frame).unwrap_or_default();
     let threads = format!("{most} threads can have a timer{frame}");
     if signal::number() == 0 && signal::free().is_empty() {
