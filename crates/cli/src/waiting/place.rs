@@ -58,9 +58,12 @@ impl PlaceNames {
         Some(name(most(frames)?) + set)
     }
 
-    /// Where a task waits, on one line; empty if it is unknown.
+    /// Where a task waits, on one line; empty if it is unknown. A place in the service's own code
+    /// comes first: the timer of a timeout around it says less.
     pub(crate) fn line(&self, task: &TaskRow) -> String {
-        let mut known = task.places.iter().filter_map(|&place| self.at(place));
+        let is_own = |place: &u32| most(self.frames(*place)).is_some_and(|frame| frame.is_own);
+        let (own, others): (Vec<u32>, Vec<u32>) = task.places.iter().partition(|&place| is_own(place));
+        let mut known = own.into_iter().chain(others).filter_map(|place| self.at(place));
         let Some(mut line) = known.next() else { return String::new() };
         match (known.count(), task.more_places) {
             (0, false) => {}
@@ -222,7 +225,9 @@ pub(crate) mod tests {
             names.line(&all)
         };
         assert!(line(&[4]).starts_with("<shop::orders::Fetch") && line(&[4]).ends_with("(orders.rs:42)"));
-        assert!(line(&[4, 5]).ends_with("(orders.rs:42) and 1 more"), "{}", line(&[4, 5]));
+        for places in [[4, 5], [5, 4]] {
+            assert!(line(&places).ends_with("(orders.rs:42) and 1 more"), "{}", line(&places));
+        }
         let marked = |more_places, polls_ago| {
             let places = vec![4, 5];
             names.line(&TaskRow { places, more_places, polls_ago, ..task(1, 1, WireTaskState::Awaiting, 1) })

@@ -83,6 +83,13 @@ impl<'a> Functions<'a> {
         })
     }
 
+    /// Whether it is on the way to the allocator, in the language's own library.
+    fn is_allocators(&self, found: &Found<'_>) -> bool {
+        let name = self.names[found.number];
+        ["__rustc::", "__rust_"].iter().any(|shim| name.starts_with(shim))
+            || OF_LANGUAGE.iter().any(|part| found.place.0.contains(part))
+    }
+
     fn at(&mut self, address: u64) -> &[Found<'a>] {
         if !self.at.contains_key(&address) {
             let symbols = self.symbols;
@@ -118,6 +125,7 @@ pub(crate) fn uses(profile: &Profile, symbols: &Symbols, column: usize) -> Vec<G
     let parts = Parts::of(profile);
     let mut groups: Vec<(u64, HashMap<usize, Use<'_>>)> = Vec::new();
     groups.resize_with(parts.names.len(), Default::default);
+    let is_of_memory = profile.kind == ProfileKind::Alloc;
     // The last sample that met a function, which is counted once a sample if it calls itself.
     let (mut met, mut stack): (Vec<usize>, Vec<Found<'_>>) = (Vec::new(), Vec::new());
     for (now, sample) in profile.samples.iter().enumerate() {
@@ -141,6 +149,8 @@ pub(crate) fn uses(profile: &Profile, symbols: &Symbols, column: usize) -> Vec<G
         if WallState::at(outermost) == Some(WallState::Awaiting) {
             let wait = &stack[..stack.len() - 1];
             innermost = own::place(wait, |found| found.is_own, |found| functions.names[found.number]);
+        } else if is_of_memory {
+            innermost = stack.iter().position(|found| !functions.is_allocators(found)).unwrap_or(0);
         }
         for (at, &Found { number, place, .. }) in stack[innermost..].iter().enumerate() {
             if met.len() <= number {
@@ -323,6 +333,25 @@ pub(crate) mod tests {
         assert_eq!(groups[0].functions[1].place, Some(("src/tea.rs".into(), 21)));
         assert_eq!((&*groups[1].functions[0].name, groups[1].functions[0].own), (STACK_UNKNOWN, 100));
         assert_eq!((&*groups[2].functions[0].name, groups[2].functions[0].own), (NO_SAMPLE, 7));
+    }
+
+    #[test]
+    fn an_allocation_counts_as_its_callers() {
+        let (mut profile, mut symbols) = tea();
+        profile.kind = ProfileKind::Alloc;
+        let of = |function: &str, file: &str| SourceFrame { file: file.into(), ..frame(function, 1, false) };
+        symbols.insert(0x10, vec![frame("shop::serve", 1, false)]);
+        symbols.insert(0x20, vec![of("alloc::raw_vec::finish_grow", "/rustc/1/library/alloc/raw_vec.rs")]);
+        symbols.insert(0x30, vec![of("__rustc::__rust_alloc", "")]);
+        let node = |parent, address| Node { parent, address };
+        profile.stacks = vec![node(0, 0x10), node(1, 0x20), node(2, 0x30), node(0, 0x30)];
+        profile.samples = vec![
+            Sample { group: 1, stack: 3, values: [1, 600, 0, 0], ..Sample::default() },
+            Sample { group: 1, stack: 4, values: [1, 400, 0, 0], ..Sample::default() },
+        ];
+        let groups = uses(&profile, &symbols, 1);
+        let functions: Vec<_> = groups[0].functions.iter().map(|of| (&*of.name, of.own, of.total)).collect();
+        assert_eq!(functions, [("shop::serve", 600, 600), ("__rustc::__rust_alloc", 400, 400)]);
     }
 
     #[test]
