@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::asking::Serving;
 use super::odd::Odd;
-use crate::support::{DORMOUSE, HANG, Service};
+use crate::support::{DORMOUSE, HANG, Service, command, signal_to};
 
 #[test]
 fn a_stopped_service_costs_a_second_once() {
@@ -128,6 +128,17 @@ fn a_service_whose_runtime_is_stuck_is_served() {
     for path in ["keys", "stat?for=10ms", "tasks?for=10ms", "profile?for=10ms"] {
         assert_eq!(serving.get(&format!("/api/processes/{pid}/{path}")).status, 200, "{path}");
     }
+}
+
+#[test]
+fn a_name_without_a_service_is_told() {
+    let mut serving = command(["serve", "--listen", "127.0.0.1:0", "no-such-service"]);
+    let mut serving = serving.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a server");
+    let lines = BufReader::new(serving.stderr.take().expect("its messages")).lines();
+    let mut lines = lines.map(|line| line.expect("a line"));
+    assert!(lines.any(|line| line.contains("no service is no-such-service now")));
+    signal_to(serving.id(), Signal::TERM);
+    assert!(serving.wait().expect("its end").success());
 }
 
 /// The variable that a program has which has executed itself.

@@ -172,6 +172,12 @@ fn serve(runtime: &Runtime, settings: Settings, verbs: Verbs, context: &mut Cont
     let pusher = push::start(&app.hub, runtime.handle(), push_proxy);
     runtime.block_on(async {
         tokio::spawn(app.hub.clone().keep());
+        let told = app.hub.clone();
+        tokio::spawn(async move {
+            for target in told.missing().await {
+                say(format_args!("{FAIR}warning:{FAIR:#} no service is {target} now"));
+            }
+        });
         let tidied = Arc::clone(&app);
         tokio::spawn(async move { tidied.live_streams.tidy().await });
         let accepting = tokio::spawn(connections::accept(listener, routes::all(&app), ended));

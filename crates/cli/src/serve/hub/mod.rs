@@ -22,7 +22,7 @@ use dormouse_protocol::StatPart;
 use crate::client::room::AnswerBudget;
 use crate::exit::{Exit, Failure, Outcome, Report};
 use crate::output::{FAIR, say};
-use crate::target::{Finder, Found, Target, closest, describe};
+use crate::target::{Finder, Found, Process, Target, closest, describe};
 use crate::user;
 
 use admission::{Candidate, Priority};
@@ -81,6 +81,15 @@ struct Sessions {
 pub(super) struct ServiceSnapshot {
     pub(super) session: Arc<ServiceSession>,
     pub(super) snapshot: Option<Arc<Snapshot>>,
+}
+
+fn is_meant(target: &Target, process: &Process) -> bool {
+    match target {
+        Target::Pid(pid) => *pid == process.pid,
+        Target::Name(name) => process.is_named(name),
+        Target::Exact(pid, start) => (*pid, *start) == (process.pid, process.start_ticks),
+        Target::File(_) => false,
+    }
 }
 
 impl Hub {
@@ -168,15 +177,16 @@ impl Hub {
 
     fn is_wanted(&self, found: &Found) -> bool {
         let process = &found.process;
-        let is_meant = |target: &Target| match target {
-            Target::Pid(pid) => *pid == process.pid,
-            Target::Name(name) => process.is_named(name),
-            Target::Exact(pid, start) => (*pid, *start) == (process.pid, process.start_ticks),
-            Target::File(_) => false,
-        };
         let Inner { targets, users, .. } = &*self.inner;
         let is_user_meant = users.is_empty() || users.contains(&process.uid);
-        is_user_meant && (targets.is_empty() || targets.iter().any(is_meant))
+        is_user_meant && (targets.is_empty() || targets.iter().any(|target| is_meant(target, process)))
+    }
+
+    /// The targets that no service here is.
+    pub(super) async fn missing(&self) -> Vec<String> {
+        let services = self.services().await.unwrap_or_default();
+        let is_here = |target: &&Target| services.iter().any(|session| is_meant(target, session.process()));
+        self.inner.targets.iter().filter(|target| !is_here(target)).map(Target::to_string).collect()
     }
 
     fn sessions(&self) -> Vec<Arc<ServiceSession>> {
