@@ -75,7 +75,7 @@ impl Suite {
         if filters.is_empty() && programs.is_empty() {
             return Err(format!("{} failed, and not by a test", shown(&command)));
         }
-        let chosen = arguments.split(" -- ").next().unwrap_or_default();
+        let (chosen, wanted) = arguments.split_once(" -- ").unwrap_or((&arguments, ""));
         let mut runs = Vec::new();
         if !filters.is_empty() {
             let mut command = cargo(chosen);
@@ -83,7 +83,7 @@ impl Suite {
             runs.push(command);
         }
         // `--test` and its kind choose among the packages that were chosen already.
-        runs.extend(programs.iter().map(|program| cargo(&format!("{chosen} {program}"))));
+        runs.extend(programs.iter().map(|program| cargo(&format!("{chosen} {program} -- {wanted}"))));
         self.again.extend(filters.into_iter().chain(programs));
         for command in &mut runs {
             println!("once more: {}", shown(command));
