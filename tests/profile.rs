@@ -126,10 +126,13 @@ fn functions_are_shown_by_group() {
     let service = Service::busy();
     let document = profile(&[&service.target(), "--for", "2s", "--json"]).json();
     assert_eq!((&document["kind"], &document["unit"]), (&"cpu".into(), &"nanoseconds".into()));
-    assert_eq!(document["groups"][0]["name"], HOT, "{document}");
-    let functions = document["groups"][0]["functions"].as_array().expect("functions");
+    // The load comes from the same process, and on a busy machine takes as much as a route.
+    let mut groups = document["groups"].as_array().expect("groups").iter();
+    let hot = groups.find(|group| group["name"] != "load").expect("a route");
+    assert_eq!(hot["name"], HOT, "{document}");
+    let functions = hot["functions"].as_array().expect("functions");
     let own: f64 = functions.iter().map(|function| number(function, "self")).sum();
-    let total = number(&document["groups"][0], "total");
+    let total = number(hot, "total");
     assert!((own - total).abs() <= total / 1e6, "{own} of {total}");
     let is_of_route = |function: &&Value| function["function"].as_str().unwrap().contains("blend");
     assert!(functions.iter().any(|function| is_of_route(&function)), "{document}");
