@@ -242,14 +242,15 @@ impl Engine for StallAccount {
 /// The sums of this process, which never go back: they outlive the thread that adds to them.
 fn sums_of_process() -> Arc<StallSums> {
     static SUMS: fork::Mutex<Option<(u64, Arc<StallSums>)>> = fork::Mutex::new(Phase::Stalls, None);
-    // Within a fork's hooks each client has its own sums.
-    let Ok(mut sums) = SUMS.lock() else { return Arc::default() };
-    let process = identity::id();
-    let (_, of) = match sums.take() {
-        Some(known) if known.0 == process => sums.insert(known),
-        _ => sums.insert((process, Arc::default())),
-    };
-    Arc::clone(of)
+    // Memory is not taken, nor given back, under a lock for which a fork waits.
+    let (process, fresh) = (identity::id(), Arc::default());
+    let Ok(mut sums) = SUMS.lock() else { return fresh };
+    if let Some((_, known)) = sums.as_ref().filter(|(of, _)| *of == process) {
+        return Arc::clone(known);
+    }
+    let parents = sums.replace((process, Arc::clone(&fresh)));
+    drop((sums, parents));
+    fresh
 }
 
 impl StallAccount {
