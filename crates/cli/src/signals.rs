@@ -65,25 +65,13 @@ impl Signals {
     fn of(signals: &[i32], ends_at_second: bool) -> Outcome<Signals> {
         let catch = || {
             let (pipe, writer) = pair()?;
-            let (mut first, tell_first) = UnixStream::pair()?;
-            let ends_now = Arc::new(AtomicBool::new(false));
             for &signal in signals {
                 // First: from the first registration on, a signal no longer ends the process. A
                 // signal before the pipe exists would be lost.
                 signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
-                if ends_at_second {
-                    flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends_now))?;
-                    signal_hook::low_level::pipe::register(signal, tell_first.try_clone()?)?;
-                }
             }
             if ends_at_second {
-                // The first signal may find this thread's maker in a write that blocks.
-                std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-                    if first.read_exact(&mut [0]).is_ok() {
-                        std::thread::sleep(SAME);
-                        ends_now.store(true, Ordering::SeqCst);
-                    }
-                })?;
+                end_at_second(signals)?;
             }
             Ok(Signals { pipe })
         };
@@ -120,6 +108,24 @@ impl Signals {
             }
         }
     }
+}
+
+/// Has a second one of these signals end the process.
+fn end_at_second(signals: &[i32]) -> io::Result<()> {
+    let (mut first, tell_first) = UnixStream::pair()?;
+    let ends_now = Arc::new(AtomicBool::new(false));
+    for &signal in signals {
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&ends_now))?;
+        signal_hook::low_level::pipe::register(signal, tell_first.try_clone()?)?;
+    }
+    // A thread, because the first signal may find the others in a write that blocks.
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        if first.read_exact(&mut [0]).is_ok() {
+            std::thread::sleep(SAME);
+            ends_now.store(true, Ordering::SeqCst);
+        }
+    })?;
+    Ok(())
 }
 
 fn pair() -> io::Result<(UnixStream, UnixStream)> {

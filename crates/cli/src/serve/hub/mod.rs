@@ -182,9 +182,9 @@ impl Hub {
         is_user_meant && (targets.is_empty() || targets.iter().any(|target| is_meant(target, process)))
     }
 
-    /// The targets that no service here is.
+    /// The targets that no service here is; none if that is not known.
     pub(super) async fn missing(&self) -> Vec<String> {
-        let services = self.services().await.unwrap_or_default();
+        let Ok(services) = self.services().await else { return Vec::new() };
         let is_here = |target: &&Target| services.iter().any(|session| is_meant(target, session.process()));
         self.inner.targets.iter().filter(|target| !is_here(target)).map(Target::to_string).collect()
     }
