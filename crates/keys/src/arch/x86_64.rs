@@ -89,7 +89,7 @@ fn of((vendor, signature): ([u8; 12], u32)) -> Capability {
     let known = match &vendor {
         b"AuthenticAMD" | b"HygonGenuine" => "flip has run its stress tests on processors of this kind",
         b"GenuineIntel" => {
-            "its vendor guarantees only int3 (DORMOUSE_KEYS=int3); flip relies on the behaviour that just-in-time compilers rely on"
+            "its architects have called the store of an int3 safe (DORMOUSE_KEYS=int3); flip relies on the behaviour that just-in-time compilers rely on"
         }
         _ => "flip has not been run on it; DORMOUSE_KEYS=int3 is the kernel's way",
     };
