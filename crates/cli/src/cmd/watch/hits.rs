@@ -137,6 +137,7 @@ impl HitDocument {
 pub(crate) fn report(snapshot: &WatchSnapshot, places: &mut Places, stacks: bool, now: u64) -> String {
     let (row, mut text) = (&snapshot.row, String::new());
     if !row.sites.is_empty() {
+        const SITE: usize = 2;
         let titles = [">HITS", ">SHARE", "SITE", "GROUP", "LAST", "THREAD", ">TASK", ">AGO"];
         let mut table = Table::new(titles);
         for site in &row.sites {
@@ -154,7 +155,7 @@ pub(crate) fn report(snapshot: &WatchSnapshot, places: &mut Places, stacks: bool
             ]);
             let callers = if stacks { callers(last, places) } else { Vec::new() };
             for line in lines.chain(callers) {
-                table.row([String::new(), String::new(), line]);
+                table.text(SITE, line);
             }
         }
         text.push_str(&table.render(HEAD));
@@ -417,6 +418,15 @@ mod tests {
         assert!(
             plain(&report(&snapshot(none), &mut places(), false, 0)).starts_with("no hit\narmed on 2 of 3")
         );
+    }
+
+    #[test]
+    fn callers_make_no_column_wider() {
+        let of = |stacks| plain(&report(&snapshot(row()), &mut places(), stacks, 3_000_000_000));
+        let text = of(true);
+        assert!(text.contains(&format!("\n{:17}{CUT}\n", "")), "{text}");
+        let rows = |text: &str| text.lines().take(2).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(rows(&text), rows(&of(false)));
     }
 
     #[test]
