@@ -21,7 +21,7 @@ pub(crate) enum Exit {
     Usage,
     /// There is no such process, or no dormouse in it.
     NoTarget,
-    /// The target belongs to another user.
+    /// This user may not do that: the target mostly belongs to another one.
     Denied,
     /// This machine, or the version of the service, does not support it.
     Unsupported,

@@ -7,6 +7,9 @@ pub enum Error {
     /// This system or this process offers no way to take it.
     #[error("{0}")]
     Unavailable(String),
+    /// This user may not take it.
+    #[error("{0}")]
+    Denied(String),
     /// The file is not a profile, or one of an unknown kind.
     #[error("{0}")]
     Unreadable(String),

@@ -38,7 +38,7 @@ use std::num::NonZero;
 use std::time::{Instant, SystemTime};
 
 use dormouse_clock::process_cpu_ns_of;
-use dormouse_maps::{AddressSpace, Perms};
+use dormouse_maps::{AddressSpace, Perms, SpaceError};
 use dormouse_protocol::profile::{MappedRange, Profile, ProfileCoverage, ProfileKind, Sample, Thread};
 use dormouse_sys::perf::{
     Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, What, online_cpus,
@@ -85,7 +85,7 @@ pub struct OutsideProfiling {
     cpu: [Option<u64>; 2],
     coverage: ProfileCoverage,
     /// The first refusal of the kernel.
-    why: Option<String>,
+    why: Option<Error>,
 }
 
 /// A thread of the process.
@@ -134,16 +134,18 @@ impl OutsideProfiling {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`]: there is no such process, the kernel does not allow it, or another
-    /// kind is asked for.
+    /// [`Error::Denied`]: the kernel does not allow it. [`Error::Unavailable`]: there is no such
+    /// process, or another kind is asked for.
     pub fn start(pid: u32, options: &Options) -> Result<Self, Error> {
         if options.kind != ProfileKind::Cpu {
             let kind = options.kind.name();
-            return Err(unavailable(format!(
-                "a profile of {kind} from outside: that takes dormouse in the process"
-            )));
+            let why = format!("a profile of {kind} from outside: that takes dormouse in the process");
+            return Err(Error::Unavailable(why));
         }
-        let space = AddressSpace::of(pid).map_err(unavailable)?;
+        let space = AddressSpace::of(pid).map_err(|error| match error {
+            SpaceError::Denied { .. } => Error::Denied(error.to_string()),
+            _ => Error::Unavailable(error.to_string()),
+        })?;
         let hz = u64::from(options.hz).clamp(1, 10_000);
         let period = NonZero::new(SECOND / hz).unwrap_or(NonZero::<u64>::MIN);
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -172,7 +174,7 @@ impl OutsideProfiling {
         profiling.cpu[0] = process_cpu_ns_of(pid);
         profiling.look(false);
         match profiling.why.take() {
-            Some(why) if profiling.coverage.armed == 0 => Err(Error::Unavailable(why)),
+            Some(why) if profiling.coverage.armed == 0 => Err(why),
             why => {
                 profiling.why = why;
                 Ok(profiling)
@@ -285,7 +287,7 @@ impl OutsideProfiling {
         self.coverage.threads += 1;
         let events = events.unwrap_or_else(|refusal| {
             self.coverage.refused += 1;
-            self.why.get_or_insert_with(|| refusal.to_string());
+            self.why.get_or_insert_with(|| refused(&refusal));
             Vec::new()
         });
         self.coverage.armed += u64::from(!events.is_empty());
@@ -314,9 +316,11 @@ impl OutsideProfiling {
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "an error on its way")]
-fn unavailable(why: impl ToString) -> Error {
-    Error::Unavailable(why.to_string())
+fn refused(refusal: &Refusal) -> Error {
+    match refusal {
+        Refusal::Denied { .. } => Error::Denied(refusal.to_string()),
+        _ => Error::Unavailable(refusal.to_string()),
+    }
 }
 
 /// The event that this process may open for that one: with the kernel's time, or without.
@@ -325,10 +329,10 @@ fn allowed(pid: u32) -> Result<(Attr, bool), Error> {
     match OpenEvent::open(&attr.disabled(), Subject::Thread(pid)) {
         Ok(_) => return Ok((attr, true)),
         Err(Refusal::Denied { .. }) => {}
-        Err(refusal) => return Err(unavailable(refusal)),
+        Err(refusal) => return Err(refused(&refusal)),
     }
     let attr = attr.user_only();
-    OpenEvent::open(&attr.disabled(), Subject::Thread(pid)).map_err(unavailable)?;
+    OpenEvent::open(&attr.disabled(), Subject::Thread(pid)).map_err(|refusal| refused(&refusal))?;
     Ok((attr, false))
 }
 
@@ -347,7 +351,7 @@ fn rings(every: NonZero<u64>, is_copied: bool) -> Result<Vec<(u32, Buffer)>, Err
     loop {
         match rings_of(&cpus, every, is_copied, bytes) {
             Err(Refusal::LockedMemory { .. }) if bytes > rustix::param::page_size() => bytes /= 2,
-            made => return made.map_err(unavailable),
+            made => return made.map_err(|refusal| refused(&refusal)),
         }
     }
 }

@@ -85,7 +85,7 @@ A TARGET is a process id or a process name. A GLOB is a list as in 'db.*,!db.noi
 
 Exit codes:
   0  done                               3  no such process, or no dormouse in it
-  1  a negative finding, or a failure   4  the target belongs to another user
+  1  a negative finding, or a failure   4  not permitted, as for another user's
   2  the command line is wrong          5  not possible here, or with that version
   130  ended by Ctrl-C before the end; `on`, `trace`, `top`, `stat` and `profile` end by it with 0
 `stat -- COMMAND` and `profile -- COMMAND` end as the command does, `bench` and

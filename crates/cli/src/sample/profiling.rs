@@ -112,7 +112,11 @@ impl Profiled {
         options.hz = request.hz.unwrap_or(options.hz);
         options.unwind = request.unwind;
         let profiling = OutsideProfiling::start(process.pid, &options).map_err(|error| {
-            Failure::new(Exit::Unsupported, format!("cannot profile {}: {error}", describe(process)))
+            let exit = match error {
+                dormouse_profile::Error::Denied(_) => Exit::Denied,
+                _ => Exit::Unsupported,
+            };
+            Failure::new(exit, format!("cannot profile {}: {error}", describe(process)))
                 .after(why)
                 .hint("call dormouse::init() at its start, or run this as root")
         })?;

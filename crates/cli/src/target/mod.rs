@@ -186,6 +186,7 @@ impl Finder {
         let process = self.proc.process(pid).filter(|process| !process.is_zombie);
         let Some(process) = process else {
             self.proc.check()?;
+            self.proc.check_shown(pid)?;
             return Err(Failure::new(Exit::NoTarget, format!("there is no process {pid}"))
                 .hint("dormouse ps lists the processes with dormouse in them"));
         };

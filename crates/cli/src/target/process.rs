@@ -98,6 +98,18 @@ impl Proc {
         })
     }
 
+    /// Checks that `/proc` does not hide what it has of a process from this user
+    /// (`hidepid=noaccess`).
+    pub(crate) fn check_shown(&self, pid: u32) -> Outcome<()> {
+        match fs::read(self.path(pid, "status")) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let message = format!("process {pid} belongs to another user: /proc hides what is in it");
+                Err(Failure::new(Exit::Denied, message).hint("run this as that user or as root"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The ids of all processes that can be seen, in order.
     pub(crate) fn pids(&self) -> io::Result<Vec<u32>> {
         numbers(&self.root)
