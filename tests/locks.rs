@@ -65,6 +65,9 @@ impl Drop for LockingService {
 /// The value in a lock.
 struct Index;
 
+/// The place that stands for all stacks of which something is not yet learned.
+const UNLEARNED: u64 = 2;
+
 static INDEX: Mutex<Index> = Mutex::new(Index);
 static POTS: Semaphore = Semaphore::new(1);
 static CUPS: [Mutex<u8>; 2] = [const { Mutex::new(0) }; 2];
@@ -112,14 +115,47 @@ async fn softly_right() {
     take_softly(1).await;
 }
 
-/// One future of a task holds a lock and sleeps; another one of the same task waits for it.
+async fn goes_on() {
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// One future of a task holds a lock and goes on; another one of the same task waits for it.
 async fn joined() {
     static TRAY: sync::tokio::Mutex<u8> = sync::tokio::Mutex::const_new(0);
     let holds = async {
         let _tray = TRAY.lock().await;
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+        goes_on().await;
     };
     tokio::join!(holds, async { drop(TRAY.lock().await) });
+}
+
+async fn waits_in_a_group(lock: &sync::tokio::Mutex<u8>) {
+    Group::new("GET /inner").instrument(async { drop(lock.lock().await) }).await;
+}
+
+/// One future of a task holds a lock and goes on; another one, in a nested group, waits for it.
+async fn beside() {
+    static TRAY: sync::tokio::Mutex<u8> = sync::tokio::Mutex::const_new(0);
+    let holds = async {
+        let _tray = TRAY.lock().await;
+        goes_on().await;
+    };
+    tokio::join!(holds, waits_in_a_group(&TRAY));
+}
+
+/// A task holds a lock and waits for it in a nested group, and nowhere else: a deadlock.
+async fn within() {
+    static TRAY: sync::tokio::Mutex<u8> = sync::tokio::Mutex::const_new(0);
+    let _tray = TRAY.lock().await;
+    waits_in_a_group(&TRAY).await;
+}
+
+/// Polls the future in a task, on a thread of its own.
+fn serve_task(future: impl Future<Output = ()> + Send + 'static) {
+    let task = Group::new("GET /both").instrument(future);
+    thread::spawn(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(task));
 }
 
 async fn tasks() {
@@ -156,10 +192,9 @@ fn service() {
         Some("tasks") => {
             thread::spawn(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(tasks()));
         }
-        Some("joined") => {
-            let joined = Group::new("GET /both").instrument(joined());
-            thread::spawn(|| tokio::runtime::Runtime::new().expect("a runtime").block_on(joined));
-        }
+        Some("joined") => serve_task(joined()),
+        Some("beside") => serve_task(beside()),
+        Some("within") => serve_task(within()),
         _ => {}
     }
     while deadlock.is_some() && dormouse::sync::lock_cycles().is_empty() {
@@ -304,4 +339,39 @@ fn futures_of_one_task_are_no_deadlock() {
     let found = run(["locks", &service.target(), "--for", "20ms"]);
     assert_eq!(found.code, Some(0), "{found:?}");
     assert!(found.stdout.starts_with("may be a deadlock: another future of a task"), "{found:?}");
+}
+
+/// Has the service's tasks polled until `is_it` is true of why the only circle may be no deadlock,
+/// and of the list of tasks.
+fn comes_to(deadlock: &str, is_it: impl Fn(&str, &Value) -> bool) {
+    let variables = [("DORMOUSE_LOCKS", "1"), ("DORMOUSE_WAITS", "1"), ("DEADLOCK", deadlock)];
+    let service = LockingService::start(&variables);
+    eventually(|| {
+        let tasks = run(["--json", "tasks", &service.target(), "--wake", "--for", "100ms"]).json();
+        let found = run(["--json", "locks", &service.target(), "--for", "20ms"]);
+        assert_eq!(found.code, Some(0), "{found:?}");
+        let of = &found.json()["deadlocks"][0];
+        assert_eq!(of["blocked"].as_array().map(Vec::len), Some(1), "{of}");
+        is_it(of["unsure"].as_str().expect("a reason"), &tasks["tasks"])
+    });
+}
+
+#[test]
+fn a_future_that_may_go_on_is_shown() {
+    for deadlock in ["joined", "beside"] {
+        let place = "locks::goes_on (locks.rs:";
+        comes_to(deadlock, |why, _| {
+            why.contains(place) && why.ends_with(", too, and may free its lock from there")
+        });
+    }
+    // This one waits nowhere else, but a future in between could.
+    comes_to("within", |why, tasks| {
+        let is_known = |group: &str| {
+            let task = tasks.as_array().expect("tasks").iter().find(|task| task["group"] == group);
+            let places = task.and_then(|task| task["places"].as_array());
+            places.is_some_and(|places| places.iter().any(|place| place.as_u64() > Some(UNLEARNED)))
+        };
+        assert_eq!(why, "another future of a task in it may go on, and free its lock");
+        is_known("GET /both") && is_known("GET /inner")
+    });
 }

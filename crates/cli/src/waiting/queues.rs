@@ -21,7 +21,7 @@ use dormouse_protocol::{Hello, TaskRow, TasksRequest, WireTaskState};
 use serde::Serialize;
 
 use super::list::{self, TaskList};
-use super::place::{PlaceNames, is_unplaced, most};
+use super::place::{PlaceNames, hides_parts, is_unplaced, most, name};
 use super::stacks::UNLEARNED_PLACE;
 use crate::client::Client;
 use crate::exit::Outcome;
@@ -51,6 +51,10 @@ const AROUND: [(QueueKind, [&str; 2]); 3] = [
 
 /// Parts of the names and files of `dormouse::sync`.
 const OURS: [&str; 4] = ["dormouse_locks::", "dormouse-locks-", "locks/src/tokio/", "locks/src/queue.rs"];
+
+/// By this function a task in a nested group takes the waker of the task around it.
+const NESTED: [&str; 2] =
+    ["dormouse_waits::task::TaskWaits::begin_poll", "dormouse_waits::task::TaskWaits>::begin_poll"];
 
 /// The thing for which the tasks of a queue wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -203,6 +207,19 @@ impl WaitingTasks {
             }
             _ => false,
         })
+    }
+
+    /// A place at which a task waits for something that is no lock, in words, so that one of its
+    /// futures may go on. `None` also if it is not known.
+    pub(crate) fn elsewhere(&self, number: u64) -> Option<String> {
+        let task = self.list.tasks.iter().find(|task| task.task == number)?;
+        let is_elsewhere = |frames: &&[CodeFrame]| {
+            !hides_parts(frames)
+                && ![&SEMAPHORE[..], &OURS, &NESTED].iter().any(|parts| is_any(frames, parts))
+        };
+        let known = task.places.iter().filter(|place| **place > UNLEARNED_PLACE);
+        let mut places = known.map(|&place| self.names.frames(place));
+        places.find(is_elsewhere).and_then(most).map(name)
     }
 }
 
@@ -381,6 +398,29 @@ mod tests {
         assert_eq!(last, ["noted", "places", "known", "ended"]);
         let is_only = (1..=5).filter(|task| tasks.is_only_at_lock(*task)).collect::<Vec<_>>();
         assert_eq!(is_only, [4], "others have more places, or one that is not known");
+    }
+
+    #[test]
+    fn a_wait_for_no_lock_is_elsewhere() {
+        const BEGIN_POLL: &str = "<dormouse_waits::task::TaskWaits>::begin_poll";
+        const SET: &str =
+            "<futures_util::stream::futures_unordered::FuturesUnordered<Fut> as Stream>::poll_next";
+        let at = |number, places: &[u32]| TaskRow {
+            places: places.to_vec(),
+            ..task(number, 1, WireTaskState::Awaiting, 10)
+        };
+        let of = [
+            (2, "(stack unknown: not yet learned)"),
+            (4, ACQUIRE),
+            (5, BEGIN_POLL),
+            (6, SET),
+            (7, "tokio::time::sleep::Sleep::poll"),
+        ];
+        let names = PlaceNames(of.map(|(place, function)| (place, stack(&[function]))).into());
+        let list = list(vec![at(1, &[4, 5, 6]), at(2, &[4, 7]), at(3, &[8]), at(4, &[2])]);
+        let tasks = WaitingTasks { list, names };
+        let elsewhere = [1, 2, 3, 4, 9].map(|task| tasks.elsewhere(task));
+        assert_eq!(elsewhere, [None, Some("shop::orders (orders.rs:42)".to_owned()), None, None, None]);
     }
 
     #[test]

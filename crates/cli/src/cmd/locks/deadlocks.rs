@@ -5,9 +5,12 @@
 //!
 //! A thread that waits can free no lock. A task can: `join!` and sets of futures let one future
 //! wait while another one holds a lock and goes on. So a circle with tasks is certain only if each
-//! of them waits at one place, which is in a lock. A task that waits for itself is never certain:
-//! its guard may have been moved elsewhere. Nor is one that waits in a nested group, so as another
-//! task than it holds its lock: a future between the two may go on.
+//! of them waits at one place, which is in a lock, and for one lock there. A task that waits for
+//! itself is never certain: its guard may have been moved elsewhere. Nor is one that waits in a
+//! nested group, so as another task than it holds its lock: a future between the two may go on. If
+//! a task that holds a lock is known to wait elsewhere, too, that place is shown: there it goes on.
+
+use std::borrow::Cow;
 
 use dormouse_profile::NameFinder;
 use dormouse_protocol::{LockBlockedRow, LockCycleRow, LockUserRow};
@@ -27,7 +30,7 @@ const UNSURE: &str = "another future of a task in it may go on, and free its loc
 pub(in crate::cmd) struct Deadlock<'a> {
     /// Why it may be no deadlock; absent if it is one for certain.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unsure: Option<&'static str>,
+    pub(super) unsure: Option<Cow<'static, str>>,
     /// Each waits for the next one; the last one for the first.
     pub(super) blocked: Vec<Stuck<'a>>,
 }
@@ -57,11 +60,20 @@ pub(in crate::cmd) struct Stuck<'a> {
 impl<'a> Deadlock<'a> {
     pub(super) fn new(of: &'a LockCycleRow) -> Self {
         let has_tasks = of.blocked.iter().any(|of| of.waiter.place.awaited);
-        Self { unsure: has_tasks.then_some(UNSURE), blocked: of.blocked.iter().map(Stuck::new).collect() }
+        Self {
+            unsure: has_tasks.then_some(UNSURE.into()),
+            blocked: of.blocked.iter().map(Stuck::new).collect(),
+        }
     }
 
-    /// Finds the functions in which each is stuck.
-    pub(super) fn find_stacks(all: &mut [Self], client: &Client, tasks: Option<&WaitingTasks>) {
+    /// Finds the functions in which each is stuck, and whether it is for certain; `waiters`: the
+    /// present waits.
+    pub(super) fn find_stacks(
+        all: &mut [Self],
+        client: &Client,
+        tasks: Option<&WaitingTasks>,
+        waiters: &[LockUserRow],
+    ) {
         if all.is_empty() {
             return;
         }
@@ -70,15 +82,19 @@ impl<'a> Deadlock<'a> {
             for stuck in &mut of.blocked {
                 stuck.find_stack(finder.as_mut(), tasks);
             }
-            of.judge(tasks);
+            of.judge(tasks, waiters);
         }
     }
 
     /// Whether it is certain, by the places of its tasks.
-    fn judge(&mut self, tasks: Option<&WaitingTasks>) {
+    fn judge(&mut self, tasks: Option<&WaitingTasks>, waiters: &[LockUserRow]) {
+        if self.unsure.is_none() {
+            return;
+        }
         let is_stuck = |of: &Stuck<'_>| {
             let task = of.waiter.task;
-            !of.waiter.place.awaited || tasks.is_some_and(|tasks| tasks.is_only_at_lock(task))
+            let waits = || waiters.iter().filter(|waiter| waiter.task == task).count();
+            !of.waiter.place.awaited || tasks.is_some_and(|tasks| tasks.is_only_at_lock(task)) && waits() < 2
         };
         // Each waits for the next one, the last one for the first.
         let next = self.blocked.iter().cycle().skip(1).map(|next| next.waiter);
@@ -87,6 +103,13 @@ impl<'a> Deadlock<'a> {
         let are_whole = self.blocked.iter().zip(next).all(holds_it);
         if self.blocked.len() > 1 && are_whole && self.blocked.iter().all(is_stuck) {
             self.unsure = None;
+            return;
+        }
+        let mut holders = self.blocked.iter().map(|of| of.holder.task);
+        let elsewhere = holders.find_map(|task| Some((task, tasks?.elsewhere(task)?)));
+        if let Some((task, place)) = elsewhere {
+            let why = format!("task {task} waits at {place}, too, and may free its lock from there");
+            self.unsure = Some(why.into());
         }
     }
 }
@@ -187,17 +210,19 @@ pub(super) mod tests {
         // Task 6 holds the lock, and waits in a nested group.
         let mut nested = circle(vec![task(5), thread()]);
         nested[1].holder.task = 6;
-        for (blocked, tasks, is_certain) in [
-            (vec![thread(), thread()], None, true),
-            (circle(vec![task(5), thread()]), None, false),
-            (circle(vec![task(5), thread()]), Some(&at_lock), true),
-            (circle(vec![task(5), task(6)]), Some(&at_lock), false),
-            (nested, Some(&at_lock), false),
-            (circle(vec![task(5)]), Some(&at_lock), false),
+        for (blocked, tasks, waits, is_certain) in [
+            (vec![thread(), thread()], None, 1, true),
+            (circle(vec![task(5), thread()]), None, 1, false),
+            (circle(vec![task(5), thread()]), Some(&at_lock), 1, true),
+            // Two futures of it wait for locks at one place.
+            (circle(vec![task(5), thread()]), Some(&at_lock), 2, false),
+            (circle(vec![task(5), task(6)]), Some(&at_lock), 1, false),
+            (nested, Some(&at_lock), 1, false),
+            (circle(vec![task(5)]), Some(&at_lock), 1, false),
         ] {
             let cycle = LockCycleRow { blocked };
             let mut deadlock = Deadlock::new(&cycle);
-            deadlock.judge(tasks);
+            deadlock.judge(tasks, &vec![task(5).waiter; waits]);
             assert_eq!(deadlock.unsure.is_none(), is_certain, "{cycle:?}");
         }
     }

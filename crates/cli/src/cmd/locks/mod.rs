@@ -86,7 +86,7 @@ impl Asked for Request {
         let queues = tasks.as_ref().map(|tasks| (tasks.queues(), tasks.unplaced()));
         let futexes = if has_long_polls { Some(futexes::read(&mut client, &now.waiters)?) } else { None };
         let mut listing = LockListing { queues, futexes, ..LockListing::new(&before, &now, length) };
-        Deadlock::find_stacks(&mut listing.deadlocks, &client, tasks.as_ref());
+        Deadlock::find_stacks(&mut listing.deadlocks, &client, tasks.as_ref(), &now.waiters);
         if context.json {
             context.document(&listing.document((client.pid, client.who.as_str())))?;
         } else {

@@ -22,7 +22,7 @@ const PRESENT: usize = 10;
 pub(super) fn report(listing: &LockListing<'_>, limit: usize) -> String {
     let mut text = String::new();
     for deadlock in &listing.deadlocks {
-        let _ = match deadlock.unsure {
+        let _ = match &deadlock.unsure {
             None => writeln!(text, "{BAD}deadlock{BAD:#}"),
             Some(why) => writeln!(text, "{BAD}may be a deadlock{BAD:#}: {why}"),
         };
