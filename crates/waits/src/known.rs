@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::registration::PART;
-use crate::slot::{PLACES, Slot, WOKEN_BY};
+use crate::slot::{PLACES, STAMP_BITS, Slot, wake_stamp};
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,15 +18,15 @@ pub(crate) struct Known {
     pub(crate) has_more: bool,
 }
 
-/// The registration whose waker has woken a task, by the stamp of the wake.
+/// The registration whose waker has woken a task, by the wake.
 pub(crate) fn woken_by(woken: u64) -> Option<usize> {
-    ((woken & WOKEN_BY) as usize).checked_sub(1)
+    ((woken >> STAMP_BITS) as usize).checked_sub(1)
 }
 
 /// Whether the task was woken in its last poll, by the lent waker, at `woken`; `since` is the end
 /// of that poll.
 pub(crate) fn is_yield(woken: u64, since: u64) -> bool {
-    woken != 0 && woken_by(woken).is_none() && woken <= since
+    woken != 0 && woken_by(woken).is_none() && wake_stamp(woken) <= since
 }
 
 impl Known {

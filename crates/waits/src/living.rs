@@ -281,8 +281,8 @@ fn is_unplaced(places: &[u32]) -> bool {
 ///    waker stamps the task before it takes its count away.
 /// 3. The stamps have not changed: no poll has begun, and no wake has come before 2.
 ///
-/// So the next poll needs a waker, and the next waker needs a poll. (Between a poll's first two
-/// stores a task looks as in 1; then 2 finds its poller, or 3 its next stamp.)
+/// So the next poll needs a waker, and the next waker needs a poll. (After a poll's first store a
+/// task looks as in 1; then 2 finds its poller, or 3 the old wake or the poll's own stamps.)
 fn is_unwakeable(slot: &'static Slot, before: &Stamps, run: u64) -> bool {
     before.is_whole
         && before.begun != 0

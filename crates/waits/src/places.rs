@@ -67,7 +67,7 @@ pub use dormouse_unwind::WalkEnd;
 /// How many pairs of group and place have a sum of their own, beside those on shelves.
 const SUMS: usize = 1 << 14;
 /// The bits of a count of those who ask for places.
-const ASKERS: u64 = (1 << 20) - 1;
+const ASKERS: u64 = (1 << 10) - 1;
 /// How many wakers of a part have places.
 const KEPT_OF_PART: u64 = 6;
 
@@ -129,19 +129,24 @@ impl Placing {
     ///
     /// # Errors
     ///
-    /// If the kernel has no memory for the table of stacks.
+    /// If the kernel has no memory for the table of stacks, or there are a thousand requests.
     pub fn start() -> io::Result<Self> {
         own_stack::learn();
         stacks::begin();
         // Rounded up to a stamp that has not come yet: never longer than it is.
         let first = (stamp() | ASKERS) + 2;
-        let more = |asked: u64| Some(if asked == 0 { first } else { asked + 1 });
+        let more = |asked: u64| match asked & ASKERS {
+            0 => Some(first),
+            ASKERS => None,
+            _ => Some(asked + 1),
+        };
         let table = begun()?;
         if !are_asked() {
             // If another thread does the same at this moment, the first requests of one are lost.
             table.cancelled.begin();
         }
-        let _before = ASKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let asked = ASKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        asked.map_err(|_| io::Error::other("too many requests for places"))?;
         Ok(Self { process: identity::id() })
     }
 }

@@ -49,10 +49,11 @@ impl Stretch {
         let woken = slot.woken.load(Ordering::Relaxed);
         let wait = Wait::new(slot.since.load(Ordering::Relaxed), woken, now);
         let (awaited, runnable) = (wait.awaited(), wait.runnable());
-        // Release: a reader that finds no wake finds the poller (`living`).
-        slot.woken.store(0, Ordering::Release);
         let polls = slot.polls.load(Ordering::Relaxed);
         slot.sequence.write(|| {
+            // Release: a reader that finds no wake finds the poller (`living`). In here, so that
+            // it also finds that the poll has begun.
+            slot.woken.store(0, Ordering::Release);
             slot.polling.store(wait.ends, Ordering::Relaxed);
             add(&slot.ticks[Time::Await as usize], awaited);
             add(&slot.ticks[Time::Runnable as usize], runnable);

@@ -32,7 +32,7 @@ use crate::rows::{self, Account, Going, Shelf};
 use crate::run::{run, run_begun};
 use crate::sites::{self, LastPoll, Site};
 use crate::slab;
-use crate::slot::{Slot, WOKEN_BY};
+use crate::slot::{Slot, wake};
 use crate::stretch::{Around, Stretch, leave};
 use crate::trace_context::TraceContext;
 use crate::traces;
@@ -427,7 +427,7 @@ fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, beg
         traces::begin(slot, shelf, run);
     });
     // A new task is to be polled.
-    store(&slot.woken, if begun == 0 { 0 } else { now & !WOKEN_BY });
+    store(&slot.woken, if begun == 0 { 0 } else { wake(now, 0) });
     slot.answer.set(OPEN);
     slot.response.restart();
     slot.registrations.iter().for_each(Registration::restart);

@@ -1,5 +1,7 @@
 //! A wait of a task: the time between two of its polls.
 
+use crate::slot::wake_stamp;
+
 /// A wait that is over, by stamps that do not go back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wait {
@@ -9,12 +11,12 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// A wait that ends now. `woken` is 0 if no wake was seen. Counters of two processors may
-    /// differ, so stamps are put in order.
+    /// A wait that ends now. `woken` is the wake, or 0 if none was seen. Counters of two processors
+    /// may differ, so stamps are put in order.
     #[inline]
     pub(crate) fn new(since: u64, woken: u64, now: u64) -> Self {
         let ends = now.max(since);
-        let woken = if woken == 0 { ends } else { woken.clamp(since, ends) };
+        let woken = if woken == 0 { ends } else { wake_stamp(woken).clamp(since, ends) };
         Self { since, woken, ends }
     }
 

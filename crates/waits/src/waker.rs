@@ -52,14 +52,14 @@ use crate::registration::Registration;
 use crate::share::{CELL, Last, More, Raw, TASK};
 use crate::sites;
 use crate::slab;
-use crate::slot::{PLACES, Slot, WOKEN_BY, at};
+use crate::slot::{self, PLACES, STAMP_BITS, Slot, at};
 
 /// The low bits of a waker's data, in which a slot's address has zeros: the number of the
 /// registration where it counts, and the turn of the poll that has given it out (`registration`).
 const PLACE: usize = 0b111;
 const TURN: u32 = 3;
 const TAG: usize = 0b1_1111;
-const _: () = assert!(TAG < align_of::<Slot>() && PLACES <= PLACE && WOKEN_BY == PLACE as u64);
+const _: () = assert!(TAG < align_of::<Slot>() && PLACES <= PLACE && PLACE as u64 == u64::MAX >> STAMP_BITS);
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
@@ -345,7 +345,7 @@ fn woken(main: &Slot, data: *const ()) {
     // Of two that are the first at the same time one is as good as the other.
     if main.woken.load(Ordering::Relaxed) == 0 {
         let by = (data.addr() & PLACE) as u64;
-        main.woken.store(stamp() & !WOKEN_BY | by, Ordering::Relaxed);
+        main.woken.store(slot::wake(stamp(), by), Ordering::Relaxed);
     }
 }
 
