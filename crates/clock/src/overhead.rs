@@ -2,7 +2,7 @@
 //! by the counter, with caches and system calls as they are in the service.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::point::ticks_to_ns;
 use crate::stamp::{is_chosen, stamp};
@@ -21,8 +21,9 @@ const ENOUGH: u64 = 16;
 /// The time that calls of a kind have taken so far.
 #[derive(Debug)]
 pub struct Overhead {
-    /// The time of the calls that were timed.
-    ticks: AtomicU64,
+    /// The time of the calls that were timed. A counter with ticks longer than a call gives some of
+    /// them less than nothing, and others too much.
+    ticks: AtomicI64,
     timed: AtomicU64,
     /// Calls whose turn it was, and which could not be timed.
     untimed: AtomicU64,
@@ -45,15 +46,15 @@ thread_local! {
 
 impl Overhead {
     const fn new() -> Self {
-        let [ticks, timed, untimed, shown] = [const { AtomicU64::new(0) }; 4];
-        Self { ticks, timed, untimed, shown }
+        let [timed, untimed, shown] = [const { AtomicU64::new(0) }; 3];
+        Self { ticks: AtomicI64::new(0), timed, untimed, shown }
     }
 
     /// In nanoseconds: an estimate, in which calls that could not be timed took as long as others.
     /// `None` if none was timed, and some could not be. It never goes back.
     pub fn ns(&self) -> Option<u64> {
-        let [ticks, timed, untimed] =
-            [&self.ticks, &self.timed, &self.untimed].map(|of| of.load(Ordering::Relaxed));
+        let ticks = self.ticks.load(Ordering::Relaxed).max(0).cast_unsigned();
+        let [timed, untimed] = [&self.timed, &self.untimed].map(|of| of.load(Ordering::Relaxed));
         if timed == 0 && untimed > 0 {
             return None;
         }
@@ -106,8 +107,8 @@ impl Overhead {
         Timed { of: self, since: now.saturating_add(now.saturating_sub(before)).max(1) }
     }
 
-    fn add(&self, ticks: u64) {
-        if ticks_to_ns(ticks) < LONGEST_NS {
+    fn add(&self, ticks: i64) {
+        if ticks_to_ns(ticks.unsigned_abs()) < LONGEST_NS {
             self.ticks.fetch_add(ticks, Ordering::Relaxed);
             self.timed.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -128,7 +129,7 @@ pub struct Timed {
 impl Timed {
     #[cold]
     fn end(&self) {
-        self.of.add(stamp().saturating_sub(self.since));
+        self.of.add(stamp().wrapping_sub(self.since).cast_signed());
     }
 }
 
@@ -194,17 +195,31 @@ mod tests {
             let ns = calls.ns().unwrap();
             assert!(ns.abs_diff(ONE_IN * right) <= ns / 100, "{ns} {right}");
         };
-        calls.add(ns_to_ticks(2 * LONGEST_NS));
+        calls.add(ns_to_ticks(2 * LONGEST_NS).cast_signed());
         assert_eq!(calls.ns(), None, "it was interrupted");
-        let [slow, fast] = [40_000, 100].map(ns_to_ticks);
+        let [slow, fast] = [40_000, 100].map(|ns| ns_to_ticks(ns).cast_signed());
         calls.add(slow);
         is_near(40_000);
         (1..1000).for_each(|_| calls.add(fast));
-        let mean = ticks_to_ns(slow + 999 * fast) / 1000;
+        let mean = ticks_to_ns((slow + 999 * fast).cast_unsigned()) / 1000;
         is_near(1001 * mean);
         calls.untimed.fetch_add(999, Ordering::Relaxed);
         is_near(2000 * mean);
         (0..1000).for_each(|_| calls.add(0));
         is_near(2000 * mean);
+    }
+
+    /// Calls of half a tick each, by a counter that is read in a quarter of one.
+    #[test]
+    fn calls_shorter_than_a_tick_have_their_mean() {
+        let calls = Overhead::new();
+        let tick = ns_to_ticks(1_000).cast_signed();
+        for phase in 0..400_i64 {
+            // When the counter is read before the call, at its beginning and at its end.
+            let [before, begun, ended] = [phase, phase + 100, phase + 400].map(|at| at / 400);
+            calls.add((ended - begun - (begun - before)) * tick);
+        }
+        let mean = calls.ns().unwrap() / ONE_IN / 400;
+        assert!((490..=510).contains(&mean), "{mean}");
     }
 }
