@@ -5,8 +5,8 @@
 //!
 //! # Memory
 //!
-//! A row takes 3 KB, mapped at its first use, and there are [`MOST`] at most. Lines, groups and
-//! threads beyond are not noted; that is counted.
+//! A row takes 3 KB, and there are [`MOST`] at most. A thread maps as many at once as a page has
+//! room for. Lines, groups and threads beyond are not noted; that is counted.
 //!
 //! # Invariants
 //!
@@ -38,7 +38,7 @@ use crate::kind::{LockKind, LockType};
 use crate::row::Row;
 use crate::run::run;
 
-/// The rows of a process: some 24 MB.
+/// The rows of a process: 32 MB, and with larger pages 24, and a page for each thread.
 pub(crate) const MOST: usize = 8192;
 
 /// The rows of a thread, each of a line, a type and a group.
@@ -56,6 +56,9 @@ unsafe impl Zeroed for Row {}
 pub(crate) struct Shelf {
     index: AtomicUsize,
     tid: AtomicUsize,
+    /// Mapped and not used yet, and how many.
+    unused: AtomicPtr<Row>,
+    count: AtomicUsize,
     rows: [AtomicPtr<Row>; OWN],
 }
 
@@ -124,7 +127,7 @@ fn arrive() -> Option<Here> {
     let block = thread::current().filter(|_| thread::on_thread_exit(depart))?;
     let place = &SHELVES[block.index()];
     if place.load(Ordering::Acquire).is_null() {
-        zeroed::put(place, map::<Shelf>()?);
+        zeroed::put(place, map::<Shelf>(1)?);
     }
     let shelf = at(place)?;
     shelf.index.store(block.index(), Ordering::Relaxed);
@@ -166,11 +169,11 @@ fn at<T: Zeroed>(place: &AtomicPtr<T>) -> Option<&'static T> {
     unsafe { place.load(Ordering::Acquire).as_ref() }
 }
 
-fn map<T: Zeroed>() -> Option<ptr::NonNull<[T]>> {
+fn map<T: Zeroed>(count: usize) -> Option<ptr::NonNull<[T]>> {
     if HAS_NO_MEMORY.load(Ordering::Relaxed) {
         return None;
     }
-    let made = zeroed::map(1);
+    let made = zeroed::map(count);
     if made.is_none() {
         HAS_NO_MEMORY.store(true, Ordering::Relaxed);
     }
@@ -266,18 +269,34 @@ impl Shelf {
         let place = places.into_iter().find(|place| place.load(Ordering::Relaxed).is_null())?;
         let more = |made: usize| (made < MOST).then_some(made + 1);
         let number = MADE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let made = map::<Row>()?.cast::<Row>();
+        let made = self.take_unused()?;
         // SAFETY: the place of one row, which no other code has seen (invariant 1).
-        let row = unsafe { &mut *made.as_ptr() };
+        let row = unsafe { &mut *made };
         row.begin((site.word(), key), kind, self.index(), number as u32);
         match site {
             Site::Here(site, _) => row.copy_site(site, name),
             Site::Of(of) => row.copy_row(of),
         }
         // Pairs with the loads in `at`.
-        ROWS[number].store(made.as_ptr(), Ordering::Release);
-        place.store(made.as_ptr(), Ordering::Release);
+        ROWS[number].store(made, Ordering::Release);
+        place.store(made, Ordering::Release);
         at(place)
+    }
+
+    fn take_unused(&self) -> Option<*mut Row> {
+        let left = match self.count.load(Ordering::Relaxed) {
+            0 => {
+                let made = map::<Row>(zeroed::in_a_page::<Row>())?;
+                self.unused.store(made.cast().as_ptr(), Ordering::Relaxed);
+                made.len()
+            }
+            left => left,
+        };
+        self.count.store(left - 1, Ordering::Relaxed);
+        let made = self.unused.load(Ordering::Relaxed);
+        // SAFETY: `left` rows of a mapping lie from there on.
+        self.unused.store(unsafe { made.add(1) }, Ordering::Relaxed);
+        Some(made)
     }
 }
 

@@ -14,6 +14,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::param::page_size;
 
 /// The bytes of all mappings, and of those of queues.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -31,13 +32,23 @@ pub fn mapped_bytes() -> usize {
 /// That is so.
 pub unsafe trait Zeroed: Sync + 'static {}
 
+/// The bytes that `count` values take, whose mapping has whole pages.
+pub fn size_of_mapping<T>(count: usize) -> usize {
+    (count * size_of::<T>()).next_multiple_of(page_size())
+}
+
+/// How many values a page has room for; one if a value is larger.
+pub fn in_a_page<T>() -> usize {
+    (page_size() / size_of::<T>()).max(1)
+}
+
 /// The place of `count` values, all of them zero; `None` if the kernel has no memory.
 ///
 /// # Cost
 ///
 /// A system call.
 pub fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
-    let size = count * size_of::<T>();
+    let size = size_of_mapping::<T>(count);
     // SAFETY: a new mapping, wherever the kernel likes.
     let start = unsafe {
         mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
@@ -55,9 +66,10 @@ pub fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
     // Release: other threads find it whole.
     let is_put = place.compare_exchange(ptr::null_mut(), start, Ordering::Release, Ordering::Relaxed).is_ok();
     if !is_put {
+        let size = size_of_mapping::<T>(made.len());
         // SAFETY: a mapping that `map` made and no other code has seen.
-        let _gone = unsafe { munmap(start.cast(), made.len() * size_of::<T>()) };
-        MAPPED.fetch_sub(made.len() * size_of::<T>(), Ordering::Relaxed);
+        let _gone = unsafe { munmap(start.cast(), size) };
+        MAPPED.fetch_sub(size, Ordering::Relaxed);
     }
     is_put
 }
@@ -68,6 +80,15 @@ mod tests {
 
     // SAFETY: an atomic, of which zero is a value.
     unsafe impl Zeroed for AtomicPtr<u8> {}
+
+    #[test]
+    fn mappings_count_with_whole_pages() {
+        dormouse_testkit::in_child(|| {
+            let before = mapped_bytes();
+            map::<AtomicPtr<u8>>(1).unwrap();
+            assert_eq!(mapped_bytes() - before, page_size());
+        });
+    }
 
     #[test]
     fn a_handler_that_was_quicker_stays() {

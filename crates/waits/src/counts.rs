@@ -1,6 +1,6 @@
 //! The histograms of one thread for one group.
 //!
-//! They take 34 KB of addresses, so not every thread has its own for every group: beyond [`MOST`] a
+//! They take 34 KB of addresses, so not every thread has its own for every group: beyond [`most`] a
 //! thread counts for the group in those of row 0. Sums have a line of their own
 //! ([`Row`](crate::rows::Row)), and are not affected.
 //!
@@ -19,9 +19,12 @@ use dormouse_sys::prefetch;
 use dormouse_sys::sync::Sequence;
 
 use crate::buckets::{self, BUCKETS, Histogram, OF_POWER};
+use crate::memory::size_of_mapping;
 
 /// The most that a process has beside those of the rows 0: 192 MB of addresses.
-pub(crate) const MOST: u64 = (192 << 20) / (size_of::<Counts>().next_multiple_of(4096)) as u64;
+pub(crate) fn most() -> u64 {
+    (192 << 20) / size_of_mapping::<Counts>(1) as u64
+}
 
 /// The times that are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

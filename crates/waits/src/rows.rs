@@ -44,7 +44,7 @@ use dormouse_sys::thread::{self, MAX_THREADS};
 
 use crate::arrival::QueueSums;
 use crate::cells::KeyedSums;
-use crate::counts::{Counts, MOST, Time, add};
+use crate::counts::{Counts, Time, add, most};
 use crate::memory::{self, Zeroed};
 use crate::response::StreamSums;
 use crate::run::run;
@@ -311,7 +311,7 @@ impl Shelf {
     #[cold]
     fn begin(&self, number: usize) -> Option<&'static Counts> {
         let place = &self.counts[number];
-        let is_allowed = number == 0 || MADE.load(Ordering::Relaxed) < MOST;
+        let is_allowed = number == 0 || MADE.load(Ordering::Relaxed) < most();
         if let Some(made) = is_allowed.then(|| memory::map::<Counts>(1)).flatten() {
             if memory::put(place, made) && number != 0 {
                 MADE.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //!
 //! A group has a row for each of its first [`PEERS`] peers. Calls to further peers are added up in
 //! one more row, whose name is empty. So names that a client may choose take no memory without
-//! bound: a process has at most `MOST` rows beside those.
+//! bound: a process has at most [`most`] rows beside those.
 //!
 //! All threads share the rows. A call that ends adds to two or three words of its row. The row is
 //! found by a hash of the name in a table of pointers, and compared by the whole name: two peers
@@ -45,8 +45,10 @@ pub use name::{CallKind, PeerName};
 /// The peers of a group that have rows of their own.
 pub const PEERS: usize = 64;
 
-/// The most rows of a process, without those of further peers: some 16 MB.
-const MOST: u64 = 2048;
+/// The most rows of a process, without those of further peers: 16 MB.
+fn most() -> u64 {
+    (16 << 20) / memory::size_of_mapping::<Row>(1) as u64
+}
 
 /// The calls of one group to one peer.
 #[derive(Debug)]
@@ -170,7 +172,7 @@ impl Table {
 /// A peer's first call. The row in the place is perhaps another peer's: that one was quicker.
 #[cold]
 fn begin_row(place: &AtomicPtr<Row>, name: &PeerName) -> Option<&'static Row> {
-    let more = |made: u64| (made < MOST).then_some(made + 1);
+    let more = |made: u64| (made < most()).then_some(made + 1);
     MADE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
     let made = map::<Row>();
     let is_put = made.is_some_and(|made| {
@@ -308,7 +310,8 @@ pub fn capability() -> Option<Capability> {
         (others > 0).then(|| {
             format!(
                 "{others} outgoing calls are in rows of further peers: the first {PEERS} peers of a group, and \
-                 the first {MOST} of the process, keep rows of their own"
+                 the first {} of the process, keep rows of their own",
+                most()
             )
         }),
     ];

@@ -1,5 +1,5 @@
-//! `sparse/TIER` and `slept/TIER`: a poll that comes 200 µs after the last one, as on a service with
-//! little traffic. In between the thread spins, so the caches stay warm, or sleeps.
+//! `sparse/TIER` and `slept/TIER`: a poll that comes 200 µs after the last one, as on a service
+//! with little traffic. In between the thread spins, so the caches stay warm, or sleeps.
 //!
 //! Each poll is timed by the counter. A sample is the mean of its polls without the slowest
 //! hundredth, in which the thread was descheduled. A tier that asks the kernel now and then does so
