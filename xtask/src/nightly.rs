@@ -44,10 +44,15 @@ const THREADS_LEAVE: &[(&str, &str)] = &[
 /// asks for more memory than there is.
 const LEFT_OUT: [&[&str]; 2] =
     [&[" ... ignored, ", "skipped: "], &["unsupported operation: ", "error: resource exhaustion: "]];
-/// The longest time to build a crate's tests for Miri, and to run one of them.
+/// The most seconds of CPU time to build a crate's tests for Miri, and to run one of them. (Beside
+/// other work a test takes longer by the clock, and is not left out for that.)
 const MIRI_SECONDS: [u32; 2] = [1800, 300];
+/// How much longer a command may take that waits.
+const WAITING: u32 = 6;
 /// The exit status of `timeout` where it has ended the command.
 const TIME_IS_OVER: i32 = 124;
+/// The name of the signal that ends a process that has used its CPU time, in cargo's report.
+const CPU_IS_OVER: &str = "SIGXCPU";
 
 fn nightly(line: &str) -> Command {
     let mut command = program(&format!("rustup run nightly {line}"));
@@ -75,8 +80,8 @@ pub(crate) fn miri(suite: &mut Suite) -> Result {
     let mut faults = Vec::new();
     for (name, module) in MIRI {
         let miri = |seconds: u32, arguments: &[&str]| {
-            let mut command =
-                program(&format!("timeout {seconds} rustup run nightly cargo miri test -q --locked"));
+            let limits = format!("prlimit --cpu={seconds}:{} timeout {0}", WAITING * seconds);
+            let mut command = program(&format!("{limits} rustup run nightly cargo miri test -q --locked"));
             command.env_remove("CARGO").env("CARGO_TARGET_DIR", &folder);
             // Threads that live as long as the process have memory that is never freed.
             command.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks");
@@ -99,8 +104,8 @@ pub(crate) fn miri(suite: &mut Suite) -> Result {
             let (status, text) = miri(running, &["--exact", "--format=pretty", test])?;
             let marks = LEFT_OUT[usize::from(!status.success())];
             let reason = |line: &str| marks.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));
-            let is_over =
-                (status.code() == Some(TIME_IS_OVER)).then(|| format!("{running} s are not enough"));
+            let is_over = status.code() == Some(TIME_IS_OVER) || text.contains(CPU_IS_OVER);
+            let is_over = is_over.then(|| format!("{running} s of CPU time are not enough"));
             match text.lines().find_map(reason).or(is_over) {
                 Some(why) => {
                     left += 1;
