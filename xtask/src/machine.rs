@@ -16,7 +16,7 @@ use crate::process::{Result, cache, discard, output, program, run, target, write
 const ENDED: &str = "@@ended@@ ";
 
 /// The longest time that a machine runs, in seconds.
-const LONGEST: u32 = 1800;
+const LONGEST: u32 = 3600;
 
 /// A kind of machine.
 #[derive(Debug)]
