@@ -200,6 +200,8 @@ fn service() {
         });
         wait_in_others().await;
         block("GET /shelf");
+        // A pool's thread that has nothing to do.
+        Group::new("rows").spawn_thread(park).expect("a thread");
         println!("ready");
         pending::<()>().await;
     };
@@ -277,10 +279,13 @@ fn queues_show_waits_and_holders() {
     assert!(line("connections (permit)").contains("GET /menu"), "{text}");
     assert!(line("GET /blend (task").contains("at queues.rs:"), "{text}");
 
-    // The same poll stalls in its futex all the time.
+    // The same poll stalls in its futex all the time, and so does blocking work of a request.
     let doctor = run(["doctor", &service.target()]).stdout;
-    let stalls =
-        doctor.lines().find(|line| line.contains("groups.stalls") && line.contains("GET /shelf: its"));
-    assert!(stalls.is_some_and(|line| line.contains(" % in futex")), "{doctor}");
+    let told = |check: &str, group: &str| {
+        let is_its = |line: &&str| line.contains(check) && line.contains(&format!("  {group}: its "));
+        doctor.lines().find(is_its).is_some_and(|line| line.contains(" % in futex"))
+    };
+    assert!(told("groups.stalls", "GET /shelf") && told("groups.stalls", "POST /report"), "{doctor}");
     assert!(doctor.contains("for GET /shelf: look at `dormouse locks`"), "{doctor}");
+    assert!(told("groups.idle", "rows") && !told("groups.stalls", "rows"), "{doctor}");
 }

@@ -2,11 +2,16 @@
 //!
 //! A reader that comes again later subtracts: for how long the group was polled on that thread.
 
+use std::iter::successors;
+use std::sync::atomic::Ordering;
+
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::counts::Time;
-use crate::rows::{self, GROUPS};
+use crate::rows::{self, GROUPS, Shelf};
 use crate::run::run;
+use crate::sites::is_by_hand;
+use crate::stretch::DEPTH;
 
 /// The group whose task a thread polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +23,9 @@ pub struct ChargedThread {
     pub polled_ns: u64,
     /// For how long the group has been charged without a break, in nanoseconds.
     pub since_ns: u64,
+    /// The task that was entered first on the thread, if it and all inside of it were entered by
+    /// hand: scopes, threads, runs. `None` in a poll, and in the destructor of a task.
+    pub by_hand: Option<u64>,
 }
 
 /// The group that the thread with that block and start number is charged for. `None` if that is
@@ -32,7 +40,22 @@ pub fn charged(block: usize, start: u64) -> Option<ChargedThread> {
     let sums = row.sums(run());
     let since = stamp().saturating_sub(Some(sums.polling).filter(|polling| *polling != 0)?);
     let polled = sums.ticks[Time::Poll as usize].saturating_add(since);
-    Some(ChargedThread { group: number as u32, polled_ns: ticks_to_ns(polled), since_ns: ticks_to_ns(since) })
+    Some(ChargedThread {
+        group: number as u32,
+        polled_ns: ticks_to_ns(polled),
+        since_ns: ticks_to_ns(since),
+        by_hand: by_hand(shelf),
+    })
+}
+
+/// See [`ChargedThread::by_hand`].
+fn by_hand(shelf: &Shelf) -> Option<u64> {
+    let mut first = None;
+    for going in successors(shelf.polled(), |going| going.outer()).take(DEPTH) {
+        first = is_by_hand(going.slot).then(|| going.slot.task.load(Ordering::Relaxed));
+        first?;
+    }
+    first
 }
 
 /// For how long tasks of a group were polled so far on the thread with that block and start number,

@@ -16,6 +16,7 @@
 //! | [`WHOLE`] | the runtime polls the task itself, not another future around it |
 //! | [`ESCAPED`] | a poll, or a leaf, got the runtime's own waker, whose clones are not counted |
 //! | [`ENDED`] | its future has returned its output: the task needs no waker, and is dropped next |
+//! | [`BY_HAND`] | the task was entered by hand: a scope, a thread, a run |
 //!
 //! With `WHOLE` and without the other two, each waker by which the task can be woken is one that
 //! the slot counts, provided that the task has begun in the present run.
@@ -48,6 +49,7 @@ const SITE: u32 = 0xffff;
 const WHOLE: u32 = 1 << 16;
 const ESCAPED: u32 = 1 << 17;
 const ENDED: u32 = 1 << 18;
+const BY_HAND: u32 = 1 << 19;
 
 /// How many sites there can be. Tasks of further ones have none.
 const SITES: usize = 1024;
@@ -172,6 +174,18 @@ pub(crate) fn spawned(slot: &Slot, site: Site) {
 #[cold]
 pub(crate) fn escapes(slot: &Slot) {
     slot.spawned.fetch_or(ESCAPED, Ordering::Relaxed);
+}
+
+/// The slot's task is entered by hand.
+pub(crate) fn entered(slot: &Slot) {
+    if !is_by_hand(slot) {
+        slot.spawned.fetch_or(BY_HAND, Ordering::Relaxed);
+    }
+}
+
+/// Whether the slot's task was entered by hand.
+pub(crate) fn is_by_hand(slot: &Slot) -> bool {
+    slot.spawned.load(Ordering::Relaxed) & BY_HAND != 0
 }
 
 /// The site where the slot's task was spawned.

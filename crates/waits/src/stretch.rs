@@ -17,6 +17,7 @@ use crate::cpu;
 use crate::places;
 use crate::rows::{self, Account, Going, Shelf};
 use crate::run::run;
+use crate::sites;
 use crate::slot::Slot;
 use crate::wait::Wait;
 use crate::waiting::WAITS;
@@ -77,6 +78,11 @@ impl Stretch {
         shelf.polls(Some(going), Some(account.row));
         shelf.woken.store(if woken == 0 { 0 } else { wait.woken }, Ordering::Relaxed);
         Self { going, shelf, account, is_poll, _here: PhantomData }
+    }
+
+    /// The task was entered by hand: the stretch is no poll, nor the destructor of a future.
+    pub fn enters_by_hand(&self) {
+        sites::entered(self.going.slot);
     }
 
     #[inline]

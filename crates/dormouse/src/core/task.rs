@@ -329,6 +329,9 @@ impl Task {
     #[inline]
     fn enter(&mut self, kind: Kind) -> Inside {
         let stretch = self.waits.run(self.who());
+        if let Some(stretch) = stretch.as_ref().filter(|_| kind != Kind::Drop) {
+            stretch.enters_by_hand();
+        }
         let switch = dormouse_events::enter(&mut self.inner, kind);
         Inside { _seen: PollMark::begin(), _switch: switch, _stretch: stretch }
     }

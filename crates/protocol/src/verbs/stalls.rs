@@ -33,6 +33,21 @@ const ON_FILES: [&str; 13] = [
     "ftruncate",
 ];
 
+/// Calls and states in which nobody waits for work.
+const NEVER_FOR_WORK: [&str; 11] = [
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "msync",
+    "pread64",
+    "write",
+    "writev",
+    "pwrite64",
+    "fallocate",
+    "ftruncate",
+    "page fault",
+];
+
 /// The setting to change where polls sleep in this call or state.
 fn remedy(call: &str) -> &'static str {
     match call {
@@ -73,22 +88,27 @@ pub struct StallsRow {
     /// time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<(Cow<'static, str>, u64)>,
+    /// The part of that in work that was entered by hand (scopes, threads, runs) and is no part of
+    /// a request: it may have waited for work. Empty from services that do not distinguish it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_hand: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl StallsRow {
     pub(super) fn since(&self, before: &Self) -> Self {
         let part = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
-        let within = self.within.iter().map(|(name, ns)| {
-            let before = before.within.iter().find(|(of, _)| of == name);
-            (name.clone(), ns.saturating_sub(before.map_or(0, |(_, ns)| *ns)))
-        });
+        let sums = |now: &[(Cow<'static, str>, u64)], before: &[(Cow<'static, str>, u64)]| {
+            let since = now.iter().map(|(name, ns)| (name.clone(), ns.saturating_sub(in_call(before, name))));
+            since.filter(|(_, ns)| *ns > 0).collect()
+        };
         Self {
             cpu_wait_ns: self.cpu_wait_ns.saturating_sub(before.cpu_wait_ns),
             throttled_ns: part(self.throttled_ns, before.throttled_ns),
             asleep_ns: self.asleep_ns.saturating_sub(before.asleep_ns),
             block_io_ns: part(self.block_io_ns, before.block_io_ns),
             major_faults: part(self.major_faults, before.major_faults),
-            within: within.filter(|(_, ns)| *ns > 0).collect(),
+            within: sums(&self.within, &before.within),
+            by_hand: sums(&self.by_hand, &before.by_hand),
         }
     }
 
@@ -97,18 +117,52 @@ impl StallsRow {
         self.cpu_wait_ns.saturating_add(self.asleep_ns)
     }
 
+    /// The sleep that may have been a wait for work, by call: of work that was entered by hand.
+    fn idle(&self) -> impl Iterator<Item = &(Cow<'static, str>, u64)> {
+        self.by_hand.iter().filter(|(call, _)| !NEVER_FOR_WORK.contains(&&**call))
+    }
+
+    /// The stalled time whose cause is known, without sleep that may have been a wait for work.
+    pub fn known_busy_ns(&self) -> u64 {
+        self.known_ns().saturating_sub(self.idle().fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns)))
+    }
+
+    /// How much the threads of a group of this name slept where they may have waited for work, in a
+    /// time of that length; `None` if they hardly did.
+    pub fn idle_notice(&self, name: &str, length_ns: u64) -> Option<String> {
+        let idle_ns = self.known_ns() - self.known_busy_ns();
+        let percent = |ns: u64| 100.0 * ns as f64 / length_ns.max(1) as f64;
+        let mut parts: Vec<_> = self.idle().collect();
+        parts.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+        let named = parts.iter().take(NAMED).map(|(call, ns)| format!("{:.0} % in {call}", percent(*ns)));
+        let named: Vec<String> = named.collect();
+        (percent(idle_ns) >= NOTABLE_PERCENT).then(|| {
+            format!(
+                "{name}: its threads and scopes slept for {:.0} % of the time: {}; no request is known to have \
+                 waited for that, so they may have had nothing to do",
+                percent(idle_ns),
+                named.join(", ")
+            )
+        })
+    }
+
     /// The causes for which polls of a group of this name stalled in a time of that length, in one
-    /// sentence, and the setting to change; `None` if they hardly stalled.
+    /// sentence, and the setting to change; `None` if they hardly stalled. Sleep that may have been
+    /// a wait for work is left out.
     pub fn notice(&self, name: &str, length_ns: u64) -> Option<(String, String)> {
         let percent = |ns: u64| 100.0 * ns as f64 / length_ns.max(1) as f64;
-        if percent(self.known_ns()) < NOTABLE_PERCENT {
+        let all = percent(self.known_busy_ns());
+        if all < NOTABLE_PERCENT {
             return None;
         }
         let throttled_ns = self.throttled_ns.unwrap_or(0).min(self.cpu_wait_ns);
+        let idle: Vec<_> = self.idle().cloned().collect();
         let mut parts: Vec<(Cow<'_, str>, u64, &str)> = self
             .within
             .iter()
-            .map(|(call, ns)| (format!("in {call}").into(), *ns, remedy(call)))
+            .map(|(call, ns)| {
+                (format!("in {call}").into(), ns.saturating_sub(in_call(&idle, call)), remedy(call))
+            })
             .chain([
                 ("throttled by a CPU limit".into(), throttled_ns, FOR_LIMIT),
                 ("waiting for a CPU".into(), self.cpu_wait_ns - throttled_ns, FOR_CPU),
@@ -119,7 +173,6 @@ impl StallsRow {
         let (_, _, remedy) = *parts.first()?;
         let named = parts.iter().take(NAMED).map(|(what, ns, _)| format!("{:.0} % {what}", percent(*ns)));
         let named: Vec<String> = named.collect();
-        let all = percent(self.known_ns());
         let sentence = format!("{name}: its polls stalled for {all:.0} % of the time: {}", named.join(", "));
         Some((sentence, format!("for {name}: {remedy}")))
     }
@@ -128,6 +181,11 @@ impl StallsRow {
     pub fn most(&self) -> Option<&(Cow<'static, str>, u64)> {
         self.within.iter().max_by_key(|(_, ns)| *ns)
     }
+}
+
+/// The time in a call.
+fn in_call(within: &[(Cow<'static, str>, u64)], name: &str) -> u64 {
+    within.iter().find(|(of, _)| of == name).map_or(0, |(_, ns)| *ns)
 }
 
 #[cfg(test)]
@@ -166,5 +224,37 @@ mod tests {
             let (sentence, remedy) = notice(row).unwrap();
             assert!(remedy.contains(part), "{sentence}; {remedy}");
         }
+    }
+
+    #[test]
+    fn a_wait_for_work_is_no_stall() {
+        let named =
+            |of: &[(&'static str, u64)]| of.iter().map(|(call, ms)| ((*call).into(), ms * MS)).collect();
+        let row = |within: &[(&'static str, u64)], by_hand: &[(&'static str, u64)]| StallsRow {
+            asleep_ns: within.iter().map(|(_, ms)| ms * MS).sum(),
+            within: named(within),
+            by_hand: named(by_hand),
+            ..StallsRow::default()
+        };
+        let told = |row: &StallsRow| {
+            let (notice, idle) = (row.notice("rows", 1000 * MS), row.idle_notice("rows", 1000 * MS));
+            (notice.map(|(sentence, _)| sentence), idle)
+        };
+        let (notice, idle) = told(&row(&[("futex", 990), ("read", 4)], &[("futex", 990), ("read", 4)]));
+        let idle = idle.unwrap();
+        assert_eq!(notice, None, "{idle}");
+        assert!(idle.starts_with("rows: its threads and scopes slept for 99 % of the time: 99 % in futex,"));
+        // Nobody waits for work in a file.
+        let (notice, idle) = told(&row(&[("futex", 700), ("fsync", 200)], &[("futex", 700), ("fsync", 200)]));
+        assert!(notice.unwrap().ends_with(" 20 % of the time: 20 % in fsync"));
+        assert!(idle.unwrap().contains(" 70 % of the time: 70 % in futex;"));
+        // Some of it was in polls.
+        let (notice, idle) = told(&row(&[("futex", 700)], &[("futex", 300)]));
+        assert!(notice.unwrap().ends_with(" 40 % of the time: 40 % in futex"));
+        assert!(idle.unwrap().contains(" 30 % in futex;"));
+        let since =
+            row(&[("futex", 700)], &[("futex", 300)]).since(&row(&[("futex", 650)], &[("futex", 250)]));
+        assert_eq!((since.within, since.by_hand), (named(&[("futex", 50)]), named(&[("futex", 50)])));
+        assert_eq!(told(&row(&[("futex", 700)], &[])).1, None);
     }
 }

@@ -1,6 +1,7 @@
 //! The causes for which polls of each group stall, in one sentence, with the setting to change.
+//! Sleep that may have been a wait for work is told as that, and is no fault.
 
-use dormouse_protocol::{Check, CheckState, Stat, StatRequest, WaitsBegun, WaitsRequest};
+use dormouse_protocol::{Check, CheckState, StallsRow, Stat, StatRequest, WaitsBegun, WaitsRequest};
 
 use super::check;
 use crate::client::Client;
@@ -8,6 +9,7 @@ use crate::output::Context;
 use crate::target::Target;
 
 const NAME: &str = "groups.stalls";
+const IDLE: &str = "groups.idle";
 
 /// The groups that are named, those first that stall most.
 const NAMED: usize = 5;
@@ -36,29 +38,29 @@ pub(super) fn checks<T>(
 
 /// The checks of an interval.
 fn of(stat: &Stat) -> Vec<Check> {
-    let mut stalls: Vec<_> = stat
-        .groups
-        .iter()
-        .filter_map(|group| Some((group, group.waits.as_ref()?.stalls.as_deref()?)))
-        .filter_map(|(group, stalls)| Some((stalls.known_ns(), stalls.notice(&group.name, stat.mono_ns)?)))
-        .collect();
-    stalls.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
-    if stalls.is_empty() {
+    let known = stat.groups.iter();
+    let known = known.filter_map(|group| Some((&*group.name, group.waits.as_ref()?.stalls.as_deref()?)));
+    let mut known: Vec<(&str, &StallsRow)> = known.collect();
+    known.sort_by_key(|(_, stalls)| std::cmp::Reverse(stalls.known_busy_ns()));
+    let stalled = known.iter().filter_map(|(name, stalls)| stalls.notice(name, stat.mono_ns));
+    let stalled = stalled
+        .take(NAMED)
+        .map(|(detail, fix)| Check { fix: Some(fix), ..check(NAME, CheckState::Limited, detail) });
+    let mut checks: Vec<Check> = stalled.collect();
+    if checks.is_empty() {
         let seconds = stat.mono_ns as f64 / 1e9;
         let detail = format!("no group's polls were seen to stall for 1 % of {seconds:.1} s");
-        return vec![check(NAME, CheckState::Ok, detail)];
+        checks.push(check(NAME, CheckState::Ok, detail));
     }
-    let named = stalls.into_iter().take(NAMED);
-    let limited = |(detail, fix): (String, String)| Check {
-        fix: Some(fix),
-        ..check(NAME, CheckState::Limited, detail)
-    };
-    named.map(|(_, notice)| limited(notice)).collect()
+    known.sort_by_key(|(_, stalls)| std::cmp::Reverse(stalls.known_ns() - stalls.known_busy_ns()));
+    let idle = known.iter().filter_map(|(name, stalls)| stalls.idle_notice(name, stat.mono_ns));
+    checks.extend(idle.take(NAMED).map(|detail| check(IDLE, CheckState::Ok, detail)));
+    checks
 }
 
 #[cfg(test)]
 mod tests {
-    use dormouse_protocol::{GroupRow, StallsRow, WaitsRow};
+    use dormouse_protocol::{GroupRow, WaitsRow};
 
     use super::*;
 
@@ -78,5 +80,13 @@ mod tests {
         assert!(checks[0].fix.as_ref().is_some_and(|fix| fix.contains("dormouse locks")), "{checks:?}");
         let none = of(&stat(vec![group("GET /a", 2)]));
         assert_eq!((none.len(), none[0].state), (1, CheckState::Ok));
+        // A pool's threads without work.
+        let mut pool = group("rows", 900);
+        let stalls = pool.waits.as_mut().and_then(|waits| waits.stalls.as_mut()).unwrap();
+        stalls.by_hand.clone_from(&stalls.within);
+        let idle = of(&stat(vec![pool]));
+        let told = idle.iter().map(|check| (&*check.name, check.state, check.fix.is_some()));
+        let ok = CheckState::Ok;
+        assert_eq!(told.collect::<Vec<_>>(), [(NAME, ok, false), (IDLE, ok, false)], "{idle:?}");
     }
 }

@@ -9,20 +9,19 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_clock::{stamp, ticks_to_ns};
-use dormouse_sys::process::fork::{self, Phase};
-use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::counts_block_delay;
 use dormouse_sys::thread::{self, ThreadBlock};
 use dormouse_waits::{charged, polled_on};
 
 use super::limit::LimitReader;
-use super::sample::{ThreadIn, ThreadTally};
-use super::window::{Reading, Sample, Shown, Windows};
+use super::sums::{GroupStalls, StallSums, sums_of_process};
+use super::window::{Reading, Sample, Shown, Windows, Within};
+use crate::core::tasks::Origin;
 use crate::lookout::{Engine, own_cpu};
 
 /// The time between two samples while polls stall, and while they do not.
@@ -54,40 +53,6 @@ const NOTABLE_NS: u64 = 1_000_000;
 
 /// Waits and throttled times are kept for this long, and for as long again.
 const KEPT_NS: u64 = 125_000_000;
-
-/// The stalled time of a group by its causes, as far as it is known: lower bounds, in nanoseconds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct GroupStalls {
-    /// Its polls waited for a CPU.
-    pub(crate) cpu_wait_ns: u64,
-    /// The part of that for which a CPU limit may be the reason; an upper bound. Unknown where no
-    /// limit can be seen.
-    pub(crate) throttled_ns: Option<u64>,
-    /// Its polls slept.
-    pub(crate) asleep_ns: u64,
-    /// The part of that for block devices; unknown where the kernel does not count it.
-    pub(crate) block_io_ns: Option<u64>,
-    /// Major page faults of polls, of windows that lay within the group's polls.
-    pub(crate) major_faults: u64,
-    /// The calls in which the polls slept, by samples at the begin and at the end of each window.
-    pub(crate) within: ThreadTally,
-}
-
-/// The sums of all groups, which readers share with the sampler of stalls. Held for moments, and
-/// never over a fork: a child does not touch it.
-#[derive(Debug, Default)]
-pub(crate) struct StallSums {
-    groups: Mutex<HashMap<u32, GroupStalls>>,
-    /// A reader has waited for a sample in vain, and there has been none since.
-    pub(crate) is_late: AtomicBool,
-}
-
-impl StallSums {
-    /// Calls `f` with the sums.
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut HashMap<u32, GroupStalls>) -> T) -> T {
-        f(&mut self.groups.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// The numbers of holders, which no two have, also of two lookouts.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -206,7 +171,8 @@ fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Option<Sample> {
         let reading = Reading::of(tid)?;
         let took_ns = ticks_to_ns(stamp().saturating_sub(began));
         if best.is_none_or(|best| took_ns < best.took_ns) {
-            let within = charged.and_then(|_| reading.asleep_in(tid));
+            let within = charged
+                .map(|of| Within { asleep_in: reading.asleep_in(tid), is_by_hand: is_by_hand(of.by_hand) });
             best = Some(Sample { reading, charged, polled_ns, took_ns, within });
         }
         if took_ns <= LATE_NS {
@@ -214,6 +180,11 @@ fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Option<Sample> {
         }
     }
     best
+}
+
+/// Whether work was entered by hand, and is no part of a request: a thread may wait for work there.
+fn is_by_hand(entered: Option<u64>) -> bool {
+    entered.is_some_and(|task| Origin::of(task) != Origin::Part)
 }
 
 impl Engine for StallAccount {
@@ -237,20 +208,6 @@ impl Engine for StallAccount {
             *self = Self::default();
         }
     }
-}
-
-/// The sums of this process, which never go back: they outlive the thread that adds to them.
-fn sums_of_process() -> Arc<StallSums> {
-    static SUMS: fork::Mutex<Option<(u64, Arc<StallSums>)>> = fork::Mutex::new(Phase::Stalls, None);
-    // Memory is not taken, nor given back, under a lock for which a fork waits.
-    let (process, fresh) = (identity::id(), Arc::default());
-    let Ok(mut sums) = SUMS.lock() else { return fresh };
-    if let Some((_, known)) = sums.as_ref().filter(|(of, _)| *of == process) {
-        return Arc::clone(known);
-    }
-    let parents = sums.replace((process, Arc::clone(&fresh)));
-    drop((sums, parents));
-    fresh
 }
 
 impl StallAccount {
@@ -401,22 +358,6 @@ impl StallAccount {
         let known = |is_seen: bool, ns: Option<u64>| is_seen.then_some(ns.unwrap_or(0));
         of.throttled_ns = known(self.limit.is_seen(), of.throttled_ns);
         of.block_io_ns = known(self.counts_block_delay, of.block_io_ns);
-    }
-}
-
-impl GroupStalls {
-    /// Adds sleep of a window. If the calls at its ends differ, it is not known when the one ended,
-    /// so each has half of it. Sleep that is seen at one of them is of that call; at none of them,
-    /// of another one.
-    fn add_sleep(&mut self, ns: u64, block_ns: u64, [first, last]: [Option<ThreadIn>; 2]) {
-        self.asleep_ns += ns;
-        let seen = [first.or(last), last.or(first)].map(|within| within.unwrap_or(ThreadIn::Other));
-        for (within, ns) in seen.into_iter().zip([ns / 2, ns - ns / 2]) {
-            self.within.add(within, ns);
-        }
-        if let Some(block_io_ns) = &mut self.block_io_ns {
-            *block_io_ns += block_ns;
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 mod engine;
 mod limit;
 mod sample;
+mod sums;
 mod window;
 
 use std::borrow::Cow;
@@ -18,9 +19,10 @@ use dormouse_sys::Capability;
 use dormouse_sys::process::identity;
 use dormouse_sys::process::kernel_view::counts_block_delay;
 
-use self::engine::{GroupStalls, StallAccount, StallSums};
+use self::engine::StallAccount;
 pub use self::sample::ThreadIn;
 pub(crate) use self::sample::{ThreadSample, ThreadTally};
+use self::sums::{GroupStalls, StallSums};
 use crate::lookout::{LOOKOUT, Watched};
 
 /// How long an answer waits for the lookout, which may be at a disk. If that was in vain, none
@@ -72,14 +74,26 @@ impl Drop for Stalls {
 }
 
 fn row(of: &GroupStalls) -> StallsRow {
-    let within = |(within, ns): (ThreadIn, u64)| (Cow::from(within.to_string()), ns);
+    let named = |of: &ThreadTally| {
+        let named = of.sorted().into_iter().map(|(within, ns)| (Cow::from(within.to_string()), ns));
+        named.collect::<Vec<_>>()
+    };
+    let by_hand = named(&of.by_hand);
+    let mut within = named(&of.within);
+    for (name, ns) in &by_hand {
+        match within.iter_mut().find(|(of, _)| of == name) {
+            Some((_, all)) => *all += ns,
+            None => within.push((name.clone(), *ns)),
+        }
+    }
     StallsRow {
         cpu_wait_ns: of.cpu_wait_ns,
         throttled_ns: of.throttled_ns,
         asleep_ns: of.asleep_ns,
         block_io_ns: of.block_io_ns,
         major_faults: Some(of.major_faults),
-        within: of.within.sorted().into_iter().map(within).collect(),
+        within,
+        by_hand,
     }
 }
 

@@ -70,8 +70,17 @@ pub(super) struct Sample {
     pub(super) polled_ns: [Option<u64>; 2],
     /// How long the sample took. Its numbers are of different moments in this time.
     pub(super) took_ns: u64,
-    /// The call or fault in which the thread slept, if it was in a poll.
-    pub(super) within: Option<ThreadIn>,
+    /// The state of the thread, if a group was charged.
+    pub(super) within: Option<Within>,
+}
+
+/// The state of a charged thread at an end of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Within {
+    /// The call or fault in which it sleeps, if it does.
+    pub(super) asleep_in: Option<ThreadIn>,
+    /// Whether the work was entered by hand, and no request is known to wait for it.
+    pub(super) is_by_hand: bool,
 }
 
 /// The beginning of a window.
@@ -81,7 +90,7 @@ struct Start {
     /// The group whose task was polled, and for how long tasks of it had been, in nanoseconds.
     polled: Option<(u32, u64)>,
     took_ns: u64,
-    within: Option<ThreadIn>,
+    within: Option<Within>,
 }
 
 /// The two windows of a thread that have begun.
@@ -98,8 +107,8 @@ pub(super) type ByGroup = [Option<(u32, u64)>; 2];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slept {
     pub(super) by_group: ByGroup,
-    /// The calls at the beginning and at the end.
-    pub(super) within: [Option<ThreadIn>; 2],
+    /// The states at the beginning and at the end.
+    pub(super) within: [Option<Within>; 2],
     /// The part of each group's that was for block devices, in nanoseconds.
     pub(super) block_ns: [u64; 2],
     /// Major page faults of a group whose polls filled the window.
@@ -274,7 +283,8 @@ mod tests {
     impl Sample {
         /// Its thread polls this group; for how many milliseconds on the whole, and since when.
         fn in_poll(self, group: u32, polled: u64, since: u64) -> Self {
-            let charged = ChargedThread { group, polled_ns: polled * MS, since_ns: since * MS };
+            let (polled_ns, since_ns) = (polled * MS, since * MS);
+            let charged = ChargedThread { group, polled_ns, since_ns, by_hand: None };
             Self { charged: Some(charged), ..self }.polled(polled, polled)
         }
 

@@ -2,6 +2,7 @@
 
 #![cfg(not(dormouse_fallback))]
 
+mod by_hand;
 mod faults;
 mod looks;
 mod shares;

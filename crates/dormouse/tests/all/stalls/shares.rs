@@ -68,7 +68,7 @@ fn measure(part: &mut Part, work: impl FnOnce()) {
 }
 
 /// Whether the kernel has the account that all this is about.
-fn is_counted() -> bool {
+pub(super) fn is_counted() -> bool {
     let is = Schedstat::of_own(identity::tid()).is_some_and(|of| of.runnable_ns.is_some());
     if !is {
         skip("the kernel does not count how long threads wait for a CPU");

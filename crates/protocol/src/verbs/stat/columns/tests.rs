@@ -78,6 +78,7 @@ fn groups() -> Vec<GroupRow> {
             block_io_ns: None,
             major_faults: Some(4),
             within: vec![("futex".into(), 3)],
+            by_hand: vec![("futex".into(), 2)],
         })),
         ..WaitsRow::default()
     };
