@@ -9,7 +9,8 @@ use crate::core::asleep::asleep;
 use crate::core::{ends, objectives, panics, ungrouped};
 use crate::environment;
 use crate::features::cost::cost_check;
-use crate::features::{publish, stalls, stat, watch};
+use crate::features::objectives::unmatched_checks;
+use crate::features::{publish, stalls, stat, triggers, watch};
 
 /// Reads of a clock that are timed together.
 const READS: u32 = 1000;
@@ -114,6 +115,8 @@ impl Answered for DoctorRequest {
             .chain(panics::capability())
             .chain(outcomes_check())
             .chain(objectives::capability())
+            .chain(unmatched_checks())
+            .chain(triggers::unmatched_checks())
             .chain(ungrouped::capability())
             .chain([cost_check()])
             .chain(stat::outliving_check())

@@ -149,5 +149,5 @@ pub use registry::patch_locks;
 pub use registry::{KeyUse, Mismatches};
 pub use report::BatchReport;
 #[cfg(feature = "select")]
-pub use select::{Selector, SelectorError, near};
+pub use select::{Selector, SelectorError, near, near_among};
 pub use timer::{holds, start_timer};

@@ -78,6 +78,8 @@ struct SampleBody<'a> {
     own_bytes: Option<u64>,
     /// The parts of dormouse that its limit has put to sleep, and why.
     limited: Option<&'a str>,
+    /// The objectives that match no group.
+    unmatched: &'a [String],
     /// A sentence about the figures that its answers leave out, because they would be too long.
     left_out: Option<String>,
     windows: [ProcessWindow; 4],
@@ -289,6 +291,7 @@ fn sample<'a>(pid: u32, windows: &Windows, snapshot: &'a Snapshot, last: Option<
         cpu_refused: stat.cpu_refused.as_deref(),
         own_bytes: stat.own.map(|own| own.memory_bytes),
         limited: stat.limited.as_deref(),
+        unmatched: &stat.unmatched,
         left_out: stat.left_out.map(|left_out| left_out.notice()),
         windows: windows.each.each_ref().map(ProcessWindow::of),
         groups: groups.collect(),

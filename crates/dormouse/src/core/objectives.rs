@@ -25,7 +25,9 @@
 
 use std::mem;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use dormouse_keys::Selector;
 use dormouse_protocol::{Objective, ObjectiveRow};
@@ -37,6 +39,13 @@ use crate::core::ends::TaskOutcome;
 
 /// How many objectives a group can have.
 pub(crate) const MOST_OBJECTIVES: usize = 8;
+
+/// Groups come with their first requests: globs that match none are told after this time.
+pub(crate) const A_WHILE: Duration = Duration::from_secs(10);
+
+/// The check of `doctor` for globs that match no group, and its advice.
+pub(crate) const UNMATCHED: &str = "groups.unmatched";
+pub(crate) const NAME_GROUPS: &str = "name groups as `dormouse stat` shows them, with `*` for any text";
 
 /// How many leases a process can have.
 const MOST_LEASES: usize = 64;
@@ -86,12 +95,11 @@ pub(crate) struct OfGroup {
 
 /// The groups of a lease.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a process has 64 at most")]
 pub(crate) enum Chosen {
     /// The one with that number.
     One(u32),
     /// Those that globs match, also if they come later.
-    Matching(Selector),
+    Matching(Arc<Selector>),
 }
 
 #[derive(Debug)]
@@ -99,6 +107,7 @@ struct ObjectiveLease {
     number: u64,
     groups: Chosen,
     objective: Objective,
+    begun: Instant,
     /// The slots that it holds.
     slots: Vec<(&'static ObjectiveCounts, usize)>,
 }
@@ -269,6 +278,7 @@ pub(crate) fn begin(
 }
 
 fn begin_all(wanted: Vec<(Chosen, Objective)>, groups: &[OfGroup]) -> Result<(ObjectiveLeases, u64), NoRoom> {
+    let begun = Instant::now();
     let mut leases = LEASES.lock().map_err(|_| NoRoom::Reentrant)?;
     if leases.len() + wanted.len() > MOST_LEASES {
         return Err(NoRoom::InProcess);
@@ -276,7 +286,7 @@ fn begin_all(wanted: Vec<(Chosen, Objective)>, groups: &[OfGroup]) -> Result<(Ob
     let mut new: Vec<ObjectiveLease> = Vec::with_capacity(wanted.len());
     for (chosen, objective) in wanted {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mut lease = ObjectiveLease { number, groups: chosen, objective, slots: Vec::new() };
+        let mut lease = ObjectiveLease { number, groups: chosen, objective, begun, slots: Vec::new() };
         let full = groups.iter().find(|group| !lease.attach(**group));
         new.push(lease);
         if let Some(full) = full {
@@ -333,6 +343,39 @@ fn attach_all(leases: &mut [ObjectiveLease], groups: &[OfGroup]) {
 /// The most objectives that a group may have now.
 pub(crate) fn most() -> usize {
     HELD.load(Ordering::Relaxed).min(MOST_OBJECTIVES)
+}
+
+/// The objectives whose globs match none of the groups, though there are some and the objectives
+/// were set a while ago; each once. `groups` is not called where all have matched.
+pub(crate) fn unmatched(
+    now: Instant,
+    groups: impl FnOnce() -> Vec<OfGroup>,
+) -> Vec<(Arc<Selector>, Objective)> {
+    if HELD.load(Ordering::Relaxed) == 0 {
+        return Vec::new();
+    }
+    // Memory is not taken under a lock for which a fork waits.
+    let mut found: Vec<(Arc<Selector>, Objective)> = Vec::with_capacity(MOST_LEASES);
+    if let Ok(leases) = LEASES.lock() {
+        for lease in leases.iter().filter(|lease| lease.slots.is_empty()) {
+            if let Chosen::Matching(globs) = &lease.groups
+                && now.saturating_duration_since(lease.begun) >= A_WHILE
+                && !found.iter().any(|it| it.0.as_str() == globs.as_str() && it.1 == lease.objective)
+            {
+                found.push((Arc::clone(globs), lease.objective));
+            }
+        }
+    }
+    if found.is_empty() {
+        return found;
+    }
+    let groups = groups();
+    // A group that matches may have had no room for it.
+    let is_matched = |globs: &Selector| {
+        groups.is_empty() || groups.iter().any(|group| globs.matches_at(group.name, "", 0))
+    };
+    found.retain(|(globs, _)| !is_matched(globs));
+    found
 }
 
 /// A line of `dormouse doctor` if something is wrong, otherwise `None`.

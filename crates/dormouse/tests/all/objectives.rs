@@ -236,3 +236,38 @@ fn a_forked_child_has_none_of_its_parents() {
         assert_eq!(group.read_objectives()[0].met, 1);
     });
 }
+
+#[test]
+fn an_objective_without_groups_is_told() {
+    in_child(|| {
+        let directory = tempfile::tempdir().unwrap();
+        // SAFETY: nothing else runs in the child.
+        unsafe { std::env::set_var("DORMOUSE_RECORD_DIR", directory.path()) };
+        let agent = dormouse::init().unwrap();
+        let mut client = Client::new(agent.path());
+        let numbers = triggers::add("request>1h in GET /ordrs").unwrap();
+        dormouse::objectives("GET /ordrs: 99% < 1s; GET *: 99% < 1s").unwrap().keep();
+        let _orders = Group::new("GET /orders");
+        let told = |client: &mut Client| client.ask(json!({"op": "stat"}))["ok"]["unmatched"].clone();
+        assert!(told(&mut client).is_null(), "its group may come with a request");
+        eventually(|| told(&mut client) == json!(["GET /ordrs: 99% < 1s"]));
+        let checks = |client: &mut Client| {
+            let doctor = client.ask(json!({"op": "doctor"}));
+            let checks = doctor["ok"]["checks"].as_array().unwrap().iter();
+            checks.filter(|check| check["name"] == "groups.unmatched").cloned().collect::<Vec<_>>()
+        };
+        let checks_now = checks(&mut client);
+        let details: Vec<_> = checks_now.iter().filter_map(|check| check["detail"].as_str()).collect();
+        let expected = [
+            "objective `GET /ordrs: 99% < 1s`: no group matches so far; near: GET /orders",
+            "trigger `request>1h in GET /ordrs`: no group matches `GET /ordrs`: there are GET /orders",
+        ];
+        assert_eq!(details, expected);
+        assert!(checks_now.iter().all(|check| check["state"] == "limited"));
+        let _ordrs = Group::new("GET /ordrs");
+        assert!(told(&mut client).is_null() && checks(&mut client).is_empty());
+        for number in numbers {
+            triggers::remove(number).unwrap();
+        }
+    });
+}

@@ -184,18 +184,27 @@ fn split(list: &str) -> Vec<&str> {
 
 /// Names of keys that resemble a list of globs that matched nothing, the nearest first.
 pub fn near(globs: &str, at_most: usize) -> Vec<String> {
+    // A list that is refused is no help.
+    let mut names = try_list(|used| used.key.name().to_owned()).unwrap_or_default();
+    names.dedup();
+    near_among(globs, names, at_most)
+}
+
+/// The names that resemble a list of globs which matched none of them, the nearest first.
+pub fn near_among<N: AsRef<str> + Ord>(
+    globs: &str,
+    names: impl IntoIterator<Item = N>,
+    at_most: usize,
+) -> Vec<N> {
     let wanted: Vec<String> = split(globs)
         .into_iter()
         .map(|glob| glob.trim().trim_start_matches('!').replace(['*', '?'], ""))
         .filter(|glob| !glob.is_empty())
         .collect();
-    // A list that is refused is no help.
-    let mut names = try_list(|used| used.key.name().to_owned()).unwrap_or_default();
-    names.dedup();
-    let mut scored: Vec<(f64, String)> = names
+    let mut scored: Vec<(f64, N)> = names
         .into_iter()
         .filter_map(|name| {
-            let score = wanted.iter().map(|w| likeness(w, &name)).fold(0.0, f64::max);
+            let score = wanted.iter().map(|w| likeness(w, name.as_ref())).fold(0.0, f64::max);
             (score > 0.5).then_some((score, name))
         })
         .collect();

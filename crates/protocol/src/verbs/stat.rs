@@ -124,6 +124,9 @@ pub struct Stat {
     /// The parts of dormouse that are asleep because of `DORMOUSE_MAX_CPU`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited: Option<Cow<'static, str>>,
+    /// The objectives that match no group, though they were set a while ago, as they were given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
     /// The clock by which groups are charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<Clock>,
@@ -279,6 +282,7 @@ impl Stat {
             // An interval that begins while counts are asleep lacks some.
             cpu_refused: self.cpu_refused.clone().or_else(|| before.cpu_refused.clone()),
             limited: self.limited.clone(),
+            unmatched: self.unmatched.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),
             calls: CallRow::all_since(&self.calls, &before.calls),
             locks: LockStatRow::all_since(&self.locks, &before.locks),
@@ -336,11 +340,16 @@ impl Stat {
     }
 
     /// Notices for readers of the figures: one sentence for each part that is asleep, for each
-    /// control group that was throttled, and for each group of [`Stat::outlived`].
+    /// objective that matches no group, for each control group that was throttled, and for each
+    /// group of [`Stat::outlived`].
     pub fn notices(&self) -> impl Iterator<Item = String> {
         let limited = self.limited.iter().map(|why| format!("{why}; `dormouse wake` wakes it"));
+        let unmatched = self.unmatched.iter();
+        let unmatched = unmatched.map(|of| {
+            format!("objective `{of}`: no group matches so far; `dormouse doctor` names groups that are near")
+        });
         let throttled = self.cpu_limits.iter().flat_map(CpuLimits::notices);
-        limited.chain(throttled).chain(self.outlived())
+        limited.chain(unmatched).chain(throttled).chain(self.outlived())
     }
 
     /// In how many polls of tasks a group was entered, in percent; `None` if no runtime announces

@@ -98,6 +98,7 @@ class Live {
       refused: sample.cpu_refused,
       ownBytes: sample.own_bytes,
       limited: sample.limited,
+      unmatched: sample.unmatched,
       leftOut: sample.left_out,
       threads: sample.threads,
       dropped: sample.dropped,

@@ -161,6 +161,8 @@ const page = {
       ]);
     if (last?.throttled)
       facts.push(['throttled at its CPU limit', true, 'In the last 10 s ' + clean(last.throttled)]);
+    if (live.unmatched?.length)
+      facts.push(['objectives match no group', true, clean(live.unmatched.join('; '))]);
     if (live.limited) facts.push(['parts of dormouse are asleep', true, clean(live.limited)]);
     if (live.leftOut) facts.push(['figures are left out', true, clean(live.leftOut)]);
     for (const of of last?.runtimes || []) {

@@ -18,6 +18,10 @@ fn group(name: &'static str) -> OfGroup {
     OfGroup { id: NEXT.fetch_add(1, Ordering::Relaxed), name, counts }
 }
 
+fn matching(globs: &str) -> Chosen {
+    Chosen::Matching(Arc::new(Selector::parse(globs).unwrap()))
+}
+
 fn rows(group: OfGroup) -> Vec<(u64, u64, u64)> {
     let rows = group.counts.get().map_or_else(Vec::new, ObjectiveCounts::rows);
     rows.iter().map(|row| (row.objective.limit_ns, row.met, row.missed)).collect()
@@ -72,7 +76,7 @@ fn the_ninth_objective_is_refused_by_name() {
     let (group, other) = (group("GET /full"), group("GET /other"));
     let mut held: Vec<_> = (1..=8).map(|n| lease(group, n).unwrap()).collect();
     let _same = lease(group, 8).unwrap();
-    let globs = || Chosen::Matching(Selector::parse("GET /full,GET /other").unwrap());
+    let globs = || matching("GET /full,GET /other");
     let wanted = || vec![(globs(), objective(3)), (globs(), objective(9))];
     let refused = begin(wanted(), || vec![other, group]).unwrap_err().to_string();
     assert!(refused.contains("the group GET /full has 8 objectives"), "{refused}");
@@ -84,8 +88,33 @@ fn the_ninth_objective_is_refused_by_name() {
 }
 
 #[test]
+fn an_objective_without_groups_is_told_later() {
+    let [orders, meant] = ["GET /orders", "GET /ordrs"].map(group);
+    let begun = Instant::now();
+    let is_told = |after: Duration, groups: &[OfGroup]| {
+        let told = unmatched(begun + after, || groups.to_vec());
+        told.iter().any(|(globs, of)| globs.as_str() == "GET /ordrs" && *of == objective(7))
+    };
+    let wanted = || vec![(matching("GET /ordrs"), objective(7)), (matching("GET /*"), objective(7))];
+    let (held, with) = begin(wanted(), || vec![orders]).unwrap();
+    assert_eq!(with, 1);
+    let (again, _) = begin(wanted(), || vec![orders]).unwrap();
+    let later = A_WHILE * 2;
+    assert!(is_told(later, &[orders]) && !is_told(Duration::ZERO, &[orders]));
+    assert!(!is_told(later, &[]), "a service that has served nothing may have it yet");
+    assert!(!is_told(later, &[orders, meant]));
+    let all = unmatched(begun + later, || vec![orders]);
+    assert_eq!(all.iter().filter(|(globs, _)| globs.as_str() == "GET /ordrs").count(), 1, "each once");
+    assert!(!all.iter().any(|(globs, _)| globs.as_str() == "GET /*"));
+    drop(held);
+    assert!(is_told(later, &[orders]));
+    drop(again);
+    assert!(!is_told(later, &[orders]));
+}
+
+#[test]
 fn a_group_that_comes_later_has_them() {
-    let globs = Chosen::Matching(Selector::parse("GET /late*").unwrap());
+    let globs = matching("GET /late*");
     let (held, with) = begin(vec![(globs, objective(7))], Vec::new).unwrap();
     assert_eq!(with, 0);
     let [late, none] = ["GET /late/1", "GET /early"].map(group);

@@ -3,12 +3,19 @@
 
 mod verb;
 
-use dormouse_keys::{Key, Selector};
+use std::sync::Arc;
+use std::time::Instant;
+
+use dormouse_keys::{Key, Selector, near_among};
 use dormouse_protocol::{GroupObjective, Objective, ObjectiveError};
+use dormouse_sys::Capability;
 use dormouse_waits::Waiting;
 
 use crate::core::group::Group;
-use crate::core::objectives::{Chosen, ObjectiveLeases, begin};
+use crate::core::objectives::{Chosen, NAME_GROUPS, ObjectiveLeases, UNMATCHED, begin, unmatched};
+
+/// How many groups are named that an objective may have meant.
+const NEAR: usize = 3;
 
 /// Requests are counted by objectives as long as this lives; see [`objectives`] and
 /// [`Group::objective`].
@@ -112,10 +119,31 @@ pub fn objectives(list: &str) -> Result<Objectives, ObjectivesError> {
 /// The objectives with their groups.
 fn chosen(all: Vec<GroupObjective>) -> Result<Vec<(Chosen, Objective)>, ObjectivesError> {
     let chosen = |of: GroupObjective| match Selector::parse(&of.groups) {
-        Ok(globs) => Ok((Chosen::Matching(globs), of.objective)),
+        Ok(globs) => Ok((Chosen::Matching(Arc::new(globs)), of.objective)),
         Err(why) => Err(ObjectivesError::Globs { objective: of.to_string(), why: why.to_string() }),
     };
     all.into_iter().map(chosen).collect()
+}
+
+/// The objectives that match no group, though they were set a while ago, as they were given.
+pub(crate) fn unmatched_objectives() -> Vec<GroupObjective> {
+    let unmatched = unmatched(Instant::now(), Group::all_of_groups).into_iter();
+    let given = |(globs, objective): (Arc<Selector>, _)| GroupObjective {
+        groups: globs.as_str().to_owned(),
+        objective,
+    };
+    unmatched.map(given).collect()
+}
+
+/// The checks that `doctor` shows of them.
+pub(crate) fn unmatched_checks() -> impl Iterator<Item = Capability> {
+    unmatched_objectives().into_iter().map(|of| {
+        let all = Group::all();
+        let near = near_among(&of.groups, all.iter().map(|group| group.name()), NEAR);
+        let near = if near.is_empty() { String::new() } else { format!("; near: {}", near.join(", ")) };
+        let detail = format!("objective `{of}`: no group matches so far{near}");
+        Capability::limited(UNMATCHED, detail).with_fix(NAME_GROUPS)
+    })
 }
 
 impl Objectives {

@@ -26,6 +26,7 @@ use crate::core::runtimes;
 use crate::core::trace::thread_name;
 use crate::features::cost::own_cost;
 use crate::features::locks;
+use crate::features::objectives::unmatched_objectives;
 use crate::features::stalls::StalledGroups;
 use crate::features::waits::taking::TimesScope;
 
@@ -150,6 +151,7 @@ fn add_rest(stat: &mut Stat, waits: Option<TimesScope>, part: StatPart) {
     stat.runtimes = runtimes::rows();
     stat.keys_on = dormouse_keys::count_on();
     stat.own = Some(own_cost());
+    stat.unmatched = unmatched_objectives().iter().map(ToString::to_string).collect();
     let (cpu_limits, pressure) = limits::control_groups();
     stat.cpu_limits = Some(cpu_limits);
     stat.pressure = pressure;
@@ -231,6 +233,7 @@ fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
         dropped: records::dropped(),
         own: None,
         limited: asleep::limited().map(Into::into),
+        unmatched: Vec::new(),
         clock: Some(clock()),
         columns: None,
         thread_total: None,

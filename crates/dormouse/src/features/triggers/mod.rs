@@ -33,6 +33,7 @@ use std::time::Duration;
 use dormouse_events::Event;
 use dormouse_keys::{KeyUse, Selector};
 use dormouse_locks::{Holds, LockTimes};
+use dormouse_sys::Capability;
 use dormouse_sys::keeper::KeeperError;
 use dormouse_waits::Waiting;
 
@@ -42,6 +43,8 @@ use self::engine::{
     requests,
 };
 use self::rules::{Rule, Wanted};
+use crate::core::group::Group;
+use crate::core::objectives::{A_WHILE, NAME_GROUPS, UNMATCHED};
 use crate::core::panics::{self, PanicWait};
 use crate::core::probe::Probe;
 use crate::core::trace::Trace;
@@ -249,6 +252,24 @@ pub fn save() -> Result<u64, TriggerError> {
 /// The first rule that is invalid.
 pub fn check_rules(list: &str) -> Result<Vec<String>, RuleError> {
     Ok(rules::rules(list)?.iter().map(Rule::to_string).collect())
+}
+
+/// The checks that `doctor` shows of triggers whose globs match no group, though there are some and
+/// the triggers were armed a while ago.
+pub(crate) fn unmatched_checks() -> Vec<Capability> {
+    // Otherwise there is no trigger, and no thread to ask.
+    if !LOOKOUT.is_there() || Group::all().is_empty() {
+        return Vec::new();
+    }
+    let check = |row: TriggerRow| {
+        let globs = row.rule.parse::<Rule>().ok()?.groups?;
+        let why = Groups(Selector::parse(&globs).ok()).warning()?;
+        let check = Capability::limited(UNMATCHED, format!("trigger `{}`: {why}", row.rule));
+        Some(check.with_fix(NAME_GROUPS))
+    };
+    let rows = list_within(PATIENCE).map_or_else(|_| Vec::new(), |all| all.triggers);
+    let rows = rows.into_iter().filter(|row| Duration::from_nanos(row.armed_for_ns) >= A_WHILE);
+    rows.filter_map(check).collect()
 }
 
 /// The fault in the setting of the room for files.

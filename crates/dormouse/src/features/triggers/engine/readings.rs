@@ -48,7 +48,7 @@ impl Groups {
     }
 
     /// A sentence if no group matches.
-    pub(super) fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let globs = self.0.as_ref()?;
         let all = Group::all();
         if all.iter().any(|group| self.has(group.id())) {
