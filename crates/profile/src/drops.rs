@@ -10,7 +10,7 @@
 //! | a thread that unwinds | a panic beside it |
 //! | of tokio's tasks, which it shuts down | the end of the runtime |
 //! | of tokio's tasks, which it cancels | an abort |
-//! | a server, or a connection of one | its connection: the client is gone |
+//! | a server, or a connection of one | its connection: it ended, or the stream was reset |
 //! | a timeout | that timeout |
 //! | a tuple, or a combinator that takes the first of several | a `select!` that it lost |
 //! | neither | the function itself |
@@ -25,7 +25,8 @@ use crate::sets::Called;
 pub enum DropCause {
     /// A timeout struck.
     Timeout,
-    /// The server's connection ended, or its stream was reset: the client is gone.
+    /// The server's connection ended, or its stream was reset: by the client as a rule. The stack
+    /// does not show who did it.
     Connection,
     /// The task was aborted.
     Abort,

@@ -471,7 +471,7 @@ impl Client {
             _ => "ended, or closed the connection, in the middle of an answer",
         };
         let mut failure = Failure::failed(format!("{} {whence}", self.who))
-            .hint("if it still runs, it may have had no memory for the answer");
+            .hint("if it still runs, it may have had no memory for this client, waited 10 s for it, or lost its dormouse");
         if let Failure::Said(report) = &mut failure {
             report.has_hung_up = true;
         }

@@ -41,11 +41,11 @@ impl Dropper {
     pub(crate) fn text(&self) -> String {
         let at = self.at.as_ref().map(name);
         let words = match self.by {
-            "connection" => "its connection: the client is gone",
+            "connection" => "its connection: it ended, or the stream was reset",
             "select" => "select!",
             "shutdown" => "the end of its runtime",
             "panic" => "a panic beside it",
-            "answer" => "no drop: its answer says that the client is gone",
+            "answer" => "no drop: its answer has the status of a cancelled request",
             "unknown" => "(stack unknown)",
             by if by == DropCause::Function.word() => return at.unwrap_or_default(),
             by => by,

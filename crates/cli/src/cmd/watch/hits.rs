@@ -222,7 +222,8 @@ fn coverage(snapshot: &WatchSnapshot) -> Vec<String> {
             End::Exit => "the process has ended",
             End::Exec => "the process executes another program: watch it again",
             End::HungUp => {
-                "the process lives, but its dormouse is gone: it executes another program, so watch it again"
+                "the process lives, but its dormouse has closed the connection, as where it executes another \
+                 program: watch it again"
             }
         };
         lines.push(format!("{FAIR}{what}{FAIR:#}"));

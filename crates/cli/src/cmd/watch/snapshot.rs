@@ -51,7 +51,7 @@ pub(crate) enum End {
     Exit,
     /// It executes another program.
     Exec,
-    /// Its agent has closed the connection, and the process lives: it executes another program, or
-    /// has unloaded dormouse.
+    /// Its agent has closed the connection, and the process lives: it executes another program, has
+    /// unloaded dormouse, or had no memory for this client.
     HungUp,
 }

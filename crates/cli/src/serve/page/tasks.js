@@ -4,11 +4,11 @@
 
 const STATES = { awaiting: 'awaiting', runnable: 'runnable', polled: 'in a poll' };
 const DROPPED_BY = {
-  connection: 'its connection: the client is gone',
+  connection: 'its connection: it ended, or the stream was reset',
   select: 'select!',
   shutdown: 'the end of its runtime',
   panic: 'a panic beside it',
-  answer: 'no drop: its answer says that the client is gone',
+  answer: 'no drop: its answer has the status of a cancelled request',
   function: '',
   unknown: 'stack unknown',
 };

@@ -71,8 +71,9 @@ struct CancelledLineDocument<'a> {
     /// At how many other places each of them waited; absent: at none.
     #[serde(skip_serializing_if = "is_zero")]
     more_places: u32,
-    /// `timeout`, `connection` (the client is gone), `abort`, `shutdown`, `select` (a lost one),
-    /// `panic` (one beside it), `function`, `answer` (no future was dropped), or `unknown`.
+    /// `timeout`, `connection` (it ended, or reset its stream), `abort`, `shutdown`, `select` (a
+    /// lost one), `panic` (one beside it), `function`, `answer` (no future was dropped), or
+    /// `unknown`.
     dropped_by: &'static str,
     /// The function that dropped them; absent if it is a server's or a runtime's, or not known.
     #[serde(skip_serializing_if = "Option::is_none")]
