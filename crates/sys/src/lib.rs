@@ -92,6 +92,7 @@ pub mod process;
 pub mod readable;
 pub mod receive;
 pub mod rendezvous;
+pub mod resident;
 mod ring;
 pub mod rseq;
 pub mod signals;

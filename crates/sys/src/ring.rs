@@ -52,6 +52,8 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::underway::Underway;
@@ -460,7 +462,17 @@ impl Pool {
 
     /// How many rings have been written to.
     pub(crate) fn written(&self) -> usize {
-        self.rings.iter().filter(|ring| ring.head.load(Ordering::Relaxed) != 0).count()
+        self.written_rings().count()
+    }
+
+    /// The addresses of these rings.
+    pub(crate) fn written_ranges(&self) -> impl Iterator<Item = Range<usize>> + Clone {
+        let range = |ring: &Ring| ptr::from_ref(ring).addr()..ptr::from_ref(ring).addr() + size_of::<Ring>();
+        self.written_rings().map(range)
+    }
+
+    fn written_rings(&self) -> impl Iterator<Item = &Ring> + Clone {
+        self.rings.iter().filter(|ring| ring.head.load(Ordering::Relaxed) != 0)
     }
 
     /// Records dropped since the start: the oldest of full rings, and those that found no ring.

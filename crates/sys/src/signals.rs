@@ -10,10 +10,12 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::process::identity;
+use crate::rseq::thread_pointer;
 use crate::sync::answer;
 use crate::{bare_thread, clock};
 
@@ -23,12 +25,19 @@ use crate::{bare_thread, clock};
 pub const SYNCHRONOUS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
+/// The C library's control block of a thread is no longer.
+const CONTROL_BLOCK: usize = 4096;
+
 /// The longest wait for a thread that does not begin: a filter may have ended it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The running threads: process and thread id, 32 bits each; 0 for a free entry. A fork leaves the
 /// parent's threads here, whose process id is not the child's.
 static OWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+
+/// The stacks of the running threads, by their places in [`OWN`]: the address of the thread's
+/// control block, which is at the upper end, and the length.
+static STACKS: [[AtomicUsize; 2]; 32] = [const { [const { AtomicUsize::new(0) }; 2] }; 32];
 
 /// CPU time of those that have ended, in nanoseconds.
 static ENDED_NS: AtomicU64 = AtomicU64::new(0);
@@ -38,14 +47,19 @@ static ENDED_NS: AtomicU64 = AtomicU64::new(0);
 struct Running(Option<&'static AtomicU64>);
 
 impl Running {
-    fn begin() -> Self {
+    fn begin(stack: usize) -> Self {
         let own = u64::from(identity::pid()) << 32 | u64::from(identity::tid());
-        let take = |place: &&AtomicU64| {
+        let take = |(_, place): &(usize, &AtomicU64)| {
             let there = place.load(Ordering::Relaxed);
             let is_free = there >> 32 != own >> 32;
             is_free && place.compare_exchange(there, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        Self(OWN.iter().find(take))
+        let taken = OWN.iter().enumerate().find(take);
+        if let Some((at, _)) = taken {
+            STACKS[at][0].store(thread_pointer() as usize, Ordering::Relaxed);
+            STACKS[at][1].store(stack, Ordering::Relaxed);
+        }
+        Self(taken.map(|(_, place)| place))
     }
 }
 
@@ -136,6 +150,17 @@ pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
     ENDED_NS.load(Ordering::Relaxed) + running.filter_map(|own| cpu_of(own as u32)).sum::<u64>()
 }
 
+/// The stacks of the threads that dormouse runs in this process, with their thread-local data.
+/// Where the control block is not known there are none.
+pub fn own_stacks() -> impl Iterator<Item = Range<usize>> + Clone {
+    let pid = u64::from(identity::pid());
+    OWN.iter().zip(&STACKS).filter_map(move |(place, stack)| {
+        let [block, length] = stack.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let is_running = place.load(Ordering::Relaxed) >> 32 == pid && block != 0;
+        is_running.then(|| block.saturating_sub(length)..block + CONTROL_BLOCK)
+    })
+}
+
 /// Starts a thread with all signals but the synchronous ones blocked, and returns when it has
 /// begun. So the call that a thread makes at its beginning, for its name, comes before a filter
 /// that the caller installs next.
@@ -160,7 +185,7 @@ fn spawn_boxed(name: &str, stack: usize, run: Box<dyn FnOnce() + Send>) -> io::R
         };
     // The thread inherits the mask.
     let begin = move || {
-        let _running = Running::begin();
+        let _running = Running::begin(stack);
         begun.give(());
         run();
     };

@@ -11,19 +11,12 @@
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// The bytes of all mappings, and of those of queues.
-pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
-
-/// The address space of what is kept of tasks and groups, and of queues, in bytes. The kernel gives
-/// memory for the part of it that is used.
-pub fn mapped_bytes() -> usize {
-    MAPPED.load(Ordering::Relaxed)
-}
+use crate::resident::{is_mapped, is_unmapped};
 
 /// Types for which every byte may be zero, and which threads share.
 ///
@@ -55,7 +48,7 @@ pub fn map<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
     }
     .ok()?;
     let start = NonNull::new(start.cast())?;
-    MAPPED.fetch_add(size, Ordering::Relaxed);
+    is_mapped(start.addr().get(), size);
     Some(NonNull::slice_from_raw_parts(start, count))
 }
 
@@ -67,9 +60,9 @@ pub fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
     let is_put = place.compare_exchange(ptr::null_mut(), start, Ordering::Release, Ordering::Relaxed).is_ok();
     if !is_put {
         let size = size_of_mapping::<T>(made.len());
+        is_unmapped(start.addr(), size);
         // SAFETY: a mapping that `map` made and no other code has seen.
         let _gone = unsafe { munmap(start.cast(), size) };
-        MAPPED.fetch_sub(size, Ordering::Relaxed);
     }
     is_put
 }
@@ -77,6 +70,7 @@ pub fn put<T>(place: &AtomicPtr<T>, made: NonNull<[T]>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resident::mapped_bytes;
 
     // SAFETY: an atomic, of which zero is a value.
     unsafe impl Zeroed for AtomicPtr<u8> {}

@@ -102,8 +102,8 @@ pub use carried::{count_messages, count_traffic};
 pub use charged::{ChargedThread, charged, polled_on};
 pub use cpu::CpuTaking;
 pub use dormouse_statistics::buckets::{self, Histogram};
+pub use dormouse_sys::resident::mapped_bytes;
 pub(crate) use dormouse_sys::zeroed as memory;
-pub use dormouse_sys::zeroed::mapped_bytes;
 pub use exemplars::{Exemplar, exemplars, exemplars_since};
 pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,

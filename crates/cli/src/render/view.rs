@@ -158,7 +158,8 @@ impl View {
                     let at_least = if own.is_whole() { "" } else { "at least " };
                     let percent = Digits::All.percent(own_percent(*own, self.interval_ns));
                     let memory = bytes::short(own.memory_bytes);
-                    parts.push(format!(", dormouse costs {at_least}{percent} % and {memory}"));
+                    let at_most = if own.memory_is_most { "at most " } else { "" };
+                    parts.push(format!(", dormouse costs {at_least}{percent} % and {at_most}{memory}"));
                 }
                 if let Some(why) = cpu_refused {
                     parts.push(format!(", CPU time of groups is refused: {}", clean(why)));

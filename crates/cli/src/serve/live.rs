@@ -74,8 +74,10 @@ struct SampleBody<'a> {
     dropped: u64,
     clock: Option<&'a Clock>,
     cpu_refused: Option<&'a str>,
-    /// Memory of dormouse itself, at most.
+    /// Resident memory of dormouse itself.
     own_bytes: Option<u64>,
+    /// Whether that is an upper bound.
+    own_bytes_is_most: bool,
     /// The parts of dormouse that its limit has put to sleep, and why.
     limited: Option<&'a str>,
     /// The objectives that match no group.
@@ -290,6 +292,7 @@ fn sample<'a>(pid: u32, windows: &Windows, snapshot: &'a Snapshot, last: Option<
         clock: stat.clock.as_ref(),
         cpu_refused: stat.cpu_refused.as_deref(),
         own_bytes: stat.own.map(|own| own.memory_bytes),
+        own_bytes_is_most: stat.own.is_some_and(|own| own.memory_is_most),
         limited: stat.limited.as_deref(),
         unmatched: &stat.unmatched,
         left_out: stat.left_out.map(|left_out| left_out.notice()),

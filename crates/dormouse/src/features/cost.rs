@@ -7,12 +7,14 @@
 //!
 //! Not in it are clones and drops of wakers and the stacks of places, samples of allocations and
 //! page faults, reads of sockets that return a time, the kernel's part of signals and hits, and the
-//! cost while nothing is counted. Of memory, tables of profiles that run, the caches of maps and
-//! the columns of a process's fifteenth and later events are not. A forked child has its parent's
-//! figures.
+//! cost while nothing is counted. Of memory, its code, small tables beside the service's own data,
+//! what it takes from the allocator for answers and traces, tables of profiles that run, the caches
+//! of maps and the columns of a process's fifteenth and later events are not. A forked child has
+//! its parent's CPU times.
 
 use dormouse_clock::overhead::{RECORDS, TASKS};
 use dormouse_protocol::OwnCost;
+use dormouse_sys::resident::own_memory;
 use dormouse_sys::{Capability, records, signals};
 
 use crate::core::group::Group;
@@ -27,10 +29,10 @@ const NOTE_NS: u64 = 10;
 
 /// The cost so far.
 pub(crate) fn own_cost() -> OwnCost {
-    let rings = records::written();
+    let paged = own_memory(records::written_ranges().chain(signals::own_stacks()));
     let recorded = recorder::stat().map_or(0, |stat| stat.held);
     let tables = dormouse_profile::unwind_tables::size();
-    let memory = rings * records::RING_BYTES + dormouse_waits::mapped_bytes() + recorded + tables;
+    let memory = paged.bytes + recorded + tables;
     OwnCost {
         threads_ns: signals::own_cpu_ns(dormouse_clock::thread_cpu_ns_of),
         polls_ns: TASKS.ns().map(|ns| ns + NOTE_NS * dormouse_locks::notes()),
@@ -38,6 +40,7 @@ pub(crate) fn own_cost() -> OwnCost {
         samples_ns: Some(dormouse_profile::spent_ns()),
         hits_ns: Some(dormouse_breakpoints::spent_ns()),
         memory_bytes: memory as u64 + Group::most() as u64 * GROUP_BYTES,
+        memory_is_most: !paged.is_resident,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The agent's share of a host's memory, and a host that has none left: clients are dropped, the
-//! host lives.
+//! The agent's share of a host's memory, as it is and as it is shown; and a host that has none
+//! left: clients are dropped, the host lives.
 //!
 //! No test harness: this program is the host too, in a child process.
 
@@ -18,6 +18,16 @@ const HOST: &str = "DORMOUSE_TEST_HOST";
 /// How much of a host's memory an idle agent may have.
 const IDLE_KIB: u64 = 2048;
 
+/// How much of that may be in no figure: what came from the allocator, and small tables.
+const UNSHOWN_KIB: u64 = 512;
+
+/// The memory that the allocator may take meanwhile.
+const ALLOCATED_KIB: u64 = 256;
+
+/// The groups of the host, and its threads that run all of them.
+const GROUPS: usize = 40;
+const THREADS: usize = 8;
+
 static_key! {
     static KEY: "host.key" = false;
 }
@@ -30,7 +40,39 @@ fn hit(n: u64) -> bool {
 }
 
 mod host {
-    use super::{BufRead, Duration, HANG, HITS, Instant, KEY, Ordering, Read, hit};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use dormouse::Group;
+
+    use super::{BufRead, Duration, GROUPS, HANG, HITS, Instant, KEY, Ordering, Read, THREADS, hit};
+
+    /// Threads that enter each group once a round.
+    struct Threads(Vec<(SyncSender<()>, Receiver<()>)>);
+
+    impl Threads {
+        fn start() -> Self {
+            let thread = |_| {
+                let (begin, begins) = sync_channel(0);
+                let (end, ends) = sync_channel(0);
+                std::thread::spawn(move || {
+                    for () in begins {
+                        for n in 0..GROUPS {
+                            let group = Group::new(&format!("GET /{n}"));
+                            group.scope(|| hit(0));
+                        }
+                        end.send(()).unwrap();
+                    }
+                });
+                (begin, ends)
+            };
+            Self((0..THREADS).map(thread).collect())
+        }
+
+        fn round(&self) {
+            self.0.iter().for_each(|(begin, _)| begin.send(()).unwrap());
+            self.0.iter().for_each(|(_, end)| end.recv().unwrap());
+        }
+    }
 
     /// A line of the process's status, in KiB. Allocates nothing.
     fn status(name: &str) -> u64 {
@@ -76,12 +118,18 @@ mod host {
     pub(super) fn run() {
         let mut line = String::with_capacity(256);
         let mut input = std::io::stdin().lock();
+        let mut threads = None;
         while input.read_line(&mut line).unwrap() > 0 {
             let mut words = line.trim_end().split(' ');
             let mut word = || words.next().unwrap();
             match word() {
                 "init" => println!("{}", dormouse::init().unwrap().path().display()),
                 "rss" => println!("{}", status("RssAnon")),
+                "round" => {
+                    threads.get_or_insert_with(Threads::start).round();
+                    println!("done");
+                }
+                "mapped" => println!("{}", dormouse_waits::mapped_bytes() / 1024),
                 "idle" => {
                     await_idle();
                     println!("idle");
@@ -170,6 +218,64 @@ fn an_idle_agent_takes_little(host: &mut Host) {
     assert!(idle <= IDLE_KIB, "{idle} KiB of anonymous memory are the agent's");
 }
 
+/// A client that asks for a figure.
+struct Client(BufReader<UnixStream>);
+
+impl Client {
+    fn connect(socket: &str) -> Self {
+        let mut client = Self(BufReader::new(UnixStream::connect(socket).unwrap()));
+        client.ask(r#"{"v":1,"id":1,"op":"hello","client":"a test"}"#);
+        client
+    }
+
+    fn ask(&mut self, request: &str) -> serde_json::Value {
+        writeln!(self.0.get_mut(), "{request}").unwrap();
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// The memory that dormouse says it has, in KiB.
+    fn shown(&mut self) -> u64 {
+        let own = self.ask(r#"{"v":1,"id":2,"op":"stat"}"#)["ok"]["own"].clone();
+        assert!(own["memory_is_most"].is_null(), "{own}");
+        own["memory_bytes"].as_u64().unwrap() / 1024
+    }
+}
+
+/// Compares the memory that is shown with what the kernel counts for the process, before and after
+/// times were taken.
+fn shown_memory_is_resident(host: &mut Host) {
+    let rss = |host: &mut Host| host.ask("rss").parse::<u64>().unwrap();
+    rss(host);
+    let before = rss(host);
+    let socket = host.ask("init");
+    host.ask("idle");
+    let mut client = Client::connect(&socket);
+    let (shown, taken) = (client.shown(), rss(host) - before);
+    println!("    idle: {shown} KiB shown, {taken} KiB taken");
+    assert!(shown <= taken && taken <= shown + UNSHOWN_KIB, "idle: {shown} KiB shown, {taken} KiB taken");
+    // The stacks of the host's threads, and what the allocator gives to answers, are there before.
+    for _ in 0..3 {
+        host.ask("round");
+        client.ask(r#"{"v":1,"id":2,"op":"stat"}"#);
+    }
+    // Answers with times would take memory, too: another client has them taken.
+    let mut other = Client::connect(&socket);
+    let (shown, taken) = (client.shown(), rss(host));
+    let begun = other.ask(r#"{"v":1,"id":2,"op":"waits"}"#);
+    assert!(begun["error"].is_null(), "{begun}");
+    for _ in 0..100 {
+        host.ask("round");
+    }
+    let (shown, taken) = (client.shown() - shown, rss(host) - taken);
+    let mapped: u64 = host.ask("mapped").parse().unwrap();
+    println!("    in use: {shown} KiB more shown, {taken} KiB more taken; addresses: {mapped} KiB");
+    let bound = taken / 10 + ALLOCATED_KIB;
+    assert!(shown.abs_diff(taken) <= bound, "{shown} KiB more shown, {taken} KiB more taken");
+    assert!(mapped > taken + 2 * bound, "address space is another figure: {mapped} KiB");
+}
+
 fn starve(host: &mut Host, resource: &str, headroom: u64) {
     let socket = host.ask("init");
     host.ask("hit");
@@ -208,6 +314,10 @@ pub(crate) fn main() {
     let mut host = Host::start();
     an_idle_agent_takes_little(&mut host);
     host.end();
+    let mut host = Host::start();
+    shown_memory_is_resident(&mut host);
+    host.end();
+    passed += 1;
     for resource in ["as", "data"] {
         for headroom in [0, 4 << 10, 256 << 10, 600 << 10, 1 << 20, 4 << 20] {
             println!("a host with {headroom} bytes left (RLIMIT_{resource})");

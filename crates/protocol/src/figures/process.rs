@@ -161,9 +161,16 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         "CPU time that dormouse took on the service's threads: an estimate, by calls that were timed there.",
         |process| process.stat.own?.estimated_ns().map(MetricValue::Nanoseconds),
     ),
-    figure("dormouse.own.memory", Bytes, Gauge, "Memory of dormouse, without running profiles.", |process| {
-        process.stat.own.map(|own| MetricValue::Count(own.memory_bytes))
-    }),
+    figure(
+        "dormouse.own.memory",
+        Bytes,
+        Gauge,
+        "Resident memory of dormouse, without its code and running profiles.",
+        |process| {
+            let own = process.stat.own.filter(|own| !own.memory_is_most)?;
+            Some(MetricValue::Count(own.memory_bytes))
+        },
+    ),
     figure(
         "dormouse.records.dropped",
         Things("{record}"),

@@ -12,6 +12,8 @@
 //! loaded, and its table has the layout of our version (`super::note`).
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use super::leader::{followed, used};
 pub use crate::ring::{RING_BYTES, RINGS, RingOwner};
 use crate::thread::{self, Current};
@@ -61,6 +63,11 @@ pub fn drain_each(buffer: &mut Vec<u8>, sink: impl FnMut(usize, RingOwner, &[u8]
 /// The number of rings that have been written to.
 pub fn written() -> usize {
     used().pool.written()
+}
+
+/// The addresses of these rings.
+pub fn written_ranges() -> impl Iterator<Item = Range<usize>> + Clone {
+    used().pool.written_ranges()
 }
 
 /// Records dropped since the start: the oldest of full rings, and those that found no ring.

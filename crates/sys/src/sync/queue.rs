@@ -34,7 +34,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::arch;
-use crate::zeroed::MAPPED;
+use crate::resident::{is_mapped, is_unmapped};
 
 #[repr(C, align(64))]
 struct Cell<T> {
@@ -79,7 +79,7 @@ impl<T: Copy> Queue<T> {
         }
         // SAFETY: a hint about the mapping. A kernel that does not support it refuses it.
         unsafe { libc::madvise(start, length, libc::MADV_DONTDUMP) };
-        MAPPED.fetch_add(length, Ordering::Relaxed);
+        is_mapped(start.addr(), length);
         let [tail, head, dropped] = [const { AtomicU64::new(0) }; 3];
         Ok(Self { tail, head, dropped, capacity: capacity as u64, cells: start.cast::<Cell<T>>() })
     }
@@ -192,9 +192,9 @@ impl<T: Copy> Queue<T> {
 impl<T> Drop for Queue<T> {
     fn drop(&mut self) {
         let length = self.capacity as usize * size_of::<Cell<T>>();
+        is_unmapped(self.cells.addr(), length);
         // SAFETY: of `map`, and nobody has the queue any more.
         unsafe { libc::munmap(self.cells.cast_mut().cast(), length) };
-        MAPPED.fetch_sub(length, Ordering::Relaxed);
     }
 }
 

@@ -97,6 +97,7 @@ class Live {
       lastAt: sample.unix_ms,
       refused: sample.cpu_refused,
       ownBytes: sample.own_bytes,
+      ownBytesIsMost: sample.own_bytes_is_most,
       limited: sample.limited,
       unmatched: sample.unmatched,
       leftOut: sample.left_out,

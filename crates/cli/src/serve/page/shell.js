@@ -155,9 +155,9 @@ const page = {
     }
     if (last && last.own_percent !== null)
       facts.push([
-        `dormouse costs ${last.own_is_whole ? '' : 'at least '}${share(last.own_percent)} and ${formatted(live.ownBytes, 'bytes')}`,
+        `dormouse costs ${last.own_is_whole ? '' : 'at least '}${share(last.own_percent)} and ${live.ownBytesIsMost ? 'at most ' : ''}${formatted(live.ownBytes, 'bytes')}`,
         0,
-        'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; and its memory, without profiles',
+        'Its own CPU time, of one CPU, in the last 10 s: its threads exactly, the rest estimated; and its resident memory, without its code and profiles',
       ]);
     if (last?.throttled)
       facts.push(['throttled at its CPU limit', true, 'In the last 10 s ' + clean(last.throttled)]);

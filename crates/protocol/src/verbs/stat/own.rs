@@ -24,9 +24,14 @@ pub struct OwnCost {
     /// The kernel's part of a hit is not in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hits_ns: Option<u64>,
-    /// Memory at this moment, in bytes. A part of it may be address space that was never used, and
-    /// tables of profiles that run are not in it.
+    /// Resident memory, in bytes: pages of tables, queues, rings and stacks of dormouse's threads
+    /// that were written to, groups, the recorder's records and unwind tables. Its code, tables of
+    /// profiles that run, and memory for answers are not in it.
     pub memory_bytes: u64,
+    /// Whether it is address space instead, because the kernel does not show which pages are
+    /// resident: an upper bound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_is_most: bool,
 }
 
 impl OwnCost {
@@ -42,6 +47,7 @@ impl OwnCost {
             samples_ns: part(self.samples_ns, before.samples_ns),
             hits_ns: part(self.hits_ns, before.hits_ns),
             memory_bytes: self.memory_bytes,
+            memory_is_most: self.memory_is_most,
         }
     }
 
@@ -75,8 +81,9 @@ impl OwnCost {
         let percent = self.cpu_ns() as f64 / process_cpu_ns.max(1) as f64 * 100.0;
         format!(
             "dormouse has used {at_least}{percent:.2} % of the process's CPU time: {:.0} ms on its own threads, {estimated}; \
-             some {:.1} MiB",
+             {}{:.1} MiB of memory, without its code",
             ms(self.threads_ns),
+            if self.memory_is_most { "at most " } else { "" },
             self.memory_bytes as f64 / f64::from(1 << 20),
         )
     }
@@ -95,12 +102,13 @@ mod tests {
             samples_ns: Some(0),
             hits_ns: Some(0),
             memory_bytes: 1 << 20,
+            memory_is_most: false,
         };
         assert_eq!((known.estimated_ns(), known.cpu_ns()), (Some(7_000_000), 10_000_000));
         assert_eq!(
             known.sentence(1_000_000_000),
             "dormouse has used 1.00 % of the process's CPU time: 3 ms on its own threads, about 7 ms on the \
-             service's threads; some 1.0 MiB"
+             service's threads; 1.0 MiB of memory, without its code"
         );
         let part = OwnCost { records_ns: None, ..known };
         assert!(known.is_whole() && !part.is_whole() && !known.since(part).is_whole());
