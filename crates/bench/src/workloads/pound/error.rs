@@ -9,7 +9,8 @@
 //! more than its reader was told, or ahead of the most by more than the members' clocks may be: for
 //! a group that is a wrong answer. The time that the process has used outside the group is known
 //! from a moment when all members wait, and what its other threads have used since then (a test's
-//! first thread says after a minute that it still waits) is asked for at each read.
+//! first thread says after a minute that it still waits) is asked for at each read. One that ends
+//! takes its time along, and one that begins is not asked: then all reads are taken again.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,9 @@ const NAMES: [&str; 5] = ["process", "process-silent", "group-stale", "group-sta
 /// `ThreadGroup::read`.
 const AHEAD: u64 = 1_000_000;
 
+/// How often reads are taken until no other thread has begun or ended meanwhile.
+const ATTEMPTS: usize = 5;
+
 /// Adds the rows of this number of threads.
 pub(super) fn rows(bench: &mut Bench, threads: usize) {
     // Each waits until all other threads have had their turn on the processors: a quarter of a
@@ -49,7 +53,7 @@ pub(super) fn rows(bench: &mut Bench, threads: usize) {
             spec(format!("pound-error/{name}/{threads}/{what}"), unit)
         });
         bench.sample(behind.into_iter().chain(errors).collect::<Vec<_>>(), move || {
-            let reads = read_among(name, threads, samples)?;
+            let reads = undisturbed(|| read_among(name, threads, samples))?;
             let outside: Vec<&Read> = reads.iter().filter(|read| read.is_outside(ahead)).collect();
             match outside.first() {
                 Some(read) if name.starts_with("group") => Err(Failure::wrong(format!(
@@ -86,8 +90,18 @@ impl Read {
     }
 }
 
-/// Reads among pounding threads.
-fn read_among(name: &str, threads: usize, samples: usize) -> Result<Vec<Read>, Failure> {
+/// The first reads during which no other thread began or ended.
+fn undisturbed<T>(mut take: impl FnMut() -> Result<Option<T>, Failure>) -> Result<T, Failure> {
+    for _ in 0..ATTEMPTS {
+        if let Some(reads) = take()? {
+            return Ok(reads);
+        }
+    }
+    Err(Failure::from("other threads of this process began or ended each time"))
+}
+
+/// Reads among pounding threads. `None`: other threads began or ended meanwhile.
+fn read_among(name: &str, threads: usize, samples: usize) -> Result<Option<Vec<Read>>, Failure> {
     let cpus = thread::available_parallelism().map_or(1, usize::from) as u64;
     let call = match name {
         "process" | "process-silent" => Call::Process,
@@ -113,22 +127,24 @@ fn read_among(name: &str, threads: usize, samples: usize) -> Result<Vec<Read>, F
         // The kernel leaves out a tick for each sibling that runs.
         None => GroupTime { ns: process_cpu_ns(), behind_ns: tick_ns() * (cpus - 1) },
     };
-    let others = if group.is_some() { Others::of_this_process()? } else { Others::default() };
+    let others = group.as_ref().map(|_| Others::of_this_process()).transpose()?;
     let reads = with_threads(threads, group.as_ref(), pound, |release| {
-        let before = others.cpu_ns();
+        let used = || others.as_ref().map_or(0, Others::cpu_ns);
+        let before = used();
         let outside = group.as_ref().map_or(Ok((0, 0)), outside_of)?;
         release();
-        let since = || outside.1 + others.cpu_ns().saturating_sub(before);
-        let reads = (0..samples).map(|_| ask(cpus, outside.0, since, read)).collect();
+        let since = || outside.1 + used().saturating_sub(before);
+        let reads: Result<_, _> = (0..samples).map(|_| ask(cpus, outside.0, since, read)).collect();
+        let are_same = others.as_ref().map_or(Ok(true), |others| others.are_beside(threads));
         stop.store(true, Ordering::Relaxed);
-        reads
+        Ok(are_same?.then_some(reads?))
     });
     drop(own);
     reads
 }
 
 /// The threads that the process has besides this one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Others(Vec<u32>);
 
 impl Others {
@@ -137,6 +153,12 @@ impl Others {
         let names = std::fs::read_dir("/proc/self/task")?.map_while(Result::ok);
         let tids = names.filter_map(|name| name.file_name().to_str()?.parse().ok());
         Ok(Self(tids.filter(|&tid| tid != own).collect()))
+    }
+
+    /// Whether they and this number of `members` are all that there are now.
+    fn are_beside(&self, members: usize) -> Result<bool, Failure> {
+        let Self(now) = Self::of_this_process()?;
+        Ok(now.len() == self.0.len() + members && self.0.iter().all(|tid| now.contains(tid)))
     }
 
     fn cpu_ns(&self) -> u64 {
@@ -207,6 +229,10 @@ fn values(reads: &[Read], outside: usize) -> Result<Vec<f64>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use dormouse_testkit::{eventually, in_child};
+
     use super::*;
 
     /// Threads of other tests are outside the group here: no bound is judged.
@@ -214,9 +240,9 @@ mod tests {
     fn each_read_has_its_bounds() {
         for name in NAMES {
             let reads = loop {
-                match read_among(name, 2, 4) {
+                match undisturbed(|| read_among(name, 2, 4)) {
                     Ok(reads) => break reads,
-                    // Another test of this process computes; it comes to an end.
+                    // Other tests of this process compute, or begin threads; they come to an end.
                     Err(Failure::Unavailable(_)) => std::thread::yield_now(),
                     Err(wrong) => panic!("{name}: {wrong:?}"),
                 }
@@ -226,6 +252,43 @@ mod tests {
                 assert!(read.least <= read.most && read.answer > 0, "{name}: {read:?}");
             }
         }
+    }
+
+    #[test]
+    fn threads_that_begin_or_end_are_seen() {
+        in_child(|| {
+            let (end, ended) = mpsc::channel::<()>();
+            let other = thread::spawn(move || ended.recv());
+            let others = Others::of_this_process().unwrap();
+            assert!(others.are_beside(0).unwrap());
+            let (end_member, ended) = mpsc::channel::<()>();
+            let member = thread::spawn(move || ended.recv());
+            assert!(others.are_beside(1).unwrap() && !others.are_beside(0).unwrap());
+            drop(end);
+            other.join().unwrap().unwrap_err();
+            // Joined a moment before the kernel forgets it.
+            eventually(|| !others.are_beside(1).unwrap());
+            // As many as before, but not the same.
+            assert!(!others.are_beside(0).unwrap());
+            drop(end_member);
+            member.join().unwrap().unwrap_err();
+        });
+    }
+
+    #[test]
+    fn disturbed_reads_are_taken_again() {
+        let mut taken = 0;
+        let mut third = || {
+            taken += 1;
+            Ok((taken == 3).then_some(taken))
+        };
+        assert_eq!(undisturbed(&mut third), Ok(3));
+        let given_up = undisturbed(&mut third);
+        assert!(
+            matches!(&given_up, Err(Failure::Unavailable(why)) if why.contains("threads")),
+            "{given_up:?}"
+        );
+        assert_eq!(taken, 3 + ATTEMPTS);
     }
 
     #[test]
