@@ -39,6 +39,11 @@ const CELLS: usize = if cfg!(loom) { 2 } else { 8 };
 /// The buckets in which the holders of one lock may be.
 const NEAR: usize = if cfg!(loom) { 1 } else { 8 };
 
+/// The buckets that are tried for a free place, so that an entry for which there is none costs no
+/// walk through the whole table. Of waits the first one is refused when some 95 % of the places are
+/// used.
+const TRIED: usize = 32;
+
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
@@ -134,7 +139,11 @@ impl<const BUCKETS: usize, const REACH: usize> Table<BUCKETS, REACH> {
     /// which different callers begin at different places.
     pub(crate) fn put_beside(&self, entry: &Entry, start: usize) -> Option<Token> {
         let (home, reach) = (mixed(entry.address), Self::reach(false));
-        (0..reach).find_map(|nth| self.put_into((home + (start + nth) % reach) % BUCKETS, entry))
+        // Odd, so that it comes to each of a power of two; and another one for each caller, because
+        // full buckets side by side would grow together.
+        let step = (start / reach) | 1;
+        let nth_bucket = |nth| (home + (start + nth * step) % reach) % BUCKETS;
+        (0..reach.min(TRIED)).find_map(|nth| self.put_into(nth_bucket(nth), entry))
     }
 
     #[inline]

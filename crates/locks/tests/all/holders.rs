@@ -324,9 +324,11 @@ fn waits_beyond_the_room_are_counted_apart() {
         let _times = LockTimes::start(Holds::Sampled).unwrap();
         let waits: Vec<_> = (0..3_000).map(|_| POOL.enter()).collect();
         let shown = waiters(&POOL).len();
-        assert_eq!((shown, lost()), (2_048, [0, 0, 3_000 - 2_048]));
+        // Not each place is tried for each wait.
+        assert!((1_900..=2_048).contains(&shown), "{shown}");
+        assert_eq!(lost(), [0, 0, 3_000 - shown as u64]);
         let missing = capability().expect("some have no room").detail.to_string();
-        assert!(missing.contains("952 times none for a wait"), "{missing}");
+        assert!(missing.contains(&format!("{} times none for a wait", 3_000 - shown)), "{missing}");
         drop(waits);
         assert!(waiters(&POOL).is_empty());
         assert_eq!(rows(0)[0].waits.count(), 3_000, "each is counted when it is over");

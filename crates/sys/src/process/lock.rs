@@ -17,6 +17,11 @@
 //! While a fork waits, a thread that is about to take a lock lets it go first, for a moment. A
 //! thread that holds a lock does not: the fork may want that one, now or next.
 //!
+//! # Cost
+//!
+//! To take a free lock and to free it are some 60 instructions, and the system call for the
+//! thread's id. 16 of them keep the count of a thread's locks.
+//!
 //! # Async-signal-safety
 //!
 //! The count of a thread's locks is in thread-local storage, which is allocated at the first use of
