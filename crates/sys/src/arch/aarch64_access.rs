@@ -30,6 +30,8 @@ const VALUES: u32 = 0x4650_8001;
 const VALUES_AT: usize = 16;
 /// The size of a record of scalable vectors without values.
 const NO_VECTORS: u32 = 16;
+/// The bits of an address. The processor ignores those above, which programs may use as tags.
+const ADDRESS: usize = (1 << 56) - 1;
 /// The number of the stack pointer where it is a base, and elsewhere of the register that is zero.
 const STACK_OR_ZERO: u32 = 31;
 
@@ -297,7 +299,7 @@ impl Access {
             }
         }
         let is_store = !matches!(what, What::Load(_) | What::LoadVector);
-        Some(Made { address, is_store })
+        Some(Made { address: address & ADDRESS, is_store })
     }
 }
 

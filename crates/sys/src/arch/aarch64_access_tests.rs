@@ -149,6 +149,19 @@ fn a_block_is_zeroed_where_it_lies() {
 }
 
 #[test]
+fn a_tag_is_no_part_of_the_address() {
+    let mut machine = Machine::new();
+    machine.begin();
+    let at = machine.at();
+    machine.registers[0] |= 0xa5 << 56;
+    // `str x1, [x0], #8`
+    let made = make(&mut machine, 0xf800_8401).unwrap();
+    assert_eq!((made.address as u64, made.is_store), (at, true));
+    assert_eq!(machine.memory[AT..AT + 8], machine.registers[1].to_le_bytes());
+    assert_eq!(machine.registers[0], at + 8 | 0xa5 << 56, "the program's tag stays");
+}
+
+#[test]
 fn exclusive_and_unknown_accesses_are_refused() {
     for (name, instruction) in [
         ("ldxr x1, [x0]", 0xc85f_7c01),
