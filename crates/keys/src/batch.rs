@@ -22,7 +22,7 @@ use crate::{BatchReport, Error, Protocol, timer};
 /// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`. The two instructions of a site differ only in their
 /// first byte, so a processor that fetches the site meanwhile sees the old or the new one. After
 /// the barrier none runs the old one. Nothing traps, stops or gets a signal. Where the kernel
-/// refuses the barrier, the batch waits a millisecond instead ([`BatchReport::barriers`] is 0).
+/// refuses the barrier, the batch waits a moment instead ([`BatchReport::barriers`] is 0).
 ///
 /// Between the first store and the return, one thread may see a key on and another see it off.
 ///

@@ -39,10 +39,8 @@ pub fn capability() -> Vec<Capability> {
         report.push(match text::register() {
             Ok(()) => Capability::ok("keys.sync", "membarrier(SYNC_CORE)"),
             Err(error) if is_int3 => Capability::unavailable("keys.sync", error.to_string()),
-            Err(_) => {
-                Capability::limited("keys.sync", "membarrier(SYNC_CORE) is refused: each batch waits 1 ms")
-                    .with_fix("allow the membarrier system call in the seccomp profile")
-            }
+            Err(_) => Capability::limited("keys.sync", unsynchronised())
+                .with_fix("allow the membarrier system call in the seccomp profile"),
         });
     }
     report.extend(ways.iter().flat_map(to_write));
@@ -68,6 +66,14 @@ pub fn capability() -> Vec<Capability> {
         report.push(Capability::limited("keys.setting", error).with_fix("unset DORMOUSE_KEYS"));
     }
     report
+}
+
+/// The report where the kernel refuses the barrier.
+#[cfg(dormouse_patching)]
+fn unsynchronised() -> String {
+    let ms = dormouse_sys::barrier::SETTLE_NS / 1_000_000;
+    let rest = arch::UNSETTLED.map(|rest| format!("; {rest}")).unwrap_or_default();
+    format!("membarrier(SYNC_CORE) is refused: each batch waits {ms} ms{rest}")
 }
 
 /// The way by which code is written, and why the other would not do.

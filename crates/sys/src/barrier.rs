@@ -32,18 +32,23 @@
 //!
 //! # Where the kernel refuses
 //!
-//! A sandbox may have no `membarrier`. Then [`settle`] takes its place: a millisecond, hundreds of
-//! times what a processor needs for either guarantee.
+//! A sandbox may have no `membarrier`. Then a wait takes its place.
 //!
-//! - A store leaves its processor's buffer in finite time, which is well below a microsecond: step
-//!   1 is visible to c after the wait. The buffer drains on while the thread is interrupted.
-//! - Instruction caches are coherent on x86: a store removes the line from them, so a fetch after
-//!   it gets the new bytes. A processor has executed everything that it fetched earlier well before
-//!   a microsecond has passed, and one that is interrupted fetches again.
+//! - In place of [`heavy`], a millisecond. A store leaves its processor's buffer in finite time,
+//!   which is well below a microsecond: step 1 is visible to c after the wait. The buffer drains on
+//!   while the thread is interrupted.
+//! - In place of [`sync_core`], [`settle`]. On x86-64 it is as long. Instruction caches are
+//!   coherent there: a store removes the line from them, so a fetch after it gets the new bytes. A
+//!   processor has executed everything that it fetched earlier well before a microsecond has
+//!   passed, and one that is interrupted fetches again.
+//! - arm64 promises a new fetch only behind an event that synchronises the context, such as the
+//!   return from an interrupt. There [`settle`] is longer than a tick of the slowest kernel
+//!   ([`SETTLE_NS`]). A processor without a tick (`nohz_full`) may still run old instructions until
+//!   its thread next enters the kernel.
 //!
-//! No manual states either time as a number, so `membarrier` comes first. A signal to each thread
-//! is no substitute: it would interrupt the host's sleeping calls, and would not reach a thread
-//! that blocks all signals. A change of page permissions is none either, because it does not
+//! No manual states the first two times as numbers, so `membarrier` comes first. A signal to each
+//! thread is no substitute: it would interrupt the host's sleeping calls, and would not reach a
+//! thread that blocks all signals. A change of page permissions is none either, because it does not
 //! interrupt every processor.
 //!
 //! # The callers
@@ -72,11 +77,12 @@ use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
+pub use crate::arch::SETTLE_NS;
 use crate::clock;
 use crate::errno::keeping_errno;
 
-/// The length of [`settle`].
-const PAUSE_NS: u64 = 1_000_000;
+/// How long [`heavy`] waits in place of the kernel's fence.
+const STORES_NS: u64 = 1_000_000;
 
 /// The side that runs often: it keeps the compiler's order, and costs nothing else.
 #[inline(always)]
@@ -85,7 +91,7 @@ pub fn light() {
 }
 
 /// The side that runs seldom: every thread of the process passes a full fence. Where the kernel
-/// refuses that, the caller waits ([`settle`]).
+/// refuses that, the caller waits for a millisecond.
 ///
 /// # Cost
 ///
@@ -95,24 +101,27 @@ pub fn heavy() {
     let pass = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
     if !(pass() || register() && pass()) {
-        settle();
+        wait(STORES_NS);
     }
     // Pairs with `light` on the calling thread's own behalf, also where the kernel refuses.
     fence(Ordering::SeqCst);
 }
 
-/// Takes the place of [`heavy`] and [`sync_core`] where the kernel refuses them: it sleeps a
-/// millisecond, after which the stores of other processors are visible and the instructions that
-/// they had fetched are executed.
+/// Takes the place of [`sync_core`] where the kernel refuses it: it sleeps for [`SETTLE_NS`], after
+/// which other processors have executed the instructions that they had fetched.
 pub fn settle() {
-    // b, the caller's own store, becomes visible before the millisecond begins.
+    wait(SETTLE_NS);
+}
+
+fn wait(pause_ns: u64) {
+    // b, the caller's own store, becomes visible before the wait begins.
     fence(Ordering::SeqCst);
     let now = || clock::ask_library(libc::CLOCK_MONOTONIC);
     let Some(begin) = now() else {
         // A filter refuses even the clock. Each turn takes some ten cycles.
-        return (0..PAUSE_NS).for_each(|_| std::hint::spin_loop());
+        return (0..pause_ns).for_each(|_| std::hint::spin_loop());
     };
-    while let Some(left) = now().and_then(|now| PAUSE_NS.checked_sub(now.saturating_sub(begin)))
+    while let Some(left) = now().and_then(|now| pause_ns.checked_sub(now.saturating_sub(begin)))
         && left > 0
     {
         let time = libc::timespec { tv_sec: 0, tv_nsec: left as libc::c_long };
@@ -160,9 +169,11 @@ mod tests {
     fn a_refused_sleep_is_waited_out() {
         in_child(|| {
             let assert_waits = || {
-                let begin = Instant::now();
-                heavy();
-                assert!(begin.elapsed() >= Duration::from_nanos(PAUSE_NS));
+                for (wait, pause_ns) in [(heavy as fn(), STORES_NS), (settle, SETTLE_NS)] {
+                    let begin = Instant::now();
+                    wait();
+                    assert!(begin.elapsed() >= Duration::from_nanos(pause_ns));
+                }
             };
             Filter::answer(Answer::Errno(libc::ENOSYS), &[libc::SYS_membarrier]).install();
             assert_waits();

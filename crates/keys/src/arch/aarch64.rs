@@ -87,6 +87,11 @@ fn fetch_again_by(caches: &mut impl Caches, sites: impl Iterator<Item = usize> +
     caches.forget();
 }
 
+/// The case that the wait in place of a barrier does not cover.
+pub(crate) const UNSETTLED: Option<&str> = Some(
+    "on a processor without a tick (nohz_full) a thread may run old branches until it next enters the kernel",
+);
+
 /// Returns [`SUBJECT`]'s number, which stands in its code.
 #[unsafe(naked)]
 pub(crate) extern "C" fn subject() -> u32 {

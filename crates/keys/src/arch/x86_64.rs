@@ -28,6 +28,9 @@ pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
 #[inline(always)]
 pub(crate) fn fetch_again(_: impl Iterator<Item = usize> + Clone) {}
 
+/// The wait in place of a barrier covers all cases.
+pub(crate) const UNSETTLED: Option<&str> = None;
+
 /// Returns [`SUBJECT`]'s number, which stands in its code.
 #[unsafe(naked)]
 pub(crate) extern "C" fn subject() -> u32 {

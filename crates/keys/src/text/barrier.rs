@@ -2,9 +2,10 @@
 //!
 //! *Flip* needs it only to guarantee that no thread runs old bytes when a batch returns: a fetch
 //! before the barrier gets one instruction or the other, and the barrier comes after the store. So
-//! where the kernel refuses it, flip waits instead ([`barrier::settle`]). *Int3* must not store
-//! bytes before other processors have seen earlier ones, and no vendor documents a time after which
-//! they have. So where the barrier is refused, int3 is refused.
+//! where the kernel refuses it, flip waits instead ([`barrier::settle`], which has the time for
+//! each processor). *Int3* must not store bytes before other processors have seen earlier ones, and
+//! no vendor documents a time after which they have. So where the barrier is refused, int3 is
+//! refused.
 
 use std::io;
 

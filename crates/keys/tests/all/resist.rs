@@ -274,7 +274,7 @@ fn a_refused_call_refuses_the_batch_first() {
 }
 
 /// The time that stands in for a barrier.
-const WAIT: Duration = Duration::from_millis(1);
+const WAIT: Duration = Duration::from_nanos(dormouse_sys::barrier::SETTLE_NS);
 
 #[test]
 fn without_membarrier_flip_waits_and_int3_refuses() {

@@ -45,6 +45,10 @@ pub const USER_END: usize = 1 << 48;
 /// No calls that only this processor has.
 pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
 
+/// How long a processor may run instructions that it fetched before a store to code: until it next
+/// returns from the kernel. Each tick of the slowest kernel (100 Hz) is one such moment.
+pub const SETTLE_NS: u64 = 12_000_000;
+
 /// Whether a thread has passed the access when a watch stops it. Here it stops before it. The
 /// kernel takes a single step over the access, but not where the event sends a signal: that step
 /// goes into the handler, which would return to the access for ever. So the handler makes the

@@ -1,4 +1,4 @@
-//! Handlers that ours passes a signal on to, on arm64.
+//! Handlers that ours passes a signal on to, and the length of a tick, on arm64.
 //!
 //! # Safety
 //!
@@ -116,4 +116,12 @@ fn handlers_run_where_they_asked_to() {
             .expect("the child's assertions");
         }
     });
+}
+
+#[test]
+fn a_wait_outlasts_a_tick_of_any_kernel() {
+    let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+    for tick_ns in [tick.tv_nsec.cast_unsigned(), 10_000_000] {
+        assert!(SETTLE_NS > tick_ns, "a tick of {tick_ns} ns");
+    }
 }

@@ -37,6 +37,9 @@ pub const USER_END: usize = usize::MAX;
 /// No calls that only this processor has.
 pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = &[];
 
+/// No code is patched here.
+pub const SETTLE_NS: u64 = 1_000_000;
+
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = false;
 

@@ -45,6 +45,10 @@ pub(crate) const OLD_CALLS: &[(libc::c_long, &str)] = calls![
     SYS_truncate SYS_pause SYS_fork SYS_vfork SYS_newfstatat
 ];
 
+/// How long a processor may run instructions that it fetched before a store to code, with a wide
+/// margin. It fetches again by itself.
+pub const SETTLE_NS: u64 = 1_000_000;
+
 /// Whether a thread has passed the access when a watch stops it.
 pub const WATCHES_STOP_BEHIND: bool = true;
 
