@@ -24,12 +24,17 @@ pub(super) fn rows(bench: &mut Bench, suffix: &str) {
     let span = bench.target();
     let readable = Ipis::read().map(drop);
     let quiet = |name: &str| Spec::new(format!("ipis/{name}{suffix}"), "IPIs").per("millisecond");
-    let machine = [quiet("no-update/cal"), quiet("no-update/tlb")];
-    if bench.need(machine.clone(), readable.clone()).is_some() {
+    let (calls, flushes) = (quiet("no-update/cal"), quiet("no-update/tlb"));
+    let counts_calls = bench.need(calls.clone(), readable.clone()).is_some();
+    // arm64 flushes translations without interrupts.
+    let counts_flushes = bench.need(flushes.clone(), Ipis::read().and_then(Ipis::flushes)).is_some();
+    if counts_calls {
         let halves = Halves::of_this_thread();
-        bench.sample(machine, move || {
+        let rows: Vec<_> = std::iter::once(calls).chain(counts_flushes.then_some(flushes)).collect();
+        bench.sample(rows, move || {
             let (ipis, millis) = during(&halves, Ipis::read, || Ok(idle(span)))?;
-            Ok([ipis.cal as f64 / millis, ipis.tlb as f64 / millis])
+            let counts = std::iter::once(ipis.cal).chain(ipis.tlb);
+            Ok(counts.map(|count| count as f64 / millis).collect::<Vec<_>>())
         });
     }
     let spared = quiet("idle-cpu/no-update");

@@ -58,11 +58,14 @@ pub(super) fn rows(bench: &mut Bench, suffix: &str) {
             bench.unavailable(specs, NOT_PATCHED);
             continue;
         }
-        let counted = bench.need(ipis.clone(), Ipis::read()).is_some();
-        specs.extend(counted.then_some(ipis).into_iter().flatten());
+        // arm64 flushes translations without interrupts.
+        let [cal, tlb] = ipis;
+        let counts_calls = bench.need(cal.clone(), Ipis::read()).is_some();
+        let counts_flushes = bench.need(tlb.clone(), Ipis::read().and_then(Ipis::flushes)).is_some();
+        specs.extend(counts_calls.then_some(cal).into_iter().chain(counts_flushes.then_some(tlb)));
         let halves = Halves::of_this_thread();
         bench.sample(specs, move || {
-            let count = || counted.then(Ipis::read).transpose();
+            let count = || counts_calls.then(Ipis::read).transpose();
             let neighbour = Neighbour::start(&halves, run_sites)?;
             let before = count()?;
             let (took, share) = neighbour.during(|| halves.on_first(|| way.updates(updates)))?;
@@ -76,7 +79,7 @@ pub(super) fn rows(bench: &mut Bench, suffix: &str) {
                 per_update(took.barriers as f64),
                 share,
             ];
-            let ipis = ipis.into_iter().flat_map(|ipis| [ipis.cal, ipis.tlb]);
+            let ipis = ipis.into_iter().flat_map(|ipis| std::iter::once(ipis.cal).chain(ipis.tlb));
             values.extend(ipis.map(|count| per_update(count as f64)));
             Ok(values)
         });

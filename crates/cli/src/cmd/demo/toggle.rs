@@ -31,6 +31,7 @@ pub(in crate::cmd) struct Second {
     traps: u64,
     /// Absent where they cannot be read.
     cal_per_s: Option<f64>,
+    /// Also absent on arm64, where no interrupt flushes translations.
     tlb_per_s: Option<f64>,
 }
 
@@ -76,7 +77,7 @@ fn print(batches: &[BatchStat], elapsed: Duration, ipis: Option<Ipis>, context: 
         barriers: mean(|b| b.barriers as f64),
         traps: batches.iter().map(|b| b.traps).sum(),
         cal_per_s: ipis.map(|i| i.cal as f64 / seconds),
-        tlb_per_s: ipis.map(|i| i.tlb as f64 / seconds),
+        tlb_per_s: ipis.and_then(|i| i.tlb).map(|tlb| tlb as f64 / seconds),
     };
     if context.json {
         return context.document(&line);
