@@ -157,9 +157,9 @@ impl Refusal {
         }
         match error {
             KeysError::UnexpectedText { addr, .. } => (Code::UnexpectedText, *addr, None),
-            KeysError::NotText { addr, .. } | KeysError::SharedText { addr, .. } => {
-                (Code::NotText, *addr, None)
-            }
+            KeysError::NotText { addr, .. }
+            | KeysError::SharedText { addr, .. }
+            | KeysError::TooFar { addr, .. } => (Code::NotText, *addr, None),
             KeysError::Denied { source, .. } | KeysError::Unwritable { mprotect: source, .. } => {
                 (Code::Denied, 0, Some(source))
             }

@@ -52,6 +52,18 @@ pub enum Error {
         /// The site's address.
         addr: usize,
     },
+    /// A site's branch would lead farther than its instruction can.
+    #[error(
+        "site {addr:#x} of key {key} cannot branch to {target:#x}: on this processor that is too far; link the cold part of its function nearer to the rest (no splitting of functions, or a linker script)"
+    )]
+    TooFar {
+        /// The key's name.
+        key: &'static str,
+        /// The site's address.
+        addr: usize,
+        /// Where it would branch to.
+        target: usize,
+    },
     /// A page of the object is gone: its file was cut short in place, or its file system is out of
     /// reach. The object cannot be switched any more; other objects' keys can.
     #[error(
@@ -186,7 +198,8 @@ impl Error {
             Self::HalfWritten { source, .. } => source.concerns(key),
             Self::UnexpectedText { key: name, .. }
             | Self::NotText { key: name, .. }
-            | Self::SharedText { key: name, .. } => key.name() == *name,
+            | Self::SharedText { key: name, .. }
+            | Self::TooFar { key: name, .. } => key.name() == *name,
             _ => true,
         }
     }

@@ -22,11 +22,18 @@ pub(crate) const LENGTH: usize = 4;
 pub(crate) type Unit = u32;
 pub(crate) type AtomicUnit = std::sync::atomic::AtomicU32;
 
+/// Whether a site at `code` can branch to `target`: 128 MB either way.
+#[inline]
+pub(crate) fn reaches(code: usize, target: usize) -> bool {
+    let distance = target.wrapping_sub(code).cast_signed();
+    (-(1 << 27)..1 << 27).contains(&distance) && distance % 4 == 0
+}
+
 /// The bytes of a site at `code` that jumps to `target` (`b`) or falls through (`nop`).
 pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
     const NOP: u32 = 0xd503_201f;
     const B: u32 = 0x1400_0000;
-    /// Instructions are counted, to 128 MB either way.
+    /// Instructions are counted, in 26 bits.
     const OFFSET: u32 = 0x03ff_ffff;
     let distance = (target.wrapping_sub(code) >> 2) as u32 & OFFSET;
     (if jump { B | distance } else { NOP }).to_le_bytes()
@@ -162,6 +169,18 @@ mod tests {
         assert_eq!(word(0x1000, 0x1008), 0x1400_0002);
         assert_eq!(word(0x1008, 0x1000), 0x17ff_fffe);
         assert_eq!(u32::from_le_bytes(encode(0x1000, 0x1008, false)), 0xd503_201f);
+    }
+
+    #[test]
+    fn branches_reach_128_megabytes() {
+        let code = 1 << 40;
+        for (target, word) in [(code + (1 << 27) - 4, 0x15ff_ffff_u32), (code - (1 << 27), 0x1600_0000)] {
+            assert!(reaches(code, target));
+            assert_eq!(u32::from_le_bytes(encode(code, target, true)), word);
+        }
+        for target in [code + (1 << 27), code - (1 << 27) - 4, code + (1 << 32), code + 2] {
+            assert!(!reaches(code, target), "{target:#x}");
+        }
     }
 
     #[test]

@@ -14,6 +14,12 @@ pub(crate) const LENGTH: usize = 5;
 pub(crate) type Unit = u8;
 pub(crate) type AtomicUnit = std::sync::atomic::AtomicU8;
 
+/// Whether a site at `code` can jump to `target`.
+#[inline]
+pub(crate) fn reaches(code: usize, target: usize) -> bool {
+    i32::try_from(target.wrapping_sub(code + LENGTH).cast_signed()).is_ok()
+}
+
 /// The bytes of a site at `code` that jumps to `target` (`jmp rel32`) or falls through
 /// (`test eax, imm32`).
 pub(crate) fn encode(code: usize, target: usize, jump: bool) -> [u8; LENGTH] {
@@ -103,6 +109,19 @@ fn of((vendor, signature): ([u8; 12], u32)) -> Capability {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn branches_reach_two_gigabytes() {
+        let (code, end) = (1 << 40, (1 << 40) + LENGTH);
+        for (target, is_reached) in [
+            (end + 0x7fff_ffff, true),
+            (end + 0x8000_0000, false),
+            (end - 0x8000_0000, true),
+            (end - 0x8000_0001, false),
+        ] {
+            assert_eq!(reaches(code, target), is_reached, "{target:#x}");
+        }
+    }
 
     #[test]
     fn a_signature_tells_family_and_model() {

@@ -8,7 +8,7 @@
 use dormouse_sys::readable::Pages;
 
 use crate::Error;
-use crate::arch::{LENGTH, Unit, encode, unit};
+use crate::arch::{LENGTH, Unit, encode, reaches, unit};
 use crate::key::Key;
 use crate::object::Site;
 use crate::patch_lock::PatchLock;
@@ -59,9 +59,12 @@ impl Patch {
         unit(self.new_bytes())
     }
 
-    /// Looks at the site's bytes, if they can be read.
+    /// Looks at the site's bytes, if they can be read and the site can branch as it should.
     #[inline]
     pub(super) fn look(&self, pages: &mut Pages) -> Result<Bytes, Error> {
+        if !reaches(self.code, self.target) {
+            return Err(Error::TooFar { key: self.key.name(), addr: self.code, target: self.target });
+        }
         let (addr, expected) = (self.code, self.old());
         let Some(found) = read(addr, pages) else {
             return Err(Error::Unreadable { object: String::new(), addr, key: self.key.address() });
@@ -97,4 +100,23 @@ pub(super) enum Bytes {
     /// The bytes after the batch. The kernel puts the file's instruction back when a uprobe is
     /// removed, whatever state the key has by then.
     New,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StaticKey;
+
+    #[test]
+    fn a_site_that_branches_too_far_is_named() {
+        static KEY: StaticKey<false> = StaticKey::new("far", "", 0);
+        let code = read as *const () as usize;
+        // Farther than any processor's branch. The low bits are those of a near one.
+        let target = code + 64 + (1 << 33);
+        let patch = Patch::new(&Site::new(code, target, false, Some(0)), KEY.key(), true).unwrap();
+        let error = patch.look(&mut Pages::default()).unwrap_err();
+        assert!(error.concerns(KEY.key()));
+        let text = error.to_string();
+        assert!(text.contains(&format!("{code:#x} of key far")) && text.contains("too far"), "{text}");
+    }
 }
