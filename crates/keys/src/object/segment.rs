@@ -15,9 +15,13 @@ pub(crate) struct Segment {
     end: usize,
     /// The end of the part that lies in the file.
     file_end: usize,
-    /// `PF_R`, `PF_W` and `PF_X`, as the segment's header gives them.
+    /// `PF_R`, `PF_W` and `PF_X`, as the segment's header gives them, and [`GUARDED`].
     flags: u32,
 }
+
+/// Among the flags of a segment: its pages may have a permission that the header has not. A bit
+/// that systems may use, and Linux does not; older copies ignore it.
+const GUARDED: u32 = 1 << 20;
 
 const _: () = assert!(
     size_of::<Segment>() == 32
@@ -29,15 +33,22 @@ const _: () = assert!(
 
 /// The segments of a loaded object, by address.
 pub(crate) fn segments_of(object: &loader::Loaded) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = object.segments.iter().map(Segment::of).collect();
+    let guarded = if object.is_guarded() { GUARDED } else { 0 };
+    let mut segments: Vec<Segment> = object.segments.iter().map(|one| Segment::of(one, guarded)).collect();
     segments.sort_unstable_by_key(|s| s.start);
     segments
 }
 
 impl Segment {
-    fn of(segment: &loader::Segment) -> Self {
+    fn of(segment: &loader::Segment, more: u32) -> Self {
         let (start, end) = (segment.range.start, segment.range.end);
-        Self { start, end, file_end: segment.file_end, flags: segment.flags }
+        Self { start, end, file_end: segment.file_end, flags: segment.flags | more }
+    }
+
+    /// This segment, as if the loader had added a permission to its pages.
+    #[cfg(test)]
+    pub(crate) fn guarded(self) -> Self {
+        Self { flags: self.flags | GUARDED, ..self }
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -51,6 +62,12 @@ impl Segment {
     /// The last byte that lies in the file: it goes when the file is cut short anywhere before it.
     pub(crate) fn last_in_file(&self) -> Option<usize> {
         (self.file_end > self.start).then(|| self.file_end - 1)
+    }
+
+    /// Whether its pages may have a permission that [`Self::protection`] lacks, and that a change
+    /// of permissions would take away for good.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.flags & GUARDED != 0
     }
 
     /// The permissions that the segment's header gives.

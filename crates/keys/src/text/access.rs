@@ -10,9 +10,9 @@
 //!    pages never become writable. Refused without `/proc`, to a process that is not dumpable and
 //!    has not opened it before, and by `proc_mem.force_override=`.
 //!
-//! Pages whose permissions differ from their header's go to the second way at once
-//! ([`super::pages`]). A way by which written code takes no effect ([`trial`]) is not used. If that
-//! is the second way, such pages are treated like all others.
+//! Pages whose permissions differ from their header's, or may do so unseen, go to the second way at
+//! once ([`super::pages`]). A way by which written code takes no effect ([`trial`]) is not used. If
+//! that is the second way, pages whose permissions are shown as others are treated like all others.
 //!
 //! No byte changes before a way is open for every site of the batch. A write can still be refused;
 //! then the protocol puts back what it has written.
@@ -153,7 +153,9 @@ impl Access {
 }
 
 fn foreign_page() -> io::Error {
-    io::Error::other("other code has changed the permissions of its page")
+    io::Error::other(
+        "its page has other permissions than its header: other code has changed them, or the loader has added BTI",
+    )
 }
 
 pub(super) fn interrupted(errno: Errno) -> Error {
@@ -174,7 +176,7 @@ fn unwritable(mprotect: io::Error, memory: io::Error) -> Error {
 fn for_mprotect(refused: &io::Error) -> &'static str {
     match refused.raw_os_error() {
         Some(libc::EACCES) => "allow writable code (systemd: MemoryDenyWriteExecute=no; SELinux: execmod)",
-        None if trial::was_futile(By::Mprotect) => trial::SETTING,
+        None if [By::Mprotect, By::Memory].into_iter().any(trial::was_futile) => trial::SETTING,
         Some(libc::ENOMEM) => "raise vm.max_map_count, or the limit of memory",
         _ => "allow mprotect(PROT_WRITE | PROT_EXEC) in the filter of system calls, and leave code unsealed",
     }

@@ -59,7 +59,7 @@ fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, unit: Unit, segments: 
     if !is_futile && memory.is_some_and(|memory| memory.write(patch.code, &unit.to_ne_bytes()).is_ok()) {
         return true;
     }
-    let run = Run::of(patch, UNIT, usual);
+    let Some(run) = Run::of(patch, UNIT, &segments[patch.segment()]) else { return false };
     let is_foreign = mapping.is_some_and(|mapping| mapping.protection != usual);
     if is_foreign && !is_futile || run.open().is_err() {
         return false;
@@ -69,4 +69,41 @@ fn write(memory: Option<&Memory<OwnedFd>>, patch: &Patch, unit: Unit, segments: 
     fetch_again(std::iter::once(patch.code));
     run.seal();
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous};
+
+    use super::*;
+    use crate::StaticKey;
+    use crate::object::segments_of;
+
+    #[test]
+    fn a_guarded_page_keeps_its_permissions() {
+        dormouse_testkit::in_child(|| {
+            static KEY: StaticKey<false> = StaticKey::new("k", "", 0);
+
+            let usual = MprotectFlags::READ | MprotectFlags::EXEC;
+            let object = dormouse_sys::loader::find(write_alone as *const () as usize).unwrap();
+            let text =
+                segments_of(&object).into_iter().find(|segment| segment.protection() == usual).unwrap();
+            let size = rustix::param::page_size();
+            let protection = ProtFlags::READ | ProtFlags::EXEC;
+            // SAFETY: a new mapping overlaps no other.
+            let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+            let code = page.unwrap() as usize;
+            let site = Site::new(code, code + 64, false, Some(0));
+            let memory = Memory::alone().unwrap();
+            let awake = Patch::new(&site, KEY.key(), false).unwrap().old();
+            let write = |segment: &Segment| {
+                memory.write(code, &awake).unwrap();
+                write_alone(KEY.key(), &[site], std::slice::from_ref(segment))
+            };
+            assert!(write(&text.clone().guarded()) && write(&text));
+            // Without the memory file mprotect would be the only way.
+            trial::find_futile(By::Memory);
+            assert!(write(&text) && !write(&text.guarded()));
+        });
+    }
 }

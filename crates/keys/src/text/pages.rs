@@ -5,7 +5,8 @@
 //! nothing that a host has changed is changed by us, or reset to what we think is right. Pages with
 //! a site whose permissions are not the header's are *foreign*: they are written through the memory
 //! file, which changes no permissions. The code that has changed them may be doing so now, or may
-//! do so again.
+//! do so again. All pages of an object are foreign if the loader may have given them a permission
+//! that neither header nor kernel shows ([`Segment::is_guarded`]).
 //!
 //! # Limits
 //!
@@ -52,9 +53,12 @@ fn pages_of(patch: &Patch, length: usize, page: usize) -> Range<usize> {
 }
 
 impl Run {
-    /// The pages of the first `length` bytes of a site, which have these permissions.
-    pub(super) fn of(patch: &Patch, length: usize, protection: MprotectFlags) -> Self {
-        Self { pages: pages_of(patch, length, rustix::param::page_size()), protection, has_gaps: false }
+    /// The pages of the first `length` bytes of a site in this segment, whose permissions they
+    /// have. `None`: they may have more, which would be lost.
+    pub(super) fn of(patch: &Patch, length: usize, segment: &Segment) -> Option<Self> {
+        let pages = pages_of(patch, length, rustix::param::page_size());
+        let protection = segment.protection();
+        (!segment.is_guarded()).then_some(Self { pages, protection, has_gaps: false })
     }
 
     pub(super) fn open(&self) -> rustix::io::Result<()> {
@@ -142,7 +146,8 @@ impl Layout {
             before = (pages.clone(), patch.segment());
             layout.count += (pages.end - pages.start.max(counted).min(pages.end)) / page;
             counted = counted.max(pages.end);
-            let usual = segments[patch.segment()].protection();
+            let segment = &segments[patch.segment()];
+            let usual = segment.protection();
             let known = mapping.take().filter(|mapping| mapping.range.contains(&pages.start));
             let is_known = known.is_some();
             let here = match known {
@@ -158,18 +163,15 @@ impl Layout {
             if here.is_shared {
                 return Err(Error::SharedText { key: patch.key.name(), addr: patch.code });
             }
-            if here.protection != usual || pages.end > here.range.end {
-                if layout.foreign.last() != Some(&pages) {
-                    extend(&mut layout.foreign, [pages])?;
+            let is_usual = here.protection == usual && pages.end <= here.range.end;
+            match (Run::of(patch, length, segment).filter(|_| is_usual), layout.runs.last_mut()) {
+                (None, _) if layout.foreign.last() == Some(&pages) => {}
+                (None, _) => extend(&mut layout.foreign, [pages])?,
+                (Some(_), Some(run)) if is_known && pages.start <= run.pages.end + nearer => {
+                    run.has_gaps |= pages.start > run.pages.end;
+                    run.pages.end = run.pages.end.max(pages.end);
                 }
-            } else {
-                match layout.runs.last_mut() {
-                    Some(run) if is_known && pages.start <= run.pages.end + nearer => {
-                        run.has_gaps |= pages.start > run.pages.end;
-                        run.pages.end = run.pages.end.max(pages.end);
-                    }
-                    _ => extend(&mut layout.runs, [Run::of(patch, length, usual)])?,
-                }
+                (Some(run), _) => extend(&mut layout.runs, [run])?,
             }
             mapping = Some(here);
         }
@@ -285,6 +287,23 @@ mod tests {
         assert_eq!((foreign(&layout), layout.count), (vec![(page(3), page(4))], 3));
         let layout = layout_of(&[patch(page(3) - 2)], 5, &mappings, MERGE_BYTES).unwrap();
         assert_eq!((bounds(&layout), foreign(&layout)), (vec![], vec![(page(2), page(4))]));
+    }
+
+    #[test]
+    fn a_guarded_object_is_in_no_run() {
+        let code = dormouse_sys::loader::find(layout_of as *const () as usize).unwrap();
+        let text = segments_of(&code).into_iter().find(|segment| segment.protection() == R_X).unwrap();
+        let segments = [text.clone(), text.guarded()];
+        let patches = [(1, 0), (2, 1), (2, 1), (3, 0), (4, 1)].map(|(number, segment)| {
+            let code = page(number);
+            Patch::new(&Site::new(code, code + 64, false, Some(segment)), KEY.key(), true).unwrap()
+        });
+        let known = mapping(page(1)..page(9), R_X);
+        for answer in [Some(known), None] {
+            let layout = Layout::by(&patches, 1, &segments, 0, |_| Ok(answer.clone())).unwrap();
+            assert_eq!(bounds(&layout), [(page(1), page(2), false), (page(3), page(4), false)]);
+            assert_eq!(foreign(&layout), [(page(2), page(3)), (page(4), page(5))]);
+        }
     }
 
     #[test]

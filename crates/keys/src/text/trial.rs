@@ -83,9 +83,10 @@ fn acts(by: By, segments: &[Segment], run: impl Fn() -> u32) -> Option<bool> {
     let (at, one_to_two) = SUBJECT;
     let byte = code + at;
     let patch = Patch::new(&Site::new(code, code, false, Some(segment)), NO_KEY.key(), false)?;
-    let pages = Run::of(&patch, 2, segments[segment].protection());
+    let pages = Run::of(&patch, 2, &segments[segment]);
     let write = |value: u8| match by {
         By::Mprotect => {
+            let pages = pages.as_ref()?;
             pages.open().ok()?;
             // SAFETY: the byte's page is writable.
             unsafe { AtomicU8::from_ptr(byte as *mut u8) }.store(value, Ordering::Release);
@@ -125,6 +126,16 @@ mod tests {
                 assert_eq!(subject(), 1);
                 assert!(!is_futile(by, &segments()) && !was_futile(by));
             }
+        });
+    }
+
+    #[test]
+    fn mprotect_is_not_tried_on_guarded_code() {
+        dormouse_testkit::in_child(|| {
+            let _registry = crate::registry::lock().unwrap();
+            let segments: Vec<_> = segments().into_iter().map(Segment::guarded).collect();
+            assert_eq!(acts(By::Mprotect, &segments, || subject()), None);
+            assert_eq!(acts(By::Memory, &segments, || subject()), Some(true));
         });
     }
 

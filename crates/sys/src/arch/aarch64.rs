@@ -15,6 +15,7 @@ use crate::debug_trap::{BREAKPOINT, PerfInfo};
 use crate::stack::CallFrame;
 
 pub(crate) use access::make_access;
+pub(crate) use guarded::is_guarded;
 
 /// This processor's code is here.
 pub(crate) const IS_KNOWN: bool = true;
@@ -461,6 +462,8 @@ pub(crate) use address_of_thread_local;
 
 #[path = "aarch64_access.rs"]
 mod access;
+#[path = "aarch64_guarded.rs"]
+mod guarded;
 #[cfg(test)]
 #[path = "aarch64_tests.rs"]
 mod tests;

@@ -67,6 +67,12 @@ pub unsafe fn stack_word(at: usize) -> usize {
     unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() }
 }
 
+/// Whether the loader adds a permission to the code of an object with these properties (the note
+/// `NT_GNU_PROPERTY_TYPE_0`). No code is patched here.
+pub(crate) fn is_guarded(_: &[u8]) -> bool {
+    false
+}
+
 /// 0: the thread control block cannot be found.
 pub fn thread_pointer() -> u64 {
     0

@@ -65,6 +65,13 @@ pub(crate) unsafe fn make_access(_: *mut std::ffi::c_void) -> Option<Made> {
     None
 }
 
+/// Whether the loader adds a permission to the code of an object with these properties (the note
+/// `NT_GNU_PROPERTY_TYPE_0`). It adds none here, and `mprotect` keeps a page's
+/// protection key.
+pub(crate) fn is_guarded(_: &[u8]) -> bool {
+    false
+}
+
 /// The address of the thread's control block.
 #[inline(always)]
 pub fn thread_pointer() -> u64 {

@@ -28,12 +28,16 @@ use libc::Elf32_Phdr as Header;
 use libc::Elf64_Phdr as Header;
 
 use self::inside::Inside;
+use crate::arch;
 use crate::readable::is_readable;
 
 mod exports;
 mod inside;
 
 pub(crate) use self::exports::{exports, other_exporter};
+
+/// The kind of header that leads to an object's properties.
+const PT_GNU_PROPERTY: u32 = 0x6474_e553;
 
 /// The loader's report about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +49,7 @@ pub struct Loaded {
     /// The object's mapped parts.
     pub segments: Vec<Segment>,
     unwind_index: Option<usize>,
+    is_guarded: bool,
 }
 
 /// A loaded object, while [`each`] shows it.
@@ -90,6 +95,15 @@ impl<'a> Object<'a> {
         self.of_kind(libc::PT_NOTE).filter(|notes| is_readable(notes.range.clone()))
     }
 
+    /// Whether its code may have a permission beside those of its headers.
+    fn is_guarded(self) -> bool {
+        self.of_kind(PT_GNU_PROPERTY).filter(|it| is_readable(it.range.clone())).any(|properties| {
+            let (start, length) = (properties.range.start, properties.range.len());
+            // SAFETY: readable, in a segment of the object.
+            arch::is_guarded(unsafe { std::slice::from_raw_parts(start as *const u8, length) })
+        })
+    }
+
     fn of_kind(self, kind: u32) -> impl Iterator<Item = Segment> + 'a {
         self.headers.iter().filter(move |h| h.p_type == kind).map(move |h| {
             let start = self.base.wrapping_add(h.p_vaddr as usize);
@@ -125,6 +139,12 @@ impl Loaded {
     /// The address of the index of the object's unwind tables (`.eh_frame_hdr`).
     pub fn unwind_index(&self) -> Option<usize> {
         self.unwind_index
+    }
+
+    /// Whether the loader may have given the object's code a permission that the headers do not
+    /// have, and that an `mprotect` with theirs would take away for good.
+    pub fn is_guarded(&self) -> bool {
+        self.is_guarded
     }
 
     /// The name of the object's file, without the path.
@@ -212,13 +232,14 @@ pub fn find(address: usize) -> Option<Loaded> {
                 bytes.extend_from_slice(object.name.to_bytes());
                 found.extend(object.segments());
             }
-            fits.then(|| (object.is_executable, object.of_kind(libc::PT_GNU_EH_FRAME).next()))
+            let index = object.of_kind(libc::PT_GNU_EH_FRAME).next();
+            fits.then(|| (object.is_executable, index, object.is_guarded()))
         })?;
-        if let Some((is_executable, index)) = whole {
+        if let Some((is_executable, index, is_guarded)) = whole {
             // A name holds no zero byte: it was terminated by one.
             let name = CString::new(bytes).unwrap_or_default();
             let unwind_index = index.map(|index| index.range.start);
-            return Some(Loaded { name, is_executable, segments: found, unwind_index });
+            return Some(Loaded { name, is_executable, segments: found, unwind_index, is_guarded });
         }
     }
 }
