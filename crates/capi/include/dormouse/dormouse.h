@@ -45,6 +45,20 @@ extern "C" {
  */
 enum dormouse_code dormouse_init(struct dormouse_error *error);
 
+/*
+ * Copies the faults of the settings in the environment, for which defaults are used: one warning a line, nothing if
+ * there are none, or if dormouse_init has started no agent. Print them when the service starts:
+ *
+ *     char warnings[4096];
+ *     if (dormouse_warnings(warnings, sizeof(warnings)) > 0)
+ *             fputs(warnings, stderr);
+ *
+ * At most `length` bytes are written, of which the last one is a NUL; text that is too long is truncated. Returns the
+ * length of all the text without the NUL, as snprintf does. `text` may be NULL with a `length` of 0. `dormouse doctor`
+ * reports the same.
+ */
+size_t dormouse_warnings(char *text, size_t length);
+
 /* ---- Probes ---- */
 
 /*

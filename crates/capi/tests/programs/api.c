@@ -1,8 +1,12 @@
 /* What the functions do and refuse, with good arguments and bad ones. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <dormouse/dormouse.h>
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -80,7 +84,7 @@ static void lists(void)
 	for (int i = 0; i < 3; i++) {
 		CHECK(dormouse_list_next(list, &info));
 		CHECK(strcmp(info.name, expected[i]) == 0 && strcmp(info.file, __FILE__) == 0);
-		CHECK(info.line > 8 && info.line < 13 && info.sites == 1 && info.leases == 0);
+		CHECK(info.line > 12 && info.line < 16 && info.sites == 1 && info.leases == 0);
 		CHECK(strstr(info.object, "api") && info.size == sizeof(info));
 		CHECK(info.on == (i == 1) && info.baseline == info.on);
 	}
@@ -150,14 +154,42 @@ static void nonsense(void)
 	CHECK(dormouse_disable(&one.key, NULL, NULL) == DORMOUSE_OK);
 }
 
-int main(void)
+static void warnings(void)
 {
+	char all[4096], some[20];
+	size_t length;
+
+	CHECK(dormouse_warnings(all, sizeof(all)) == 0 && all[0] == 0); /* before there is an agent */
+	CHECK(dormouse_init(NULL) == DORMOUSE_OK);
+	length = dormouse_warnings(all, sizeof(all));
+	CHECK(length == strlen(all) && all[length - 1] == '\n');
+	CHECK(strstr(all, "DORMOUSE_WAITS has had no times of tasks taken: it is \"of tea\"\n"));
+	CHECK(strstr(all, "DORMOUSE_ON has woken no key: nothing matches `of"));
+	/* A second call starts nothing, and the warnings stay. */
+	CHECK(dormouse_init(NULL) == DORMOUSE_OK);
+	CHECK(dormouse_warnings(NULL, 0) == length && dormouse_warnings(NULL, 5) == length);
+	memset(some, 'x', sizeof(some));
+	CHECK(dormouse_warnings(some, sizeof(some) - 1) == length);
+	CHECK(strlen(some) == sizeof(some) - 2 && strncmp(some, all, strlen(some)) == 0 && some[19] == 'x');
+	CHECK(dormouse_warnings(some, 1) == length && some[0] == 0 && some[1] == all[1]);
+}
+
+int main(int count, char **arguments)
+{
+	/* The environment is read before main. */
+	if (!getenv("DORMOUSE_WAITS")) {
+		CHECK(count == 1 && setenv("DORMOUSE_WAITS", "of tea", 1) == 0);
+		CHECK(setenv("DORMOUSE_ON", "of\n tea", 1) == 0);
+		execv("/proc/self/exe", arguments);
+		CHECK(0 && "not executed again");
+	}
 	errno = 77;
 	CHECK(state() == 4);
 	batches();
 	leases();
 	lists();
 	nonsense();
+	warnings();
 	CHECK(errno == 77);
 	puts("as promised");
 	return 0;

@@ -26,7 +26,9 @@ __attribute__((noinline)) static bool site(void)
 
 static void call_init(void)
 {
+	char warnings[100];
 	dormouse_init(NULL);
+	dormouse_warnings(warnings, sizeof(warnings));
 }
 
 static void call_is_enabled(void)
@@ -163,7 +165,7 @@ static const struct {
 	const char *names;
 	void (*call)(void);
 } all[] = {
-	{ "dormouse_init", call_init },
+	{ "dormouse_init dormouse_warnings", call_init },
 	{ "dormouse_is_enabled", call_is_enabled },
 	{ "dormouse_enable", call_enable },
 	{ "dormouse_disable", call_disable },

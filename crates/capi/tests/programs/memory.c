@@ -81,7 +81,8 @@ int main(void)
 	struct dormouse_metrics_spec measured = DORMOUSE_METRICS_SPEC_INIT;
 	struct dormouse_metrics *metrics = NULL, *counted = NULL;
 	const void *bytes;
-	size_t length;
+	size_t length, unwarned;
+	char warnings[100];
 	enum dormouse_code refusals[8], refused, unprofiled, unread, uncounted, untold;
 	struct block *all;
 	bool left;
@@ -102,6 +103,7 @@ int main(void)
 	refusals[3] = dormouse_release(held, NULL, NULL);
 	refusals[4] = dormouse_list_begin("*", &list, NULL);
 	refusals[5] = dormouse_init(NULL);
+	unwarned = dormouse_warnings(warnings, sizeof(warnings));
 	refusals[6] = dormouse_batch_apply(batch, NULL, NULL);
 	refusals[7] = dormouse_batch_apply(none, NULL, NULL);
 	refused = dormouse_watch_begin(&spec, &watch, NULL);
@@ -120,6 +122,7 @@ int main(void)
 	for (int i = 0; i < 7; i++)
 		CHECK(refusals[i] == DORMOUSE_NO_MEMORY);
 	CHECK(refused == DORMOUSE_NO_MEMORY && !watch);
+	CHECK(unwarned == strlen(warnings) && strstr(warnings, "not enough memory"));
 	CHECK(unprofiled == DORMOUSE_NO_MEMORY && !profile && unread == DORMOUSE_NO_MEMORY);
 	CHECK(uncounted == DORMOUSE_NO_MEMORY && !metrics && untold == DORMOUSE_NO_MEMORY);
 	dormouse_profile_end(running);
