@@ -33,6 +33,10 @@
  * A forked child goes on in the group that its thread was in. A thread that ends inside of a group is charged to its
  * end, and its task counts as alive for good: where threads are cancelled, leave by pthread_cleanup_push or
  * DORMOUSE_SCOPE.
+ *
+ * LONGJMP. longjmp leaves nothing, not even a DORMOUSE_SCOPE: a group that was entered between setjmp and longjmp stays
+ * current, and is charged also after a group around it is left. Leave it before the longjmp, or where setjmp returns
+ * again, by a struct dormouse_entered that is `volatile` or static: a group that was left already is not left twice.
  */
 #ifndef DORMOUSE_GROUPS_H
 #define DORMOUSE_GROUPS_H
@@ -142,7 +146,7 @@ private:
 
 /*
  * A declaration that makes the rest of the block a task of the group, however the block ends: `return`, `goto`, with
- * -fexceptions also a thread's cancellation and pthread_exit.
+ * -fexceptions also a thread's cancellation and pthread_exit. Not by longjmp (LONGJMP above).
  *
  *     DORMOUSE_SCOPE(orders);
  */
