@@ -62,7 +62,8 @@ impl Agent {
 ///
 /// If the environment has `DORMOUSE=off`, and then nothing is started; if there is no socket, or
 /// this copy of dormouse cannot take part (see [`InitError`]). The service goes on without an
-/// agent; the events in `DORMOUSE_COUNT` are counted all the same.
+/// agent; the events in `DORMOUSE_COUNT` are counted all the same, and the two threads that end
+/// timed holds and watch budgets may stay.
 pub fn init() -> Result<Agent, InitError> {
     if dormouse_sys::environment::is_off() {
         return Err(InitError::Off);

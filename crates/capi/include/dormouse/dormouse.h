@@ -41,7 +41,9 @@ extern "C" {
  * /tmp/dormouse-<uid>/<pid>.sock. Only root and the process's own user may talk to it. The threads block the signals
  * that are sent to the process. A forked child has no agent until it calls this itself.
  *
- * Without the agent everything else works in-process. A failure (DORMOUSE_NO_AGENT) has no other effect.
+ * Without the agent everything else works in-process. After a failure (DORMOUSE_NO_AGENT) the service goes on: what the
+ * environment requests is done all the same, and the threads that end timed holds and watch budgets may stay. With
+ * DORMOUSE=off in the environment it returns DORMOUSE_NO_AGENT, and nothing is started.
  */
 enum dormouse_code dormouse_init(struct dormouse_error *error);
 

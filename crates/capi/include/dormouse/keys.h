@@ -82,7 +82,7 @@ enum dormouse_code {
 	DORMOUSE_TOO_MANY_LEASES = 6, /* a key holds 2^32 - 1 leases */
 	DORMOUSE_REENTRANT = 7,       /* a batch inside a batch of the same thread */
 	DORMOUSE_BAD_GLOB = 8,        /* a list of globs does not parse */
-	DORMOUSE_NO_AGENT = 9,        /* dormouse_init: no socket or no thread */
+	DORMOUSE_NO_AGENT = 9,        /* dormouse_init: no socket, no thread, or DORMOUSE=off */
 	DORMOUSE_OTHER = 10,          /* another reason, which is in the message */
 	DORMOUSE_BUG = 11,            /* a bug in dormouse, which was kept from harming its host */
 	DORMOUSE_NO_MEMORY = 12,      /* there is not enough memory */
