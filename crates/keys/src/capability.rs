@@ -33,7 +33,8 @@ pub fn capability() -> Vec<Capability> {
     if is_filtered {
         let detail = "not tried: a seccomp filter might end the process for membarrier, mprotect, or a write to \
                       /proc/thread-self/mem that it does not allow; there is no other way to find out";
-        let fix = "allow them in the filter, or have it answer with an error and call dormouse_keys::prepare() first";
+        let fix = "allow them in the filter, or have it answer with an error and call dormouse::init() first, in C \
+                   dormouse_init()";
         report.push(Capability::limited("keys.write", detail).with_fix(fix));
     } else {
         report.push(match text::register() {
