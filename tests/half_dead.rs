@@ -392,7 +392,7 @@ fn records_lost_are_counted_by_their_cause() {
         stream.write_all(&record(2_000_000_000, 2)).expect("a client");
     });
     assert_eq!((run.code, run.stdout.lines().count()), (Some(0), 1), "{run:?}");
-    assert!(run.stderr.contains("7 more lost: 3 in full rings"), "{}", run.stderr);
+    assert!(run.stderr.contains("7 more lost: 3 in the service"), "{}", run.stderr);
 }
 
 #[test]

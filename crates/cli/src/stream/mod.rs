@@ -58,8 +58,9 @@ pub(crate) fn summary(tally: Tally, elapsed_ns: Option<u64>) -> String {
     }
     let lost = tally.rings.saturating_add(tally.client);
     if lost > 0 {
-        let causes =
-            [(tally.rings, "in full rings of the service"), (tally.client, "since this reader was too slow")];
+        // The service has one count for both.
+        let rings = "in the service (no room in its rings, or a handler inside another record)";
+        let causes = [(tally.rings, rings), (tally.client, "since this reader was too slow")];
         let causes: Vec<_> =
             causes.into_iter().filter(|&(n, _)| n > 0).map(|(n, cause)| format!("{n} {cause}")).collect();
         let _ = write!(text, "; {FAIR}{lost} more lost{FAIR:#}: {}", causes.join(", "));
@@ -239,7 +240,8 @@ mod tests {
         let lost = anstream::adapter::strip_str(&summary(tally(7, 2, 3), Some(5_000_000))).to_string();
         assert_eq!(
             lost,
-            "7 records in 5.00 ms; 5 more lost: 2 in full rings of the service, 3 since this reader was too slow"
+            "7 records in 5.00 ms; 5 more lost: 2 in the service (no room in its rings, or a handler inside \
+             another record), 3 since this reader was too slow"
         );
     }
 }
