@@ -62,12 +62,21 @@ pub enum StackEnd {
     Unread,
     /// The thread sleeps, and the kernel does not show the register that leads to the caller.
     NoRegister,
+    /// The kernel's copy ended at a page of the stack that was never used.
+    Unused,
 }
 
 impl StackEnd {
     /// All reasons.
-    pub const ALL: [Self; 6] =
-        [Self::Cut, Self::NoTable, Self::NoRule, Self::Unlearned, Self::Unread, Self::NoRegister];
+    pub const ALL: [Self; 7] = [
+        Self::Cut,
+        Self::NoTable,
+        Self::NoRule,
+        Self::Unlearned,
+        Self::Unread,
+        Self::NoRegister,
+        Self::Unused,
+    ];
 
     /// Why the functions in a copied stack do not lead to the first one of the thread; `None`: they
     /// do. `goes_on`: the stack does so behind the copy.
@@ -104,6 +113,7 @@ impl StackEnd {
             Self::Unlearned => "not learned yet",
             Self::Unread => "tables unread",
             Self::NoRegister => "register not shown",
+            Self::Unused => "unused page of the stack",
         }
     }
 
@@ -121,6 +131,10 @@ impl StackEnd {
             Self::Unlearned => "take a longer profile: each function is learned when it is first met",
             Self::Unread => "run this as root, or with CAP_SYS_PTRACE",
             Self::NoRegister => "build that code with frame pointers",
+            Self::Unused => {
+                "build dormouse into the program, or make the large array of a function on the way smaller: \
+                 the kernel copies a stack up to the first page that was never used"
+            }
         }
     }
 }
@@ -136,6 +150,7 @@ impl fmt::Display for StackEnd {
             Self::NoRegister => {
                 "code whose caller needs a register that is not shown of a thread that sleeps"
             }
+            Self::Unused => "an array on the stack has a page that was never used, and the copy ends there",
         })
     }
 }

@@ -4,9 +4,9 @@
 use std::fs;
 use std::io;
 
-use dormouse_maps::{AddressSpace, Cache, Region};
+use dormouse_maps::{AddressSpace, Cache, Perms, Region};
 use dormouse_sys::perf::UserStack;
-use dormouse_unwind::{CallFrame, ProcessTables};
+use dormouse_unwind::{CallFrame, CopyEnd, ProcessTables};
 
 use crate::ends::{IN_KERNEL, StackEnd, USER_END};
 
@@ -57,7 +57,7 @@ impl Callers {
         copy: Option<&UserStack>,
     ) -> (Vec<u64>, Option<Result<(), StackEnd>>) {
         let lack = match copy {
-            Some(copy) => self.follow(copy, &mut chain).unwrap_or_else(|lack| {
+            Some(copy) => self.follow(space, copy, &mut chain).unwrap_or_else(|lack| {
                 let by_links = self.lack_by_links(space, &chain)?;
                 Some(if by_links == StackEnd::Unread { lack } else { by_links })
             }),
@@ -82,11 +82,24 @@ impl Callers {
     /// Puts the callers in a copied stack in place of the user's part of a chain, if they are as
     /// many or lead to the thread's first function. Returns why they do not; an error if the chain
     /// stays as it was.
-    fn follow(&mut self, copy: &UserStack, chain: &mut Vec<u64>) -> Result<Option<StackEnd>, StackEnd> {
-        let Self { tables: Ok(tables), functions, .. } = self else { return Err(StackEnd::Unread) };
+    fn follow(
+        &mut self,
+        space: &AddressSpace,
+        copy: &UserStack,
+        chain: &mut Vec<u64>,
+    ) -> Result<Option<StackEnd>, StackEnd> {
+        let Self { tables: Ok(tables), functions, cache, .. } = self else { return Err(StackEnd::Unread) };
         let [instruction, stack, frame, link] = copy.registers.map(|register| register as usize);
         let end = tables.follow(CallFrame { instruction, stack, frame, link }, &copy.bytes, functions);
-        let lack = StackEnd::of_copy(end, copy.is_cut);
+        // The kernel's copy ends with the stack, or before a page that nobody has written to.
+        let behind = (stack + copy.bytes.len()) as u64;
+        let is_stack = |at| {
+            space.resolve(cache, at).ok().flatten().is_some_and(|it| it.value.perms.contains(Perms::READ))
+        };
+        let lack = match end {
+            CopyEnd::Copy if !copy.is_cut && is_stack(behind) => Some(StackEnd::Unused),
+            end => StackEnd::of_copy(end, copy.is_cut),
+        };
         let kernel = chain.iter().take_while(|&&address| address >= USER_END).count();
         let are_as_many = kernel + functions.len() >= chain.len() && !copy.bytes.is_empty();
         if lack.is_none() || are_as_many {

@@ -2,13 +2,16 @@
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::arch::deep;
-use dormouse_profile::{NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Sample};
-use dormouse_testkit::{eventually, in_child, process_cpu_ns, skip, spin_for, thread_cpu};
+use crate::arch::{deep, sparse};
+use dormouse_profile::{
+    NameFinder, Options, OutsideProfiling, Profile, ProfileKind, Sample, StackEnd, StackEnds,
+};
+use dormouse_testkit::{StopOnDrop, eventually, in_child, process_cpu_ns, skip, spin_for, thread_cpu};
 
 /// CPU time of each hog: some sixty samples.
 const WORK: Duration = Duration::from_millis(600);
@@ -102,6 +105,29 @@ fn stacks_deeper_than_the_kernel_follows_say_so() {
         };
         let cut: u64 = profile.samples.iter().filter(is_cut).map(|row| row.values[0]).sum();
         assert_eq!(cut, profile.coverage.cut, "{:?}", profile.coverage);
+    });
+}
+
+#[test]
+fn an_unused_page_ends_the_stacks_copy() {
+    in_child(|| {
+        let Some(mut profiling) = start(std::process::id()) else { return };
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // The pages of a new stack are unused.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // SAFETY: less stack than a thread has.
+                    unsafe { sparse(1_000_000) };
+                }
+            });
+            let _over = StopOnDrop(&is_over);
+            eventually(|| {
+                assert!(profiling.pass());
+                let ends = StackEnds::of(&profiling.read());
+                ends.others.iter().any(|of| of.why == StackEnd::Unused && of.stacks > 5)
+            });
+        });
     });
 }
 

@@ -169,3 +169,25 @@ pub(crate) fn trap() {
 pub(crate) fn answer_call(registers: &mut libc::mcontext_t, answer: impl FnOnce(usize) -> i64) {
     registers.regs[0] = answer(registers.regs[1] as usize) as u64;
 }
+
+global_asm!(
+    ".globl sparse",
+    "sparse:",
+    ".cfi_startproc",
+    "stp x29, x30, [sp, #-16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x29, -16",
+    ".cfi_offset x30, -8",
+    "sub sp, sp, #49152",
+    ".cfi_def_cfa_offset 49168",
+    "str x0, [sp]",
+    "mov x29, xzr",
+    "2: subs x0, x0, #1",
+    "b.ne 2b",
+    "add sp, sp, #49152",
+    ".cfi_def_cfa_offset 16",
+    "ldp x29, x30, [sp], #16",
+    ".cfi_def_cfa_offset 0",
+    "ret",
+    ".cfi_endproc",
+);

@@ -36,6 +36,9 @@ unsafe extern "C" {
 
     /// Calls itself this many times, and then counts down.
     pub(crate) fn deep(calls: usize, rounds: u64);
+
+    /// Counts down, below 48 KiB of stack that it does not use. It keeps no frame pointer.
+    pub(crate) fn sparse(rounds: u64);
 }
 
 /// Each function of the chain, with the one that it calls and the bytes of its locals.

@@ -178,3 +178,24 @@ pub(crate) fn answer_call(registers: &mut libc::mcontext_t, answer: impl FnOnce(
     let second = registers.gregs[libc::REG_RSI as usize] as usize;
     registers.gregs[libc::REG_RAX as usize] = answer(second);
 }
+
+global_asm!(
+    ".globl sparse",
+    "sparse:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "sub rsp, 49152",
+    ".cfi_def_cfa_offset 49168",
+    "mov [rsp], rdi",
+    "xor ebp, ebp",
+    "2: dec rdi",
+    "jnz 2b",
+    "add rsp, 49152",
+    ".cfi_def_cfa_offset 16",
+    "pop rbp",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+);
