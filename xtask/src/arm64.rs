@@ -70,8 +70,8 @@ const SLOW: [&str; 19] = [
     "storm::stacks_stay_whole_in_a_storm",
 ];
 
-/// Tests that compare with a time or a rate which the emulator does not reach; the page of arm64 has
-/// the reason of each. No run has them.
+/// Tests that compare with a time or a rate which the emulator does not reach; the page of arm64
+/// has the reason of each. No run has them.
 const LEFT: [&str; 8] = [
     "outside::each_write_of_each_thread_counts_once",
     "outside::limits::hits_without_a_record_are_paid_for",

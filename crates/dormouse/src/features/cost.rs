@@ -12,9 +12,13 @@
 //! of maps and the columns of a process's fifteenth and later events are not. A forked child has
 //! its parent's CPU times.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
 use dormouse_clock::overhead::{RECORDS, TASKS};
 use dormouse_protocol::OwnCost;
-use dormouse_sys::resident::own_memory;
+use dormouse_sys::clock::monotonic_ns;
+use dormouse_sys::process::identity;
+use dormouse_sys::resident::{OwnMemory, own_memory};
 use dormouse_sys::{Capability, records, signals};
 
 use crate::core::group::Group;
@@ -27,9 +31,34 @@ const GROUP_BYTES: u64 = 3 * 1024;
 /// counter takes as long, so it is not timed in the service.
 const NOTE_NS: u64 = 10;
 
+/// After a reading of pages this many times as long passes before the next: they take a thousandth
+/// of a processor at most. Many tasks on many threads have tens of thousands of pages.
+const RARE: u64 = 1000;
+
+/// The process of the last reading, its bytes, and when the next one is due.
+static READ: (AtomicU64, AtomicUsize, AtomicU64) =
+    (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+
+/// The memory of what is in pages, of now or some seconds ago.
+fn paged() -> OwnMemory {
+    let (of, bytes, due) = &READ;
+    let begun = monotonic_ns();
+    if of.load(Ordering::Relaxed) == identity::id() && begun < due.load(Ordering::Relaxed) {
+        return OwnMemory { bytes: bytes.load(Ordering::Relaxed), is_resident: true };
+    }
+    let paged = own_memory(records::written_ranges().chain(signals::own_stacks()));
+    if paged.is_resident {
+        let now = monotonic_ns();
+        bytes.store(paged.bytes, Ordering::Relaxed);
+        due.store(now + now.saturating_sub(begun).saturating_mul(RARE), Ordering::Relaxed);
+        of.store(identity::id(), Ordering::Relaxed);
+    }
+    paged
+}
+
 /// The cost so far.
 pub(crate) fn own_cost() -> OwnCost {
-    let paged = own_memory(records::written_ranges().chain(signals::own_stacks()));
+    let paged = paged();
     let recorded = recorder::stat().map_or(0, |stat| stat.held);
     let tables = dormouse_profile::unwind_tables::size();
     let memory = paged.bytes + recorded + tables;

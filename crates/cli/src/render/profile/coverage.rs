@@ -40,7 +40,7 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     // A stack that was cut, or lacks a library's caller, is short for another reason.
     let reasons = coverage.ended + coverage.cut + coverage.in_library;
     let known = percent(reasons.min(ends.stacks), ends.stacks);
-    let is_short = ends.stacks > 0 && (is_told && known < FEW_PERCENT || frames < FEW_FRAMES);
+    let is_short = ends.stacks > 0 && if is_told { known < FEW_PERCENT } else { frames < FEW_FRAMES };
     if ends.stacks > 0 && !is_short {
         fine(stacks.clone());
     }
@@ -52,9 +52,9 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     }
     let mut warn = |line: String| lines.push(format!("{FAIR}{line}{FAIR:#}"));
     if is_short {
-        // A program whose stacks are short by nature ends nearly all of them, too.
-        let why = if known < FEW_PERCENT { "functions" } else { "if functions" };
-        warn(format!("{stacks}; {why} that called them are missing"));
+        // A program may have short stacks by nature.
+        let are = if is_told { "are" } else { "may be" };
+        warn(format!("{stacks}; functions that called them {are} missing"));
     }
     if !ends.are_well() {
         ends.sentences().into_iter().for_each(|sentence| warn(clean(&sentence)));
