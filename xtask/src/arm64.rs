@@ -70,9 +70,10 @@ const SLOW: [&str; 19] = [
     "storm::stacks_stay_whole_in_a_storm",
 ];
 
-/// Tests that compare with a time or a rate which the emulator does not reach; the page of arm64
-/// has the reason of each. No run has them.
-const LEFT: [&str; 8] = [
+/// Tests that compare with a time or a rate which the emulator does not reach, and those that read
+/// all debug information of their program, which was not over after twenty minutes. The page of
+/// arm64 has the reason of each. No run has them.
+const LEFT: [&str; 21] = [
     "outside::each_write_of_each_thread_counts_once",
     "outside::limits::hits_without_a_record_are_paid_for",
     "watch::churn::every_write_of_every_thread_counts_once",
@@ -81,6 +82,19 @@ const LEFT: [&str; 8] = [
     "panics::a_panic_that_ends_all_has_a_file",
     "panics::a_panic_while_unwinding_has_a_file",
     "panics::the_guard_of_a_main_task_waits_too",
+    "symbols::own_function_has_name_offset_and_line",
+    "symbols::ended_process_keeps_its_names",
+    "symbols::inlined_functions_stand_before_their_host",
+    "symbols::library_without_debug_information_has_names",
+    "symbols::vdso_has_names",
+    "symbols::deleted_file_is_found_not_its_successor",
+    "symbols::file_named_like_a_deleted_one_is_found",
+    "symbols::memfd_is_found",
+    "symbols::stripped_file_leaves_object_and_offset",
+    "symbols::separate_debug_information_is_found_by_build_id",
+    "symbols::function_path_comes_from_its_symbol",
+    "symbols::marks_in_code_are_no_functions",
+    "symbols::broken_files_only_lose_symbols",
 ];
 
 /// The workspace optimises these for its own tests. No test here needs them to be fast.
