@@ -276,7 +276,7 @@ mod tests {
         );
         assert!(WallState::ALL.iter().all(|state| stand_in(state.address()).is_none()));
         assert!(WallState::at(deeper_than(usize::MAX)).is_none());
-        assert_eq!([0, 1 << 47, StackEnd::NoRegister.address(0) - 1].map(stand_in), [None, None, None]);
+        assert_eq!([0, 1 << 47, StackEnd::Unused.address(0) - 1].map(stand_in), [None, None, None]);
     }
 
     /// Stacks of two functions of `libtea.so`: whole, cut, without a rule, and waits.

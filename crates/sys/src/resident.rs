@@ -1,6 +1,6 @@
 //! How much of dormouse's own memory is resident: the pages that were written to.
 //!
-//! The kernel gives a page when it is first used, so a mapping says little. `/proc/self/pagemap`
+//! The kernel gives a page when it is first used, so a mapping says little. The thread's `pagemap`
 //! has a word for each page of the process, and the reader counts those of dormouse's ranges that
 //! are there and of this process alone. Not counted are pages that are shared with a parent or a
 //! child, the kernel's page of zeros, and pages in swap.
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The mappings that are listed. All of further ones counts.
 const MOST: usize = 8192;
+
+/// By the thread: the process's own has none once its first thread has ended.
+const PAGEMAP: &str = "/proc/thread-self/pagemap";
 
 /// How many places are tried for a mapping.
 const TRIES: usize = 16;
@@ -75,8 +78,8 @@ pub fn mapped_bytes() -> usize {
 pub struct OwnMemory {
     /// In bytes.
     pub bytes: usize,
-    /// Whether it is resident. Otherwise the kernel does not show which pages are, and it is
-    /// address space.
+    /// Whether it is resident. Otherwise the kernel does not show which pages are, or there are too
+    /// many mappings, and some of it is address space.
     pub is_resident: bool,
 }
 
@@ -93,8 +96,10 @@ pub fn own_memory(more: impl Iterator<Item = Range<usize>> + Clone) -> OwnMemory
     });
     let all = mapped_bytes();
     let unlisted = all.saturating_sub(listed.clone().map(|range| range.len()).sum());
-    match File::open("/proc/self/pagemap").ok().and_then(|file| pages(file, listed.chain(more.clone()))) {
-        Some(pages) => OwnMemory { bytes: unlisted + pages * rustix::param::page_size(), is_resident: true },
+    match File::open(PAGEMAP).ok().and_then(|file| pages(file, listed.chain(more.clone()))) {
+        Some(pages) => {
+            OwnMemory { bytes: unlisted + pages * rustix::param::page_size(), is_resident: unlisted == 0 }
+        }
         None => OwnMemory { bytes: all + more.map(|range| range.len()).sum::<usize>(), is_resident: false },
     }
 }
@@ -139,7 +144,7 @@ mod tests {
         };
         let range = start.addr()..start.addr() + PAGES * page;
         let count = |range: Range<usize>| {
-            let file = File::open("/proc/self/pagemap").unwrap();
+            let file = File::open(PAGEMAP).unwrap();
             pages(file, std::iter::once(range)).unwrap()
         };
         assert_eq!(count(range.clone()), 0);

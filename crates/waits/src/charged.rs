@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::counts::Time;
-use crate::rows::{self, GROUPS, Shelf};
+use crate::rows::{self, GROUPS, Going, Shelf};
 use crate::run::run;
 use crate::sites::is_by_hand;
 use crate::stretch::DEPTH;
@@ -24,17 +24,19 @@ pub struct ChargedThread {
     /// For how long the group has been charged without a break, in nanoseconds.
     pub since_ns: u64,
     /// The task that was entered first on the thread, if it and all inside of it were entered by
-    /// hand: scopes, threads, runs. `None` in a poll, and in the destructor of a task.
+    /// hand: scopes, threads, runs. `None` in a poll, in the destructor of a task, and in a part of
+    /// another group's work, which was handed on to the thread.
     pub by_hand: Option<u64>,
 }
 
 /// The group that the thread with that block and start number is charged for. `None` if that is
-/// none, or one without a row of its own: groups past the 1,024th.
+/// none, or one without a row of its own: groups past the 1,024th. `is_part`: whether the task with
+/// that number is a part of another one's work.
 ///
 /// # Cost
 ///
 /// Some loads. No thread is stopped.
-pub fn charged(block: usize, start: u64) -> Option<ChargedThread> {
+pub fn charged(block: usize, start: u64, is_part: impl Fn(u64) -> bool) -> Option<ChargedThread> {
     let shelf = rows::shelf(block).filter(|shelf| shelf.start() == start)?;
     let (number, row) = shelf.charged_row().filter(|(number, _)| *number != 0)?;
     let sums = row.sums(run());
@@ -44,15 +46,18 @@ pub fn charged(block: usize, start: u64) -> Option<ChargedThread> {
         group: number as u32,
         polled_ns: ticks_to_ns(polled),
         since_ns: ticks_to_ns(since),
-        by_hand: by_hand(shelf),
+        by_hand: by_hand(shelf, is_part),
     })
 }
 
 /// See [`ChargedThread::by_hand`].
-fn by_hand(shelf: &Shelf) -> Option<u64> {
+fn by_hand(shelf: &Shelf, is_part: impl Fn(u64) -> bool) -> Option<u64> {
+    let group = |going: Going| going.slot.group.load(Ordering::Relaxed);
     let mut first = None;
     for going in successors(shelf.polled(), |going| going.outer()).take(DEPTH) {
-        first = is_by_hand(going.slot).then(|| going.slot.task.load(Ordering::Relaxed));
+        let task = going.slot.task.load(Ordering::Relaxed);
+        let is_handed_on = is_part(task) && going.outer().map(group) != Some(group(going));
+        first = (is_by_hand(going.slot) && !is_handed_on).then_some(task);
         first?;
     }
     first

@@ -346,11 +346,8 @@ pub(crate) fn most() -> usize {
 }
 
 /// The objectives whose globs match none of the groups, though there are some and the objectives
-/// were set a while ago; each once. `groups` is not called where all have matched.
-pub(crate) fn unmatched(
-    now: Instant,
-    groups: impl FnOnce() -> Vec<OfGroup>,
-) -> Vec<(Arc<Selector>, Objective)> {
+/// were set a while ago; each once. `groups` is not called where all have matched and none began.
+pub(crate) fn unmatched(now: Instant, groups: impl Fn() -> Vec<OfGroup>) -> Vec<(Arc<Selector>, Objective)> {
     if HELD.load(Ordering::Relaxed) == 0 {
         return Vec::new();
     }
@@ -366,6 +363,8 @@ pub(crate) fn unmatched(
             }
         }
     }
+    // A group that began meanwhile left it to the holder of the lock.
+    settle(&groups);
     if found.is_empty() {
         return found;
     }

@@ -15,6 +15,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_clock::overhead::{RECORDS, TASKS};
+use dormouse_clock::thread_cpu_ns;
 use dormouse_protocol::OwnCost;
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::process::identity;
@@ -34,25 +35,34 @@ const NOTE_NS: u64 = 10;
 /// After a reading of pages this many times as long passes before the next: they take a thousandth
 /// of a processor at most. Many tasks on many threads have tens of thousands of pages.
 const RARE: u64 = 1000;
+/// The longest time between two readings, in nanoseconds.
+const OLDEST: u64 = 10_000_000_000;
 
-/// The process of the last reading, its bytes, and when the next one is due.
+/// The process of the last reading, its bytes and whether they are resident, and when the next one
+/// is due.
 static READ: (AtomicU64, AtomicUsize, AtomicU64) =
     (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+/// In the bytes, of which there are fewer.
+const IS_RESIDENT: usize = 1 << (usize::BITS - 1);
+
+/// For how long a reading that took that much CPU time is shown.
+fn pause(took_ns: u64) -> u64 {
+    took_ns.saturating_mul(RARE).min(OLDEST)
+}
 
 /// The memory of what is in pages, of now or some seconds ago.
 fn paged() -> OwnMemory {
-    let (of, bytes, due) = &READ;
-    let begun = monotonic_ns();
-    if of.load(Ordering::Relaxed) == identity::id() && begun < due.load(Ordering::Relaxed) {
-        return OwnMemory { bytes: bytes.load(Ordering::Relaxed), is_resident: true };
+    let (of, read, due) = &READ;
+    if of.load(Ordering::Relaxed) == identity::id() && monotonic_ns() < due.load(Ordering::Relaxed) {
+        let read = read.load(Ordering::Relaxed);
+        return OwnMemory { bytes: read & !IS_RESIDENT, is_resident: read & IS_RESIDENT != 0 };
     }
+    let begun = thread_cpu_ns();
     let paged = own_memory(records::written_ranges().chain(signals::own_stacks()));
-    if paged.is_resident {
-        let now = monotonic_ns();
-        bytes.store(paged.bytes, Ordering::Relaxed);
-        due.store(now + now.saturating_sub(begun).saturating_mul(RARE), Ordering::Relaxed);
-        of.store(identity::id(), Ordering::Relaxed);
-    }
+    let took_ns = thread_cpu_ns().saturating_sub(begun);
+    read.store(paged.bytes | if paged.is_resident { IS_RESIDENT } else { 0 }, Ordering::Relaxed);
+    due.store(monotonic_ns() + pause(took_ns), Ordering::Relaxed);
+    of.store(identity::id(), Ordering::Relaxed);
     paged
 }
 
@@ -76,4 +86,14 @@ pub(crate) fn own_cost() -> OwnCost {
 /// The check that `doctor` shows.
 pub(crate) fn cost_check() -> Capability {
     Capability::ok("cost", own_cost().sentence(dormouse_clock::process_cpu_ns()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_take_a_thousandth_of_a_cpu() {
+        assert_eq!([0, 20_000, 5_000_000, u64::MAX].map(pause), [0, 20_000_000, 5_000_000_000, OLDEST]);
+    }
 }

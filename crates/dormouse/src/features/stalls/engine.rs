@@ -166,13 +166,13 @@ fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Option<Sample> {
     let mut best: Option<Sample> = None;
     for _ in 0..TRIES {
         let began = stamp();
-        let charged = charged(index, start);
+        let charged = charged(index, start, is_part);
         let polled_ns = groups.map(|group| polled_on(index, start, group?));
         let reading = Reading::of(tid)?;
         let took_ns = ticks_to_ns(stamp().saturating_sub(began));
         if best.is_none_or(|best| took_ns < best.took_ns) {
             let within = charged
-                .map(|of| Within { asleep_in: reading.asleep_in(tid), is_by_hand: is_by_hand(of.by_hand) });
+                .map(|of| Within { asleep_in: reading.asleep_in(tid), is_by_hand: of.by_hand.is_some() });
             best = Some(Sample { reading, charged, polled_ns, took_ns, within });
         }
         if took_ns <= LATE_NS {
@@ -182,9 +182,8 @@ fn observe(block: &ThreadBlock, groups: [Option<u32>; 2]) -> Option<Sample> {
     best
 }
 
-/// Whether work was entered by hand, and is no part of a request: a thread may wait for work there.
-fn is_by_hand(entered: Option<u64>) -> bool {
-    entered.is_some_and(|task| Origin::of(task) != Origin::Part)
+fn is_part(task: u64) -> bool {
+    Origin::of(task) == Origin::Part
 }
 
 impl Engine for StallAccount {
@@ -283,7 +282,7 @@ impl StallAccount {
             // That one has ended.
             self.threads.remove(&index);
         }
-        let is_charged = charged(index, start).is_some();
+        let is_charged = charged(index, start, is_part).is_some();
         let is_room = self.threads.len() < MAX_THREADS && self.threads.try_reserve(1).is_ok();
         let shown = match self.threads.entry(index) {
             Entry::Vacant(place) => {

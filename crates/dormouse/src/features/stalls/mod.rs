@@ -9,6 +9,7 @@ mod sums;
 mod window;
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,6 +87,7 @@ fn row(of: &GroupStalls) -> StallsRow {
             None => within.push((name.clone(), *ns)),
         }
     }
+    within.sort_by_key(|(_, ns)| Reverse(*ns));
     StallsRow {
         cpu_wait_ns: of.cpu_wait_ns,
         throttled_ns: of.throttled_ns,

@@ -37,18 +37,22 @@ fn a_thread_without_work_is_by_hand() {
         let mut client = Client::connect(&init());
         let begun: WaitsBegun = client.ask(WaitsRequest { stalls: true, ..WaitsRequest::default() }).unwrap();
         assert!(begun.stalls);
-        let [idle, nested, polled, part] = ["rows", "row", "GET /rows", "GET /part"].map(Group::new);
+        let names = ["rows", "row", "GET /rows", "GET /part", "GET /carried"];
+        let [idle, nested, polled, part, carried] = names.map(Group::new);
         let (mut senders, mut threads) = (Vec::new(), Vec::new());
         let mut queue = || {
             let (sender, queue) = mpsc::channel::<()>();
             senders.push(sender);
             move || assert!(queue.recv().is_err(), "nobody sends work")
         };
-        // A pool's thread, one that has a scope around its wait, a poll, and a scope within a poll.
+        // A pool's thread, one that has a scope around its wait, one that works for a request, a
+        // poll, and a scope within a poll.
         let wait = queue();
         threads.push(idle.spawn_thread(wait).unwrap());
         let wait = queue();
         threads.push(thread::spawn(move || idle.scope(|| nested.scope(wait))));
+        let (wait, request) = (queue(), carried.scope(dormouse::carry));
+        threads.push(Group::new("pool").spawn_thread(move || request.run(wait)).unwrap());
         for (group, inner) in [(polled, None), (polled, Some(part))] {
             let wait = queue();
             threads.push(thread::spawn(move || {
@@ -62,7 +66,7 @@ fn a_thread_without_work_is_by_hand() {
             assert!(in_futex(&row.by_hand) > row.asleep_ns / 2, "{row:?}");
             assert!(row.idle_notice("rows", row.asleep_ns).is_some(), "{row:?}");
         }
-        for group in [polled, part] {
+        for group in [polled, part, carried] {
             let row = stalls_of(&mut client, group);
             assert_eq!(row.by_hand, [], "{row:?}");
             assert!(in_futex(&row.within) > row.asleep_ns / 2, "{row:?}");
