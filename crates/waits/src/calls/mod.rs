@@ -3,7 +3,7 @@
 //!
 //! A group has a row for each of its first [`PEERS`] peers. Calls to further peers are added up in
 //! one more row, whose name is empty. So names that a client may choose take no memory without
-//! bound: a process has at most [`most`] rows beside those.
+//! bound: a process has at most `most` rows beside those.
 //!
 //! All threads share the rows. A call that ends adds to two or three words of its row. The row is
 //! found by a hash of the name in a table of pointers, and compared by the whole name: two peers
