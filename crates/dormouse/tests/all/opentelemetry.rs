@@ -276,7 +276,8 @@ fn a_meter_sees_the_numbers_of_groups() {
             let waits = tea.read_waits();
             for (state, ns) in [("poll", waits.poll_ns), ("runnable", waits.runnable_ns)] {
                 let own = value("dormouse.task.time", &format!("group=GET /tea,state={state}"));
-                assert!((own - ns as f64 / 1e9).abs() < 1e-9, "{state}: {own} {ns}");
+                // The counter's rate may be measured anew in between.
+                assert!((own - ns as f64 / 1e9).abs() < 1e-9 + own / 1000.0, "{state}: {own} {ns}");
             }
             for of_locks in ["acquisitions", "waits", "wait"].map(|name| format!("dormouse.lock.{name}")) {
                 assert!(points.keys().any(|(name, _)| *name == of_locks), "{of_locks} in {points:?}");
