@@ -53,7 +53,8 @@ fn pause(took_ns: u64) -> u64 {
 /// The memory of what is in pages, of now or some seconds ago.
 fn paged() -> OwnMemory {
     let (of, read, due) = &READ;
-    if of.load(Ordering::Relaxed) == identity::id() && monotonic_ns() < due.load(Ordering::Relaxed) {
+    // Acquire: pairs with the store below. The other words are there.
+    if of.load(Ordering::Acquire) == identity::id() && monotonic_ns() < due.load(Ordering::Relaxed) {
         let read = read.load(Ordering::Relaxed);
         return OwnMemory { bytes: read & !IS_RESIDENT, is_resident: read & IS_RESIDENT != 0 };
     }
@@ -62,7 +63,7 @@ fn paged() -> OwnMemory {
     let took_ns = thread_cpu_ns().saturating_sub(begun);
     read.store(paged.bytes | if paged.is_resident { IS_RESIDENT } else { 0 }, Ordering::Relaxed);
     due.store(monotonic_ns() + pause(took_ns), Ordering::Relaxed);
-    of.store(identity::id(), Ordering::Relaxed);
+    of.store(identity::id(), Ordering::Release);
     paged
 }
 
