@@ -14,6 +14,7 @@
 //! | [`likeness()`] | how alike two names are |
 //! | [`sync`] | words that readers see whole, values that are made once, a queue from handlers to a reader; loom |
 //! | [`directory`] | directories that nobody else can change |
+//! | [`brief`] | files that are open for a moment, whose numbers the host may close |
 //! | [`descriptors`] | a table of descriptors of a thread's own |
 //! | [`memory`] | whether there is memory for the next step |
 //! | [`interrupts`] | interprocessor interrupts as the kernel counts them |
@@ -67,6 +68,7 @@ macro_rules! of_this_version {
 pub mod arch;
 mod bare_thread;
 pub mod barrier;
+pub mod brief;
 mod capability;
 pub mod clock;
 mod debug_trap;

@@ -13,6 +13,9 @@
 
 use std::io;
 
+use crate::brief;
+use crate::process::threads;
+
 /// The signals that C libraries keep for themselves: the first real-time signals of the kernel.
 const OF_THE_LIBRARY: u64 = 0b11 << 31;
 
@@ -35,9 +38,10 @@ pub struct Blocking {
 /// Reads a file of `/proc` for each thread.
 pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
     let mut blocking = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/task")? {
-        let path = entry?.path();
-        let status = match std::fs::read(path.join("status")) {
+    let mut tids = Vec::new();
+    threads::list(&mut tids)?;
+    for tid in tids {
+        let status = match brief::read(format!("/proc/self/task/{tid}/status")) {
             Ok(status) => status,
             // A thread that has ended meanwhile blocks nothing.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => continue,
@@ -48,7 +52,6 @@ pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
         if has_ended(&status) {
             continue;
         }
-        let Some(tid) = path.file_name().and_then(|n| n.to_str()?.parse().ok()) else { continue };
         let mask = blocked(&status).ok_or(io::ErrorKind::InvalidData)?;
         if has(mask, signal) {
             let name = field(&status, "Name:").unwrap_or_default().to_owned();
@@ -60,7 +63,7 @@ pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
 
 /// The set of signals that the first thread of this process blocks: bit `n - 1` for signal `n`.
 pub fn of_first_thread() -> Option<u64> {
-    blocked(&String::from_utf8_lossy(&std::fs::read("/proc/self/status").ok()?))
+    blocked(&String::from_utf8_lossy(&brief::read("/proc/self/status").ok()?))
 }
 
 /// Whether a thread of this process blocks a signal, and not only for a moment. False for a thread
@@ -70,7 +73,7 @@ pub fn of_first_thread() -> Option<u64> {
 ///
 /// Reads a file of `/proc`.
 pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
-    let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    let status = brief::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
     blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| is_for_long(mask, signal))
 }
 
@@ -80,7 +83,7 @@ pub fn is_blocking(tid: u32, signal: libc::c_int) -> bool {
 ///
 /// Reads a file of `/proc`.
 pub fn is_filtered(tid: u32) -> bool {
-    let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    let status = brief::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
     field(&String::from_utf8_lossy(&status), "Seccomp:") != Some("0")
 }
 
@@ -107,7 +110,7 @@ pub fn is_blocked_here(signal: libc::c_int) -> bool {
 ///
 /// Reads a file of `/proc`.
 pub fn is_blocking_now(tid: u32, signal: libc::c_int) -> bool {
-    let status = std::fs::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    let status = brief::read(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
     blocked(&String::from_utf8_lossy(&status)).is_some_and(|mask| has(mask, signal))
 }
 
@@ -119,7 +122,7 @@ fn is_for_long(mask: u64, signal: libc::c_int) -> bool {
 /// and blocks the signals that the C library or a handler of ours blocks. False for a thread that
 /// has ended.
 pub fn may_be_starting_a_thread(tid: u32) -> io::Result<bool> {
-    let status = match std::fs::read(format!("/proc/self/task/{tid}/status")) {
+    let status = match brief::read(format!("/proc/self/task/{tid}/status")) {
         Ok(status) => status,
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => return Ok(false),
         Err(error) => return Err(error),

@@ -33,13 +33,12 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use crate::arch;
+use crate::brief::BriefFile;
 use crate::process::identity;
 use crate::readable::is_readable;
 use crate::rseq::thread_pointer;
@@ -106,7 +105,7 @@ fn find() -> Option<isize> {
     let block = arch::control_block()?;
     let mut bytes = vec![0; block.len()];
     // Memory may end behind the block.
-    let length = File::open("/proc/self/mem").ok()?.read_at(&mut bytes, block.start as u64).ok()?;
+    let length = BriefFile::open("/proc/self/mem").ok()?.read_at(&mut bytes, block.start as u64).ok()?;
     let words: Vec<usize> = words(&bytes[..length]).collect();
     // By the bounds alone: the library may make a longer guard than it reports (64 KiB on arm64).
     let is_it = |there: &[usize]| there.first_chunk().and_then(|words| bounds_of(*words)) == Some(known);

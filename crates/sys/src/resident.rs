@@ -11,10 +11,10 @@
 //!
 //! Linux, `Documentation/admin-guide/mm/pagemap.rst`
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::brief::BriefFile;
 
 /// The mappings that are listed. All of further ones counts.
 const MOST: usize = 8192;
@@ -87,7 +87,7 @@ pub struct OwnMemory {
 ///
 /// # Cost
 ///
-/// Two system calls for each mapping, and a word for each page. Nothing is allocated.
+/// A system call for each mapping, and a word for each page. Nothing is allocated.
 pub fn own_memory(more: impl Iterator<Item = Range<usize>> + Clone) -> OwnMemory {
     let places = LISTED.iter().take(NEXT.load(Ordering::Relaxed).saturating_add(TRIES));
     let listed = places.filter_map(|place| {
@@ -96,7 +96,7 @@ pub fn own_memory(more: impl Iterator<Item = Range<usize>> + Clone) -> OwnMemory
     });
     let all = mapped_bytes();
     let unlisted = all.saturating_sub(listed.clone().map(|range| range.len()).sum());
-    match File::open(PAGEMAP).ok().and_then(|file| pages(file, listed.chain(more.clone()))) {
+    match BriefFile::open(PAGEMAP).ok().and_then(|file| pages(&file, listed.chain(more.clone()))) {
         Some(pages) => {
             OwnMemory { bytes: unlisted + pages * rustix::param::page_size(), is_resident: unlisted == 0 }
         }
@@ -105,7 +105,7 @@ pub fn own_memory(more: impl Iterator<Item = Range<usize>> + Clone) -> OwnMemory
 }
 
 /// How many pages that begin in these ranges are there, and of this process alone.
-fn pages(mut pagemap: File, ranges: impl Iterator<Item = Range<usize>>) -> Option<usize> {
+fn pages(pagemap: &BriefFile, ranges: impl Iterator<Item = Range<usize>>) -> Option<usize> {
     let page = rustix::param::page_size();
     let mut words = [0; 512 * WORD];
     let mut pages = 0;
@@ -113,8 +113,10 @@ fn pages(mut pagemap: File, ranges: impl Iterator<Item = Range<usize>>) -> Optio
         let (mut at, end) = (range.start.div_ceil(page), range.end.div_ceil(page));
         while at < end {
             let words = &mut words[..(end - at).min(512) * WORD];
-            pagemap.seek(SeekFrom::Start((at * WORD) as u64)).ok()?;
-            pagemap.read_exact(words).ok()?;
+            let length = pagemap.read_at(words, (at * WORD) as u64).ok()?;
+            if length < words.len() {
+                return None;
+            }
             let words = words.as_chunks::<WORD>().0.iter().map(|word| u64::from_ne_bytes(*word));
             at += words.len();
             pages += words.filter(|word| word & OWN == OWN).count();
@@ -144,8 +146,8 @@ mod tests {
         };
         let range = start.addr()..start.addr() + PAGES * page;
         let count = |range: Range<usize>| {
-            let file = File::open(PAGEMAP).unwrap();
-            pages(file, std::iter::once(range)).unwrap()
+            let file = BriefFile::open(PAGEMAP).unwrap();
+            pages(&file, std::iter::once(range)).unwrap()
         };
         assert_eq!(count(range.clone()), 0);
         for at in [0, 1, 511, 512, 699] {

@@ -12,10 +12,12 @@
 //! `atexit` and `geteuid` have no preconditions; the handler only unlinks a file.
 #![allow(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -23,14 +25,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dormouse_sys::Capability;
 use dormouse_sys::directory::{CLOSED, of_runtime, own_uid, prepare};
+use dormouse_sys::{Capability, brief};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::InitError;
 use super::descriptors::{Socket, Sockets};
+
+/// The bytes of the directory's list that are read at a time.
+const ROOM: usize = 4096;
 
 /// From this age on, a socket without a listener counts as left behind.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
@@ -172,8 +177,11 @@ fn is_stale(socket: &Path) -> bool {
 /// Removes the sockets of processes that could not clean up. A younger file may be a socket that is
 /// bound, and on which its process is about to listen.
 fn sweep(directory: &Path, older_than: Duration) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for path in entries.flatten().map(|e| e.path()) {
+    let mut names = Vec::new();
+    if brief::list(directory, ROOM, |name| names.push(OsStr::from_bytes(name).to_owned())).is_err() {
+        return;
+    }
+    for path in names.into_iter().map(|name| directory.join(name)) {
         let age = || fs::symlink_metadata(&path).ok()?.modified().ok()?.elapsed().ok();
         if path.extension().is_some_and(|e| e == "sock")
             && age().is_some_and(|age| age >= older_than)

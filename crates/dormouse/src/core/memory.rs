@@ -3,6 +3,7 @@
 
 pub(crate) use dormouse_sys::memory::{Step, is_there};
 
+use dormouse_sys::process::threads;
 use dormouse_waits::calls::most_calls;
 
 use super::group::Group;
@@ -43,8 +44,10 @@ pub(crate) fn is_there_for_groups() -> bool {
 
 /// Whether there is memory for an answer about all threads.
 pub(crate) fn is_there_for_threads() -> bool {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    is_there(threads * EACH)
+    let mut tids = Vec::new();
+    // Without a list there are none in the answer.
+    let mut listed = || threads::list(&mut tids).map_or(0, |_| tids.len());
+    is_there(SOME) && is_there(listed() * EACH)
 }
 
 /// The memory of the times of all groups, and of their calls.

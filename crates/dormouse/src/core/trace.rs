@@ -20,7 +20,7 @@ use dormouse_sys::loader::PinError;
 use dormouse_sys::process::fork::{Mutex, MutexGuard, Phase};
 use dormouse_sys::process::lock::Reentrant;
 use dormouse_sys::records::{self, RING_BYTES, RingOwner};
-use dormouse_sys::{environment, rendezvous};
+use dormouse_sys::{brief, environment, rendezvous};
 
 use self::queue::{Queued, RecordQueue};
 use crate::core::library;
@@ -138,7 +138,7 @@ pub fn trace(glob: &str) -> Result<Trace, TraceError> {
 /// The name of a thread of this process; empty when it has ended. The kernel cuts names anywhere,
 /// also in the middle of a character.
 pub(crate) fn thread_name(tid: u32) -> String {
-    let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+    let name = brief::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 

@@ -1,6 +1,7 @@
 //! `hello`: the identity of this process.
 
 use dormouse_protocol::{Hello, HelloRequest, PROTOCOL, WireError};
+use dormouse_sys::brief;
 
 use crate::agent::{Answered, Asked};
 use crate::core::asleep::asleep;
@@ -15,7 +16,7 @@ impl Answered for HelloRequest {
 /// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle
 /// of a character.
 fn read(path: &str) -> String {
-    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+    String::from_utf8_lossy(&brief::read(path).unwrap_or_default()).into_owned()
 }
 
 pub(crate) fn hello() -> Hello {

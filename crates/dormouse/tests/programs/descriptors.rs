@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse::{static_key, unlikely};
@@ -29,7 +30,9 @@ fn hit(n: u64) -> bool {
 }
 
 mod host {
-    use super::{AsRawFd, Duration, File, KEY, RawFd, TcpListener, hit};
+    use dormouse::metrics::{Metrics, MetricsSpec};
+
+    use super::{AsRawFd, AtomicBool, Duration, File, KEY, Ordering, RawFd, TcpListener, hit};
 
     /// The files that the host opens where the agent's sockets were, or would be.
     struct Own {
@@ -39,13 +42,9 @@ mod host {
     }
 
     impl Own {
-        /// Closes everything, as daemons do, and opens files and a socket.
+        /// Closes everything, and opens files and a socket.
         fn replace_all() -> Self {
-            // SAFETY: nothing of this program's own is open there.
-            #[expect(unsafe_code, reason = "the descriptors of others are closed")]
-            unsafe {
-                libc::close_range(3, u32::MAX, 0);
-            }
+            close_all();
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let files: Vec<File> = (0..40).map(|_| tempfile::tempfile().unwrap()).collect();
             let numbers = files.iter().map(AsRawFd::as_raw_fd).chain([listener.as_raw_fd()]);
@@ -104,6 +103,35 @@ mod host {
         format!("status {status}")
     }
 
+    /// Closes everything again and again, and opens files at the numbers, while a thread of the
+    /// host's reads its metrics.
+    fn storm_over_readings(rounds: u32) {
+        let metrics = Metrics::start(&MetricsSpec::new()).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    metrics.answer(None);
+                }
+            });
+            for _ in 0..rounds {
+                close_all();
+                (0..10).for_each(|_| std::mem::forget(tempfile::tempfile().unwrap()));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+        });
+    }
+
+    /// Closes everything, as daemons do.
+    fn close_all() {
+        // SAFETY: nothing of this program's own is open there.
+        #[expect(unsafe_code, reason = "the descriptors of others are closed")]
+        unsafe {
+            libc::close_range(3, u32::MAX, 0);
+        }
+    }
+
     /// CPU time of the agent's threads, in milliseconds.
     fn cpu() -> u64 {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
@@ -148,6 +176,10 @@ mod host {
                         let lost = new.lost();
                         assert!(lost.is_empty(), "the host's descriptors {lost:?}");
                     }
+                    "survived".to_owned()
+                }
+                ("storm-over-readings", rounds) => {
+                    storm_over_readings(rounds.parse().unwrap());
                     "survived".to_owned()
                 }
                 ("accept", count) => {
@@ -329,17 +361,45 @@ fn closed_again_and_again(host: &mut Host) {
     }
 }
 
+/// A figure that dormouse reads at that moment is lost, and nothing else.
+fn closed_while_files_are_read(host: &mut Host) {
+    const ANSWERS: u64 = 100;
+    let socket = host.ask("init");
+    let mut client = Client::connect(&socket).unwrap();
+    let (answers, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let has_door = host.has_door;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if client.ask(r#"{"v":1,"id":2,"op":"stat"}"#).is_empty() {
+                    // Its socket was the host's to close, or the agent has ended.
+                    return answers.store(ANSWERS, Ordering::Relaxed);
+                }
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while {
+            assert_eq!(host.ask("storm-over-readings 500"), "survived");
+            answers.load(Ordering::Relaxed) < ANSWERS
+        } {}
+        is_over.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+    assert!(!has_door || client.works());
+}
+
 type Test = (&'static str, fn(&mut Host));
 
 pub(crate) fn main() {
     if let Ok(table) = std::env::var(HOST) {
         return host::run(&table);
     }
-    let tests: [Test; 4] = [
+    let tests: [Test; 5] = [
         ("closed_without_a_client", closed_without_a_client),
         ("closed_in_the_middle_of_a_trace", closed_in_the_middle_of_a_trace),
         ("forked_after_closing", forked_after_closing),
         ("closed_again_and_again", closed_again_and_again),
+        ("closed_while_files_are_read", closed_while_files_are_read),
     ];
     let wanted = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
     let mut passed = 0;

@@ -16,8 +16,8 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::fs;
 
+use dormouse_sys::brief;
 use dormouse_sys::thread::ThreadBlock;
 
 use super::cells;
@@ -69,7 +69,7 @@ impl Pmu for Software {
     fn read_of(&self, thread: &ThreadBlock, events: &[u32], values: &mut [u64]) -> bool {
         let tid = thread.tid();
         // Names of threads are in them, which need not be UTF-8.
-        let file = |name| fs::read(format!("/proc/self/task/{tid}/{name}")).ok();
+        let file = |name| brief::read(format!("/proc/self/task/{tid}/{name}")).ok();
         let switches = || file("status").and_then(|text| switches_in(&String::from_utf8_lossy(&text)));
         let faults = || file("stat").and_then(|text| faults_in(&String::from_utf8_lossy(&text)));
         let switches = if events.contains(&CONTEXT_SWITCHES) { switches() } else { None };

@@ -19,10 +19,10 @@
 //! `Documentation/scheduler/sched-bwc.rst`; `Documentation/admin-guide/cgroup-v2.rst`, "CPU
 //! Interface Files"; cgroups(7); `proc_pid_mountinfo(5)`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pressure::FullPressure;
+use crate::brief;
 
 /// The CPU limit of a control group, and what it has done since the group began.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,14 +78,15 @@ impl ControlGroup {
 
     /// Whether the process is still in it.
     pub fn is_current(&self) -> bool {
-        fs::read_to_string("/proc/self/cgroup").is_ok_and(|text| text == self.text)
+        brief::read_to_string("/proc/self/cgroup").is_ok_and(|text| text == self.text)
     }
 
     /// Finds the control group of the process with this directory of `/proc`; mounts are below
     /// `root`.
     fn find(root: &Path, process: &Path) -> Result<Self, &'static str> {
-        let text = fs::read_to_string(process.join("cgroup")).map_err(|_| "/proc has no control groups")?;
-        let mounts = fs::read_to_string(process.join("mountinfo")).map_err(|_| "/proc has no mounts")?;
+        let text =
+            brief::read_to_string(process.join("cgroup")).map_err(|_| "/proc has no control groups")?;
+        let mounts = brief::read_to_string(process.join("mountinfo")).map_err(|_| "/proc has no mounts")?;
         let (version, group) = line(&text).ok_or("it is in no control group for CPU time")?;
         let (mount, path) = mounts
             .lines()
@@ -103,7 +104,7 @@ impl ControlGroup {
     /// of any group around it, also of those that are hidden; `None` where the kernel does not
     /// count it (before Linux 6.7) or the group is the outermost one.
     pub fn throttled_ns(&self) -> Option<u64> {
-        let text = fs::read_to_string(self.place().join("cpu.stat.local")).ok()?;
+        let text = brief::read_to_string(self.place().join("cpu.stat.local")).ok()?;
         throttled_ns(&text, self.version)
     }
 
@@ -196,7 +197,7 @@ fn number(text: &str) -> Option<u64> {
 /// The quota and the period of one group, as they are written; `None` if it cannot have any, as the
 /// outermost one, or one for which nobody has asked for them.
 fn quota(place: &Path, version: Version) -> Option<(String, String)> {
-    let text = |name: &str| fs::read_to_string(place.join(name)).ok();
+    let text = |name: &str| brief::read_to_string(place.join(name)).ok();
     match version {
         Version::One => Some((text("cpu.cfs_quota_us")?, text("cpu.cfs_period_us")?)),
         Version::Two => {
@@ -250,9 +251,11 @@ fn throttled_ns(stat: &str, version: Version) -> Option<u64> {
 
 /// The limit with the kernel's counts.
 fn counted(place: &Path, version: Version, limit: CpuLimit) -> Option<CpuLimit> {
-    let stat = fs::read_to_string(place.join("cpu.stat")).ok()?;
+    let stat = brief::read_to_string(place.join("cpu.stat")).ok()?;
     let usage_ns = match version {
-        Version::One => fs::read_to_string(place.join("cpuacct.usage")).ok().and_then(|text| number(&text)),
+        Version::One => {
+            brief::read_to_string(place.join("cpuacct.usage")).ok().and_then(|text| number(&text))
+        }
         Version::Two => count(&stat, "usage_usec").map(|us| us.saturating_mul(1_000)),
     };
     Some(CpuLimit {
@@ -266,6 +269,8 @@ fn counted(place: &Path, version: Version, limit: CpuLimit) -> Option<CpuLimit> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// The files of a process and of its control groups.

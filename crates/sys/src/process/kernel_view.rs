@@ -14,12 +14,12 @@
 //! `proc_pid_stat(5)`, `proc_pid_syscall(5)`, `proc_pid_wchan(5)`; `do_task_stat` in
 //! `fs/proc/array.c`.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 
 use libc::c_long;
 
 use crate::arch::{self, calls};
+use crate::brief::BriefFile;
 
 /// The longest text of such a file: some fifty numbers, and a name.
 const LONGEST: usize = 1280;
@@ -127,7 +127,7 @@ pub fn call_name(number: u32) -> Option<&'static str> {
 
 fn read<T>(tid: u32, file: &str, parse: impl FnOnce(&[u8]) -> io::Result<T>) -> io::Result<T> {
     let mut text = [0; LONGEST];
-    let length = File::open(format!("/proc/self/task/{tid}/{file}"))?.read(&mut text)?;
+    let length = BriefFile::open(format!("/proc/self/task/{tid}/{file}"))?.read_at(&mut text, 0)?;
     parse(&text[..length])
 }
 
@@ -147,6 +147,8 @@ const CALLS: &[(c_long, &str)] = calls![
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]

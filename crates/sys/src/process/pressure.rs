@@ -8,8 +8,9 @@
 //!
 //! `Documentation/accounting/psi.rst`; `Documentation/admin-guide/cgroup-v2.rst`, "PSI".
 
-use std::fs;
 use std::path::Path;
+
+use crate::brief;
 
 /// For how long all tasks waited at once, in nanoseconds, since the host or the control group
 /// began; `None` where the kernel does not show it.
@@ -47,7 +48,7 @@ impl FullPressure {
 }
 
 fn read(path: &Path) -> Option<u64> {
-    full_ns(&fs::read_to_string(path).ok()?)
+    full_ns(&brief::read_to_string(path).ok()?)
 }
 
 /// The total of the line `full`, which is in microseconds.
@@ -59,6 +60,8 @@ fn full_ns(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

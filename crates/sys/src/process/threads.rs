@@ -9,15 +9,14 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is `getdents64` into a buffer, and `tgkill` without a signal.
+//! The unsafe code is `tgkill` without a signal.
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use super::identity::pid;
+use crate::brief;
 
 /// Bytes of an entry for a number: a head of 19 bytes and the digits, in words of 8.
 const ENTRY: usize = 32;
@@ -69,7 +68,7 @@ pub fn is_alive_in(pid: u32, tid: u32) -> bool {
 /// `proc_pid_stat(5)`: field 9; `PF_IO_WORKER` and `PF_USER_WORKER` in Linux
 /// `include/linux/sched.h`.
 pub fn is_of_kernel(tid: u32) -> bool {
-    let stat = std::fs::read(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    let stat = brief::read(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
     flags(&stat).is_some_and(|flags| flags & (IO_WORKER | USER_WORKER) != 0)
 }
 
@@ -85,27 +84,12 @@ fn flags(stat: &[u8]) -> Option<u32> {
 
 /// Whether one call gave the whole list.
 fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
-    let folder = File::open(folder)?;
     // Twice as many as the last time.
-    let length = FIRST.max(2 * ENTRY * into.len());
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    buffer.resize(length, 0);
+    let room = FIRST.max(2 * ENTRY * into.len());
     into.clear();
-    let mut calls = 0;
-    loop {
-        // SAFETY: the kernel writes into `buffer`, as far as it is long.
-        let filled = unsafe {
-            libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
-        };
-        match usize::try_from(filled) {
-            Ok(0) => break,
-            Ok(filled) => read_entries(&buffer[..filled], into),
-            Err(_) => return Err(io::Error::last_os_error()),
-        }
-        calls += 1;
-    }
-    Ok(calls == 1)
+    brief::list(folder, room, |name| {
+        into.extend(std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()));
+    })
 }
 
 /// Gives the calling thread the lowest priority of usual threads (nice 19), until it ends: only a
@@ -118,19 +102,6 @@ pub fn lower_priority() {
 pub fn is_alive(tid: u32) -> bool {
     // SAFETY: sends nothing.
     unsafe { libc::syscall(libc::SYS_tgkill, pid(), tid, 0) == 0 }
-}
-
-/// `struct linux_dirent64`: number, offset, length, type, name.
-fn read_entries(mut entries: &[u8], into: &mut Vec<u32>) {
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
-    while let Some(length) = entries.get(LENGTH..LENGTH + 2) {
-        let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
-        let Some(entry) = entries.get(..length).filter(|entry| entry.len() > NAME) else { return };
-        let name = entry[NAME..].split(|&byte| byte == 0).next().unwrap_or_default();
-        into.extend(std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()));
-        entries = &entries[length..];
-    }
 }
 
 #[cfg(all(test, not(miri)))]

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use dormouse_events::AnnouncedPolls;
 use dormouse_protocol::{Clock, CountedCpu, GroupRow, Outliving, Stat, StatPart, TaskPolls, ThreadStat};
-use dormouse_sys::process::schedstat::Schedstat;
+use dormouse_sys::process::{schedstat::Schedstat, threads};
 use dormouse_sys::{Capability, records};
 use dormouse_waits::calls::read_calls;
 
@@ -50,9 +50,8 @@ const SLOW_NS: u64 = 10 * QUICK_NS;
 
 /// The threads there are; `None` if they cannot be listed, as while no descriptor is free.
 fn tids() -> Option<Vec<u32>> {
-    let entries = std::fs::read_dir("/proc/self/task").ok()?;
-    let mut tids: Vec<u32> =
-        entries.map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect::<Option<_>>()?;
+    let mut tids = Vec::new();
+    threads::list(&mut tids).ok()?;
     tids.sort_unstable();
     Some(tids)
 }
