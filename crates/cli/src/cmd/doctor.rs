@@ -171,7 +171,7 @@ fn no_agent(process: &Process) -> Check {
     let (why, fix) = if process.is_off() {
         ("DORMOUSE=off is in its environment", OFF_HINT)
     } else {
-        ("it has no dormouse in it", "call dormouse::init() at its start")
+        ("it has no dormouse in it", "call dormouse::init(), in C dormouse_init(), at its start")
     };
     let detail = format!("{why}, so it is seen from outside: by threads, without groups and keys");
     Check { fix: Some(fix.to_owned()), ..check("agent.reach", CheckState::Limited, detail) }

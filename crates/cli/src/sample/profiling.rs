@@ -118,7 +118,7 @@ impl Profiled {
             };
             Failure::new(exit, format!("cannot profile {}: {error}", describe(process)))
                 .after(why)
-                .hint("call dormouse::init() at its start, or run this as root")
+                .hint("call dormouse::init(), in C dormouse_init(), at its start, or run this as root")
         })?;
         Ok(Profiled::new(process, By::Kernel(Box::new(profiling)), Some(why.to_owned())))
     }

@@ -118,7 +118,8 @@ impl Source {
         let who = &self.who;
         let (client, _) = self.agent.as_mut().ok_or_else(|| {
             let message = format!("{who} has no dormouse in it, which could {does}");
-            Failure::new(Exit::NoTarget, message).hint("call dormouse::init() at its start")
+            Failure::new(Exit::NoTarget, message)
+                .hint("call dormouse::init(), in C dormouse_init(), at its start")
         })?;
         Ok(client)
     }

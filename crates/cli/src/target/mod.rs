@@ -28,7 +28,7 @@ pub(crate) use process::{Proc, Process};
 use sockets::AgentSocket;
 
 /// The call that a service without an agent lacks.
-const INIT_HINT: &str = "call dormouse::init() at its start";
+const INIT_HINT: &str = "call dormouse::init(), in C dormouse_init(), at its start";
 
 /// How dormouse comes back where it is turned off.
 pub(crate) const OFF_HINT: &str = "start it without DORMOUSE=off";

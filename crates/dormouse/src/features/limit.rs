@@ -161,7 +161,8 @@ fn within(percent: f64, cost: OwnCost) -> Capability {
                the threads do not read the counter";
     let what = unknown.join(" and of ");
     let detail = format!("{may}; the cost of {what} on the service's threads is not known: {why}");
-    Capability::limited(CHECK, detail).with_fix("call dormouse::init before the filter is installed")
+    Capability::limited(CHECK, detail)
+        .with_fix("call dormouse::init(), in C dormouse_init(), before the filter is installed")
 }
 
 #[cfg(test)]

@@ -207,7 +207,7 @@ impl Search<'_> {
                 Some(part) => {
                     format!("leave {part} out for CPU time by thread, or call dormouse::init() in it")
                 }
-                None => "call dormouse::init() at its start".to_owned(),
+                None => "call dormouse::init(), in C dormouse_init(), at its start".to_owned(),
             };
             Failure::new(exit, message).hint(hint)
         };
