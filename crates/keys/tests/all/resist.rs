@@ -81,7 +81,9 @@ fn sealed_code_is_written_through_the_memory_file() {
             assert!(perms == "r-xp" && name == exe.to_string_lossy(), "{perms} {name}");
         };
         assert_in_fork("MDWE", || {
-            refuse_exec_gain();
+            if !refuse_exec_gain() {
+                return;
+            }
             through_the_file(Some("MemoryDenyWriteExecute=no"));
         });
         assert_in_fork("a filter", || {
@@ -110,7 +112,9 @@ fn an_unwritable_site_names_both_refusals() {
             }
         };
         assert_in_fork("MDWE without /proc", || {
-            refuse_exec_gain();
+            if !refuse_exec_gain() {
+                return;
+            }
             process::leave_proc();
             let error = Batch::new().enable(&KEY).apply().unwrap_err();
             assert!(is_unwritable("mount /proc")(&error), "{error}");
@@ -119,7 +123,9 @@ fn an_unwritable_site_names_both_refusals() {
         });
         assert_in_fork("MDWE, undumpable", || {
             process::become_undumpable();
-            refuse_exec_gain();
+            if !refuse_exec_gain() {
+                return;
+            }
             assert_refused(is_unwritable("prepare()"));
             assert!(report("keys.write.memory").1.unwrap().contains("prepare()"));
         });
@@ -142,12 +148,16 @@ fn a_prepared_process_may_give_up_rights() {
         assert_in_fork("MDWE, undumpable", || {
             prepare().unwrap();
             process::become_undumpable();
-            refuse_exec_gain();
+            if !refuse_exec_gain() {
+                return;
+            }
             assert_switchable();
         });
         assert_in_fork("MDWE without /proc", || {
             prepare().unwrap();
-            refuse_exec_gain();
+            if !refuse_exec_gain() {
+                return;
+            }
             process::leave_proc();
             Batch::new().enable(&KEY).apply().unwrap();
             assert!(site());
@@ -169,7 +179,9 @@ fn is_memory(fd: libc::c_int) -> bool {
 #[test]
 fn a_closed_memory_file_is_opened_anew() {
     in_child(|| {
-        refuse_exec_gain();
+        if !refuse_exec_gain() {
+            return;
+        }
         prepare().unwrap();
         let number = (3..100).find(|&fd| is_memory(fd)).unwrap();
         // SAFETY: asks.
@@ -223,7 +235,9 @@ fn a_number_taken_amid_a_batch_is_noticed() {
         if !HAS_INT3 {
             return skip("no int3 on this processor, and flip has no call between its writes");
         }
-        refuse_exec_gain();
+        if !refuse_exec_gain() {
+            return;
+        }
         prepare().unwrap();
         // In memory, because no other file is as long as an address is high.
         // SAFETY: a constant name; the descriptor is new.
@@ -308,7 +322,9 @@ fn without_membarrier_flip_waits_and_int3_refuses() {
             assert_waits();
         });
         assert_in_fork("through the memory file", || {
-            refuse_exec_gain();
+            if !refuse_exec_gain() {
+                return;
+            }
             assert_waits();
         });
     });

@@ -1,7 +1,7 @@
 //! Processes that resist: what tests do to the child that they run in.
 use std::io;
 
-use dormouse_testkit::Filter;
+use dormouse_testkit::{Filter, skip};
 
 pub(crate) fn is_root() -> bool {
     // SAFETY: no preconditions.
@@ -12,10 +12,17 @@ fn check(result: libc::c_int) {
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// Has the kernel refuse to make code writable.
-pub(crate) fn refuse_exec_gain() {
+/// Has the kernel refuse to make code writable. False, and a skip: one before Linux 6.3 cannot.
+#[must_use]
+pub(crate) fn refuse_exec_gain() -> bool {
     // SAFETY: concerns permissions of this process alone.
-    check(unsafe { libc::prctl(libc::PR_SET_MDWE, libc::PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) });
+    let result = unsafe { libc::prctl(libc::PR_SET_MDWE, libc::PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
+    if result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+        skip("the kernel cannot forbid code to become writable (PR_SET_MDWE)");
+        return false;
+    }
+    check(result);
+    true
 }
 
 /// Leaves `/proc` behind.
