@@ -1,52 +1,105 @@
-//! A virtual machine of amd64, for what this machine may lack: control groups of version 2 that
-//! limit CPU time, which a host has only if nothing has the controller in version 1.
+//! Virtual machines of amd64, for what this machine may lack: control groups of version 2 that
+//! limit CPU time, which a host has only if nothing has the controller in version 1; and other
+//! kernels.
 
 use std::path::{Path, PathBuf};
 
 use crate::install::install;
 use crate::machine::Machine;
-use crate::process::{Result, is_there, output, program};
+use crate::process::{Result, cargo, is_there, output, program, run, target};
 use crate::suite::Suite;
 
-/// Its processors run at once. If they took turns, as those of arm64 do, each would stand still for
-/// a tenth of a second in the middle of what tests measure.
 const MACHINE: Machine = Machine {
     name: "amd64",
     kernel: "linux-image-6.12-cloud-amd64",
+    suite: None,
     packages: &["busybox-static:amd64", "libc6:amd64", "libgcc-s1:amd64"],
     libraries: ("lib/x86_64-linux-gnu", &["ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libgcc_s.so.1"]),
-    // In turns: else QEMU 7.2 may go on with an old translation of code that the kernel changes.
-    emulator: "qemu-system-x86_64 -M q35 -cpu max -accel tcg,thread=single -smp 2 -m 2G",
+    // Processors that take turns: else QEMU 7.2 may go on with an old translation of code that the
+    // kernel changes.
+    emulator: "qemu-system-x86_64 -M q35 -accel tcg,thread=single -smp 2 -m 2G",
+    processor: "max",
     // On a busy host the emulated timer is late, which the kernel would take for a broken one.
     console: "ttyS0 no_timer_check",
     strip: Some("strip"),
 };
 
+/// Machines with other kernels, by the word before a program that runs there.
+const KERNELS: [(&str, Machine); 3] = [
+    (
+        "--linux-5.10",
+        Machine { name: "amd64-5.10", kernel: "linux-image-5.10", suite: Some("bullseye"), ..MACHINE },
+    ),
+    ("--linux-6.1", Machine { name: "amd64-6.1", kernel: "linux-image-cloud-amd64", ..MACHINE }),
+    ("--linux-7", Machine { name: "amd64-7", kernel: "linux-binary-7", suite: Some("forky"), ..MACHINE }),
+];
+
 /// Parts of the names of tests: limits that stall polls, and pressure.
 const TESTS: &str = "pressure_is_known a_cpu_limit_is_a_wait a_limit_around_the_group";
 
+/// Modules of tests of what differs between kernels: writing code, watches, their refusals.
+const DIFFERS: &str = "writers:: resist:: outside:: watch::life";
+
 /// Runs these tests in the machine.
 pub(crate) fn step(suite: &mut Suite) -> Result {
-    if cfg!(not(target_arch = "x86_64")) {
-        suite.skip("a virtual machine of amd64 needs programs for it");
+    if !has_machine(&MACHINE, suite) {
         return Ok(());
     }
-    let installed = if is_there("qemu-system-x86_64") { Ok(()) } else { install(&["qemu-system-x86"]) };
-    if let Err(why) = installed.and_then(|()| MACHINE.fetch().map(drop)) {
-        suite.skip(&format!("there is no virtual machine of amd64: {why}"));
-        return Ok(());
-    }
-    let runner = std::env::current_exe().map_err(|why| why.to_string())?;
-    let runner = format!("{} vm", runner.display());
     // An emulated processor does little in a short time.
-    let settings = [("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", &*runner), ("DORMOUSE_CI", "long")];
+    let settings = [(RUNNER, &*runner("")?), ("DORMOUSE_CI", "long")];
     let choice = format!("--test all --test acceptance -- {TESTS}");
     suite.run("--workspace", &choice, &settings)
+}
+
+/// Runs the demo, and the tests of what differs, with each of the other kernels.
+pub(crate) fn kernels(suite: &mut Suite) -> Result {
+    run(&mut cargo("build --locked --package dormouse-cli"))?;
+    let command = target().join("debug/dormouse").to_string_lossy().into_owned();
+    for (word, machine) in &KERNELS {
+        if !has_machine(machine, suite) {
+            continue;
+        }
+        let demo = [&*command, "demo", "--for", "20s", "--plain"].map(str::to_owned);
+        match machine.run(&demo, &[])? {
+            0 => {}
+            code => return Err(format!("the demo ended with {code} under {}", machine.name)),
+        }
+        let chosen = "--package dormouse-keys --package dormouse-breakpoints";
+        suite.run(chosen, &format!("--test all -- {DIFFERS}"), &[(RUNNER, &*runner(word)?)])?;
+    }
+    Ok(())
+}
+
+/// The variable with the program that runs tests.
+const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
+
+fn runner(word: &str) -> Result<String> {
+    let this = std::env::current_exe().map_err(|why| why.to_string())?;
+    Ok(format!("{} vm {word}", this.display()))
+}
+
+fn has_machine(machine: &Machine, suite: &mut Suite) -> bool {
+    if cfg!(not(target_arch = "x86_64")) {
+        suite.skip("a virtual machine of amd64 needs programs for it");
+        return false;
+    }
+    let installed = if is_there("qemu-system-x86_64") { Ok(()) } else { install(&["qemu-system-x86"]) };
+    let why = installed.and_then(|()| machine.fetch().map(drop)).err();
+    if let Some(why) = &why {
+        suite.skip(&format!("there is no virtual machine of {}: {why}", machine.name));
+    }
+    why.is_none()
+}
+
+pub(crate) fn names_kernel(word: &str) -> bool {
+    KERNELS.iter().any(|(name, _)| *name == word)
 }
 
 /// Runs a test program in the machine, with the command beside it, if it has any of the tests that
 /// its arguments choose.
 pub(crate) fn run_there(words: &[String]) -> Result<u8> {
+    let kernel = KERNELS.iter().find(|(word, _)| Some(*word) == words.first().map(|it| &**it));
+    let (machine, words) = kernel.map_or((&MACHINE, words), |(_, machine)| (machine, &words[1..]));
     let [file, arguments @ ..] = words else { return Err("a program is missing".to_owned()) };
     let listed = output(program(file).args(arguments).arg("--list"))?;
     if !listed.lines().any(|line| line.ends_with(": test")) {
@@ -55,7 +108,7 @@ pub(crate) fn run_there(words: &[String]) -> Result<u8> {
     }
     let command = Path::new(file).ancestors().nth(2).map(|folder| folder.join("dormouse"));
     let command = command.filter(|command| command.exists());
-    MACHINE.run(words, &command.into_iter().collect::<Vec<PathBuf>>())
+    machine.run(words, &command.into_iter().collect::<Vec<PathBuf>>())
 }
 
 #[cfg(test)]

@@ -23,13 +23,14 @@ pub(crate) const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 const MACHINE: Machine = Machine {
     name: "arm64",
     kernel: "linux-image-6.12-cloud-arm64:arm64",
+    suite: None,
     packages: &["busybox-static:arm64", "libc6:arm64", "libgcc-s1:arm64"],
     libraries: (
         "lib/aarch64-linux-gnu",
         &["ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libgcc_s.so.1"],
     ),
-    emulator: "qemu-system-aarch64 -M virt,gic-version=3 -cpu neoverse-n1 \
-               -accel tcg,thread=single -smp 2 -m 2G",
+    emulator: "qemu-system-aarch64 -M virt,gic-version=3 -accel tcg,thread=single -smp 2 -m 2G",
+    processor: "neoverse-n1",
     console: "ttyAMA0",
     strip: None,
 };
@@ -37,6 +38,9 @@ const MACHINE: Machine = Machine {
 /// One whose pages have 16 KiB.
 const LARGE_PAGES: Machine =
     Machine { name: "arm64-16k", kernel: "linux-image-6.12-arm64-16k:arm64", ..MACHINE };
+
+/// One whose processor knows the marks of guarded code (BTI).
+const MARKED: Machine = Machine { processor: "max,pauth-impdef=on", ..MACHINE };
 
 /// The word before a program that runs it there.
 pub(crate) const WITH_LARGE_PAGES: &str = "--16k";
@@ -140,6 +144,7 @@ pub(crate) fn step(suite: &mut Suite) -> Result {
                 runner.ok_or("there is no runner")?.1.extend([" ", WITH_LARGE_PAGES]);
             }
             suite.run(&chosen, &format!("{all}{left}{slow}"), &borrowed(&settings))?;
+            guarded(&folder)?;
             demo(&folder)?;
         }
         Err(why) => suite.skip(&format!("there is no virtual machine of arm64: {why}")),
@@ -222,6 +227,29 @@ pub(crate) fn install_compilers() -> Result {
         missing.push("qemu-system-arm");
     }
     if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// Switches a key in guarded code of a library in C.
+fn guarded(folder: &Path) -> Result {
+    let built = folder.join(TRIPLE).join("debug");
+    let [library, main] = ["libguarded.so", "guarded"].map(|name| built.join(name));
+    let compile = |flags: &str, file: &str, to: &Path| {
+        let compiler = "aarch64-linux-gnu-gcc -std=c11 -O1 -Wall -Wextra -Werror -Icrates/capi/include";
+        let mut command = program(&format!("{compiler} {flags} crates/capi/tests/programs/{file} -o"));
+        command.arg(to);
+        command
+    };
+    // Files that the compiler adds have no marks.
+    let marks = "-shared -fPIC -nostartfiles -mbranch-protection=standard -Wl,-z,force-bti";
+    run(&mut compile(marks, "guarded_library.c", &library))?;
+    let mut link = compile("", "guarded.c", &main);
+    link.arg(&library).arg(built.join("libdormouse_capi.a"));
+    link.arg(format!("-Wl,-rpath,{}", built.display())).args(["-lpthread", "-ldl", "-lm", "-lrt"]);
+    run(&mut link)?;
+    match MARKED.run(&[main.to_string_lossy().into_owned()], &[library])? {
+        0 => Ok(()),
+        code => Err(format!("guarded.c ended with {code} in the machine")),
+    }
 }
 
 /// The demo of the command: a service under load.

@@ -15,6 +15,9 @@ use crate::process::{Result, cache, discard, output, program, run, target, write
 /// The line with the exit code of a machine's program.
 const ENDED: &str = "@@ended@@ ";
 
+/// The keys by which Debian signs its suites.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// The longest time that a machine runs, in seconds.
 const LONGEST: u32 = 3600;
 
@@ -23,14 +26,19 @@ const LONGEST: u32 = 3600;
 pub(crate) struct Machine {
     /// The name of the folder with its files.
     pub(crate) name: &'static str,
-    /// The package that depends on the newest kernel.
+    /// The package that depends on the newest kernel; with a suite the beginning of the name of
+    /// the package that has it.
     pub(crate) kernel: &'static str,
+    /// The suite of Debian's that has the kernel, if it is not this machine's.
+    pub(crate) suite: Option<&'static str>,
     /// The other packages of a machine.
     pub(crate) packages: &'static [&'static str],
     /// Where these have libraries, and which a machine needs.
     pub(crate) libraries: (&'static str, &'static [&'static str]),
     /// QEMU with the machine that it emulates, and a serial line on its standard output.
     pub(crate) emulator: &'static str,
+    /// The kind of processor.
+    pub(crate) processor: &'static str,
     /// The kernel's name of that line, and further words for the kernel.
     pub(crate) console: &'static str,
     /// The program that removes debug information, if programs have more than the machine's memory
@@ -50,18 +58,15 @@ impl Machine {
         let work = target().join("machine");
         discard(std::slice::from_ref(&work))?;
         std::fs::create_dir_all(&work).map_err(|why| why.to_string())?;
-        let newest = output(&mut program(&format!("apt-cache depends {}", self.kernel)))?;
-        let newest = newest.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-        let newest = newest.ok_or_else(|| format!("{} depends on no kernel", self.kernel))?;
-        run(program("apt-get download -qq").arg(newest).args(self.packages).current_dir(&work))?;
+        self.download_kernel(&work)?;
+        run(program("apt-get download -qq").args(self.packages).current_dir(&work))?;
         let unpacked = work.join("unpacked");
         for package in files(&work)?.into_iter().filter(|it| it.extension().is_some_and(|it| it == "deb")) {
             run(program("dpkg-deb --extract").arg(package).arg(&unpacked))?;
         }
-        let image = files(&unpacked.join("boot"))?;
-        let image = image
-            .iter()
-            .find(|path| path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("vmlinuz")));
+        // In `/boot`, or among the modules.
+        let image = output(program("find").arg(&unpacked).args(["-type", "f", "-name", "vmlinuz*"]))?;
+        let image = image.lines().next().map(Path::new);
         let libraries = folder.join("lib");
         std::fs::create_dir_all(&libraries).map_err(|why| why.to_string())?;
         let copy = |from: &Path, to: PathBuf| {
@@ -78,6 +83,33 @@ impl Machine {
         std::fs::rename(&partial, &kernel).map_err(|why| why.to_string())?;
         discard(&[work])?;
         Ok(folder)
+    }
+
+    /// Downloads the package with the kernel.
+    fn download_kernel(&self, to: &Path) -> Result {
+        let Some(suite) = self.suite else {
+            let newest = output(&mut program(&format!("apt-cache depends {}", self.kernel)))?;
+            let newest = newest.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+            let newest = newest.ok_or_else(|| format!("{} depends on no kernel", self.kernel))?;
+            return run(program("apt-get download -qq").arg(newest).current_dir(to));
+        };
+        let (list, lists) = (to.join("sources"), to.join("lists"));
+        std::fs::create_dir_all(lists.join("partial")).map_err(|why| why.to_string())?;
+        write(&list, format!("deb [signed-by={KEYS}] http://deb.debian.org/debian {suite} main\n"))?;
+        // Beside the sources of this machine.
+        let apt = |line: &str| {
+            let mut apt = program(line);
+            apt.arg(format!("-oDir::Etc::sourcelist={}", list.display()));
+            apt.arg(format!("-oDir::State::lists={}", lists.display()));
+            apt.args(["-oDir::Etc::sourceparts=-", "-oDir::Cache::pkgcache=", "-oDir::Cache::srcpkgcache="]);
+            apt.current_dir(to);
+            apt
+        };
+        run(&mut apt("apt-get update -qq"))?;
+        let names = output(&mut apt(&format!("apt-cache pkgnames {}", self.kernel)))?;
+        let names = names.lines().filter(|name| name.ends_with("-cloud-amd64"));
+        let name = names.max().ok_or_else(|| format!("{suite} has no {}…-cloud-amd64", self.kernel))?;
+        run(apt("apt-get download -qq").arg(name))
     }
 
     /// Runs a program with arguments in a machine, shows what it writes, and returns its exit code.
@@ -97,7 +129,7 @@ impl Machine {
     }
 
     fn boot(&self, folder: &Path, files: &Path) -> Result<u8> {
-        let mut qemu = program(&format!("timeout {LONGEST} {}", self.emulator));
+        let mut qemu = program(&format!("timeout {LONGEST} {} -cpu {}", self.emulator, self.processor));
         qemu.args(["-nographic", "-nodefaults", "-no-reboot", "-serial", "stdio"]);
         qemu.arg("-kernel").arg(folder.join("kernel")).arg("-initrd").arg(files);
         qemu.arg("-append").arg(format!("console={} quiet panic=-1 rdinit=/init", self.console));

@@ -57,6 +57,9 @@ fn vm(words: &[String]) -> Result<u8> {
     if file == arm64::WITH_LARGE_PAGES {
         return arm64::run_with_large_pages(&words[1..]);
     }
+    if amd64::names_kernel(file) {
+        return amd64::run_there(words);
+    }
     let bytes = std::fs::read(file).map_err(|why| format!("{file}: {why}"))?;
     if bytes.get(PROCESSOR) == Some(&ARM64) { arm64::run_there(words) } else { amd64::run_there(words) }
 }

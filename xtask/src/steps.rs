@@ -12,7 +12,7 @@ type Step = fn(&mut Suite) -> Result;
 
 /// Each step with its name, and whether it belongs to long runs alone. Steps that fail fast come
 /// first.
-const STEPS: [(&str, bool, Step); 23] = [
+const STEPS: [(&str, bool, Step); 24] = [
     ("install", false, |_| install::all()),
     ("fleet", true, |_| crate::fleet::build()),
     ("format", false, |_| checks::format()),
@@ -31,6 +31,7 @@ const STEPS: [(&str, bool, Step); 23] = [
     ("fuzz", false, checks::fuzz),
     ("tests", false, checks::tests),
     ("amd64", true, amd64::step),
+    ("kernels", true, amd64::kernels),
     ("models", true, checks::models),
     ("miri", true, nightly::miri),
     ("sanitizers", true, nightly::sanitizers),

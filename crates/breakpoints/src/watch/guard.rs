@@ -341,12 +341,13 @@ fn lost_signal() -> Option<Error> {
     Some(Error::Signal(why))
 }
 
-/// Why a watch of this process would be refused before anything is armed: the processor cannot,
-/// there is a filter of system calls, or another handler has replaced dormouse's for SIGTRAP.
+/// Why a watch of this process would be refused before anything is armed: the processor or the
+/// kernel cannot, there is a filter of system calls, or another handler has replaced dormouse's for
+/// SIGTRAP.
 /// `None` if no such reason is known.
 pub fn refusal() -> Option<Error> {
     // The first watch takes the signal from anybody.
-    never().or_else(|| trap::is_used().then(lost_signal).flatten())
+    never().or_else(|| trap::is_used().then(lost_signal).flatten()).or_else(too_old)
 }
 
 /// Why no watch of this process is possible.
@@ -355,6 +356,12 @@ fn never() -> Option<Error> {
         return Some(Error::Processor);
     }
     perf::is_filtered().then_some(Error::Filtered)
+}
+
+/// The kernel's signals do not wait while a thread blocks them.
+fn too_old() -> Option<Error> {
+    let thread = || std::thread::current().name().unwrap_or_default().to_owned();
+    perf::traps_refused().map(|source| Error::Thread { tid: identity::tid(), thread: thread(), source })
 }
 
 /// 0 under a filter, which may end the process for the question.

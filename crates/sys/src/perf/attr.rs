@@ -68,6 +68,13 @@ const _: () = assert!(
         && std::mem::offset_of!(Raw, sig_data) == 120
 );
 
+/// The name of a breakpoint.
+pub(super) const BREAKPOINT: &str = "a breakpoint";
+
+/// The ability of the kernel without which an event sends no signal, and the first version that has
+/// it.
+pub(super) const TRAPPING: (&str, &str) = ("send a waiting signal", "5.19");
+
 /// The occurrences to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sampling {
@@ -108,7 +115,7 @@ impl Attr {
         let flags = EXCLUDE_KERNEL;
         let raw =
             Raw { kind: TYPE_BREAKPOINT, flags, bp_type: kind, bp_addr: addr, bp_len: len, ..Raw::new() };
-        Self { raw, name: "a breakpoint", is_hardware: false }
+        Self { raw, name: BREAKPOINT, is_hardware: false }
     }
 
     /// Not counting until [`OpenEvent::enable`](super::OpenEvent::enable).
@@ -173,6 +180,15 @@ impl Attr {
     #[must_use]
     pub fn every(self, happenings: NonZero<u32>) -> Self {
         Self { raw: Raw { sample_period: happenings.get().into(), ..self.raw }, ..self }
+    }
+
+    /// The newest ability of the kernel that this needs, and the first version that has it.
+    pub(super) fn newest(&self) -> Option<(&'static str, &'static str)> {
+        if self.is_trapping() {
+            return Some(TRAPPING);
+        }
+        let is_newer = self.raw.flags & (INHERIT_THREAD | REMOVE_ON_EXEC) != 0;
+        is_newer.then_some(("count in the threads of one program alone", "5.13"))
     }
 
     pub(super) fn is_trapping(&self) -> bool {

@@ -58,8 +58,15 @@ pub enum Error {
     #[error("this kernel or sandbox has no perf_event_open: {0} cannot be counted")]
     NoEvents(&'static str),
     /// The kernel does not support the request, or would end a process that blocks the signal.
-    #[error("this kernel cannot send a waiting signal for a {0} to its thread: that takes Linux 5.19")]
-    TooOld(&'static str),
+    #[error("this kernel cannot {what} for {name}: that takes Linux {release}")]
+    TooOld {
+        /// The event.
+        name: &'static str,
+        /// The ability that it lacks.
+        what: &'static str,
+        /// The first version that can.
+        release: &'static str,
+    },
     /// Another refusal.
     #[error("cannot {what} {name}: {source}")]
     Kernel {

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::attr::Attr;
+use super::attr::{Attr, BREAKPOINT, TRAPPING};
 use super::error::Error;
 use super::kernel_event::KernelEvent;
 use super::refusal::refusal;
@@ -95,6 +95,12 @@ fn can_traps_wait() -> bool {
     // SAFETY: a valid place.
     let known = unsafe { libc::uname(&raw mut names) } == 0;
     known && is_since_5_19(names.release.iter().map(|&byte| byte as u8))
+}
+
+/// The refusal of a breakpoint with a signal, if this kernel is too old for any.
+pub fn traps_refused() -> Option<Error> {
+    let (what, release) = TRAPPING;
+    (!can_traps_wait()).then_some(Error::TooOld { name: BREAKPOINT, what, release })
 }
 
 fn is_since_5_19(release: impl Iterator<Item = u8>) -> bool {

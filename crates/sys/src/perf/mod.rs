@@ -27,7 +27,7 @@ pub use attr::{Attr, Sampling};
 pub use buffer::Buffer;
 pub use cpus::online_cpus;
 pub use error::Error;
-pub use event::{OpenEvent, Reading, keeps_apart, open_here};
+pub use event::{OpenEvent, Reading, keeps_apart, open_here, traps_refused};
 pub use kernel_event::{Access, Breakpoint, KernelEvent, WatchLen};
 pub use page::Page;
 pub use record::{PerfRecord, UserStack, What};

@@ -28,7 +28,9 @@ pub(super) fn refusal(attr: &Attr, subject: Subject, source: io::Error) -> Error
         (Some(libc::EMFILE | libc::ENFILE), _) => Error::NoDescriptor(name),
         (Some(libc::ENOSYS), _) => Error::NoEvents(name),
         // A shorter structure, or a flag that was reserved.
-        (Some(libc::E2BIG | libc::EINVAL), _) if attr.is_trapping() => Error::TooOld(name),
+        (Some(libc::E2BIG | libc::EINVAL), _) if let Some((what, release)) = attr.newest() => {
+            Error::TooOld { name, what, release }
+        }
         (Some(libc::ESRCH), Subject::Thread(tid) | Subject::ThreadOnCpu { tid, .. }) => {
             Error::NoSuchThread { tid }
         }
@@ -126,11 +128,16 @@ mod tests {
     #[test]
     fn an_old_kernel_is_named() {
         let watch = Breakpoint::watch(8, WatchLen::Eight, Access::Write).unwrap();
-        for (attr, is_old) in [(Attr::breakpoint(watch).trapping(7), true), (Attr::breakpoint(watch), false)]
-        {
+        let plain = Attr::breakpoint(watch);
+        for (attr, needed) in [
+            (plain.trapping(7).inherited_by_threads(), Some("5.19")),
+            (plain.inherited_by_threads(), Some("5.13")),
+            (plain.inherited(), None),
+        ] {
             for errno in [libc::E2BIG, libc::EINVAL] {
                 let refused = refusal(&attr, Subject::ThisThread, io::Error::from_raw_os_error(errno));
-                assert_eq!(matches!(refused, Error::TooOld(_)), is_old, "{refused}");
+                let is_told = |needed: &str| refused.to_string().ends_with(&format!("takes Linux {needed}"));
+                assert!(needed.map_or(matches!(refused, Error::Kernel { .. }), is_told), "{refused}");
             }
         }
     }

@@ -56,11 +56,11 @@ fn pass_until(outside: &mut Outside, mut is_so: impl FnMut(&Outside) -> bool) {
     }
 }
 
-/// Runs a test in its own child if debug registers are free.
+/// Runs a test in its own child if debug registers are free, and the kernel watches threads.
 #[track_caller]
 fn with_registers(body: impl FnOnce()) {
     in_child(|| {
-        let nowhere = Attr::breakpoint(Breakpoint::execute(0)).disabled();
+        let nowhere = Attr::breakpoint(Breakpoint::execute(0)).disabled().inherited_by_threads();
         match OpenEvent::open(&nowhere, Subject::ThisThread) {
             Ok(_) => body(),
             Err(error) => skip(format!("no breakpoints here: {error}")),

@@ -49,7 +49,7 @@ pub(crate) fn obstacle() -> Option<String> {
     let error = of_value().arm().err()?;
     let is_of_the_machine = match &error {
         Error::Filtered => true,
-        Error::Thread { source: Refusal::TooOld(_), .. } => kernel() < (5, 19),
+        Error::Thread { source: Refusal::TooOld { .. }, .. } => kernel() < (5, 19),
         Error::Thread { source, .. } => {
             matches!(source, Refusal::Denied { .. } | Refusal::NoEvents(_) | Refusal::NoSlot(_))
         }

@@ -115,6 +115,6 @@ pub(crate) fn block_io_check() -> Capability {
             "the kernel does not say whether it counts how long threads wait for block devices, so that part of a \
              stall is not known",
         )
-        .with_fix("run a kernel with CONFIG_TASK_DELAY_ACCT, and mount /proc/sys where the service runs"),
+        .with_fix("run Linux 5.14 or later with CONFIG_TASK_DELAY_ACCT, and mount /proc/sys where the service runs"),
     }
 }

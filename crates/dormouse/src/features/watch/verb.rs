@@ -155,7 +155,7 @@ fn wire_error(why: &breakpoints::Error, clients: &[Client]) -> WireError {
                 perf::Error::Denied { .. }
                 | perf::Error::NoEvents(_)
                 | perf::Error::NoPmu(_)
-                | perf::Error::TooOld(_),
+                | perf::Error::TooOld { .. },
             ..
         } => Code::NoWatching,
         E::NoRegister { .. } | E::Thread { source: perf::Error::NoSlot(_), .. } => Code::NoSlot,
