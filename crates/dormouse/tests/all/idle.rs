@@ -47,7 +47,10 @@ fn assert_rests() {
     std::thread::sleep(Duration::from_secs(short_or_long(2, 10)));
     // A thread that has ended was none of those that wait for clients, and had nothing to do.
     for (thread, count) in switches() {
-        assert_eq!(before.get(&thread), Some(&count), "{thread:?} has run");
+        // Once a minute this one looks whether its sockets are still its own.
+        let may_look = u64::from(thread.1 == "dormouse-door");
+        let is_same = before.get(&thread).is_some_and(|before| count <= before + may_look);
+        assert!(is_same, "{thread:?} has run: {count} after {:?}", before.get(&thread));
     }
 }
 

@@ -130,10 +130,11 @@ fn a_thread_leaves_no_group_to_the_next() {
     // As like as not it gets the place that the other has left.
     std::thread::spawn(|| {
         assert_eq!(current(), "none");
-        spin_for(WORK);
+        spin_for(WORK * 8);
         assert_eq!(Group::new("forgotten").scope(current), "forgotten");
     })
     .join()
     .unwrap();
-    assert!(group.read().cpu < before + WORK / 2, "{:?} after {before:?}", group.read());
+    // An emulated processor takes milliseconds for the scope.
+    assert!(group.read().cpu < before + WORK * 4, "{:?} after {before:?}", group.read());
 }
