@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::support::{Running, Wire, run};
 use dormouse_testkit::c::{self as tools, Build, GCC, Language, Link};
+use dormouse_testkit::eventually;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,6 +28,7 @@ impl Service {
         let mut child = Command::new(program)
             .env("LD_LIBRARY_PATH", tools::prefix().join("lib"))
             .env("DORMOUSE_RUNTIME_DIR", runtime.path())
+            .env("DORMOUSE_RECORD_DIR", runtime.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -271,5 +273,52 @@ fn routes_of_a_c_service_are_charged_each() {
 fn routes_of_a_cxx_service_are_charged_each() {
     if tools::have_basics() {
         check_groups(Language::CAsCxx, Link::Static);
+    }
+}
+
+/// Requests of the routes have latencies: by `stat --waits`, for triggers and for objectives.
+#[test]
+fn requests_of_a_c_service_have_latencies() {
+    if !tools::have_basics() {
+        return;
+    }
+    let mut service = Service::start("routes.c", Language::C, Link::Shared);
+    let target = &*service.target();
+    let mut wire = service.wire();
+    wire.ask(r#"{"v":1,"id":2,"op":"objectives","objectives":["GET /*: 99% < 20ms","GET /*: 99% < 10s"]}"#);
+    let triggers = |args: &[&str]| {
+        let run = run(["--json", "triggers", target, "--timeout", "60s"].iter().chain(args));
+        assert_eq!(run.code, Some(0), "{run:?}");
+        run.json()["triggers"].as_array().expect("triggers").clone()
+    };
+    triggers(&["--add", "request>30ms in GET /tea; request>1h in GET /cake"]);
+    let mut stat = Running::start(["--json", "stat", target, "--waits", "--interval", "100ms"]);
+    stat.line();
+    let said = service.brew();
+    let known: Vec<u64> = said.split(' ').map(|ns| ns.parse().expect("nanoseconds")).collect();
+    let ended = stat.end_by(Signal::INT);
+    let total = ended.json_lines().pop().expect("a total");
+    let groups = total["groups"].as_array().expect("groups");
+    // The part of the first route that the worker does is not in its request's age.
+    for (name, least, is_awaited) in [("GET /tea", 60_000_000, false), ("GET /cake", known[1], true)] {
+        let group = groups.iter().find(|group| group["name"] == name).unwrap_or_else(|| panic!("{total}"));
+        let (requests, waits) = (&group["waits"]["latency"], &group["waits"]);
+        let longest = requests["max_ns"].as_u64().expect("nanoseconds");
+        assert!(requests["count"] == 1 && longest >= least - least / 1000, "{least}: {waits}");
+        let on_cpu = waits["on_cpu_percent"].as_f64().expect("a share");
+        assert!(on_cpu > 0.0 && on_cpu <= 100.0, "{waits}");
+        assert_eq!(
+            (&waits["poll"]["count"], &waits["await"]["count"]),
+            (&json!(0), &json!(u8::from(is_awaited)))
+        );
+    }
+
+    eventually(|| triggers(&[])[0]["file"].is_string());
+    let of_cake = triggers(&[])[1]["why_not"].as_str().expect("a reason").to_owned();
+    assert!(of_cake.starts_with("highest seen "), "{of_cake}");
+    let stat = wire.ask(r#"{"v":1,"id":3,"op":"stat"}"#);
+    for group in stat["ok"]["groups"].as_array().expect("groups") {
+        let counts = |at: usize| [&group["objectives"][at]["met"], &group["objectives"][at]["missed"]];
+        assert_eq!([counts(0), counts(1)], [[&json!(0), &json!(1)], [&json!(1), &json!(0)]], "{group}");
     }
 }

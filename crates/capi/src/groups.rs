@@ -1,7 +1,8 @@
 //! Groups: work that is charged to a name, in tokens that C passes by value.
 //!
 //! A token contains numbers, not addresses, so an invalid or outdated token does no harm: a group
-//! is looked up by its number, and a task is left only if it is on the thread's stack.
+//! is looked up by its number, a task is left only if it is on the thread's stack, and its times
+//! are found by where they are and by the task's number together.
 //!
 //! # Safety
 //!
@@ -11,7 +12,7 @@
 use std::ffi::{CStr, c_char};
 
 use dormouse::events::{Mark, leave};
-use dormouse::{Group, TraceContext, set_trace_context};
+use dormouse::{Group, NumberedTask, TraceContext, set_trace_context};
 
 use crate::call::{contained, memory_for, step};
 
@@ -44,33 +45,40 @@ pub(crate) struct EnteredId {
 const PART: u32 = 1;
 /// A flag of an entered task: it ends when it is left.
 const ENDS: u32 = 2;
+/// Above the flags of a task is where its times are, or those of its entry.
+const TIMES: u32 = 2;
+const _: () = assert!(NumberedTask::TIMES_BITS <= u32::BITS - TIMES);
 
 impl GroupId {
     pub(crate) fn group(self) -> Option<Group> {
         Group::by_id(self.number)
     }
 
-    /// Begins a task of the group.
-    fn begin(self, flags: u32) -> Option<(Group, TaskId)> {
-        let group = self.group()?;
-        let part = self.flags & PART;
-        let number = group.begin_task(part != 0);
-        Some((group, TaskId { number, group: Self { flags: part | flags, ..self } }))
+    fn is_part(self) -> bool {
+        self.flags & PART != 0
+    }
+
+    /// A task of the group, or an entry of one, with these flags beside the group's.
+    fn with(self, task: NumberedTask, flags: u32) -> TaskId {
+        let flags = self.flags & PART | flags | task.times << TIMES;
+        TaskId { number: task.number, group: Self { flags, ..self } }
     }
 }
 
 impl TaskId {
+    fn numbered(self) -> NumberedTask {
+        NumberedTask { number: self.number, times: self.group.flags >> TIMES }
+    }
+
+    fn group(self) -> Option<Group> {
+        self.group.group().filter(|_| self.number != 0)
+    }
+
     fn end(self) {
-        if let Some(group) = self.group.group().filter(|_| self.number != 0) {
-            group.end_task(self.number);
+        if let Some(group) = self.group() {
+            self.numbered().end(group);
         }
     }
-}
-
-/// Enters a task; `None` where the thread cannot enter it.
-fn enter(group: Group, task: TaskId) -> Option<EnteredId> {
-    let mark = group.enter_task(task.number)?;
-    Some(EnteredId { task, place: mark.place })
 }
 
 #[unsafe(no_mangle)]
@@ -100,13 +108,11 @@ extern "C" fn dormouse_group_current() -> GroupId {
 #[unsafe(no_mangle)]
 extern "C" fn dormouse_group_enter(group: GroupId) -> EnteredId {
     contained(EnteredId::default(), || {
-        let Some((known, task)) = group.begin(ENDS) else { return EnteredId::default() };
-        enter(known, task).unwrap_or_else(|| {
-            // Too deep, or in a handler over a switch: the current task is charged, and this one
-            // ends.
-            task.end();
-            EnteredId::default()
-        })
+        let begin = |known| NumberedTask::begin_entered(known, group.is_part());
+        // Too deep, or in a handler over a switch: the current task is charged, and this one has
+        // ended.
+        let Some((mark, task)) = group.group().and_then(begin) else { return EnteredId::default() };
+        EnteredId { task: group.with(task, ENDS), place: mark.place }
     })
 }
 
@@ -118,7 +124,7 @@ extern "C" fn dormouse_group_leave(entered: EnteredId) -> bool {
             return true;
         }
         let mark = Mark { place, task: task.number };
-        let left = task.group.group().map_or_else(|| leave(mark), |group| group.leave_task(mark));
+        let left = task.group().map_or_else(|| leave(mark), |group| task.numbered().leave(group, mark));
         if left && task.group.flags & ENDS != 0 {
             task.end();
         }
@@ -128,14 +134,19 @@ extern "C" fn dormouse_group_leave(entered: EnteredId) -> bool {
 
 #[unsafe(no_mangle)]
 extern "C" fn dormouse_task_begin(group: GroupId) -> TaskId {
-    contained(TaskId::default(), || group.begin(0).map(|(_, task)| task).unwrap_or_default())
+    contained(TaskId::default(), || {
+        let begin = |known| group.with(NumberedTask::begin(known, group.is_part()), 0);
+        group.group().map(begin).unwrap_or_default()
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dormouse_task_enter(task: TaskId) -> EnteredId {
     contained(EnteredId::default(), || {
-        let group = task.group.group().filter(|_| task.number != 0);
-        group.and_then(|group| enter(group, task)).unwrap_or_default()
+        let entered = task.group().and_then(|group| task.numbered().enter(group));
+        let with =
+            |(mark, entered): (Mark, _)| EnteredId { task: task.group.with(entered, 0), place: mark.place };
+        entered.map(with).unwrap_or_default()
     })
 }
 

@@ -80,6 +80,7 @@ mod web;
 pub use self::core::calls::{Call, InstrumentedCall};
 pub use self::core::ends::{MAX_OUTCOMES, outcome};
 pub use self::core::group::{Group, GroupStat, MAX_NAME, start_counting};
+pub use self::core::numbered::NumberedTask;
 pub use self::core::probe::Probe;
 pub use self::core::registry::MAX_GROUPS;
 pub use self::core::results::InstrumentedResult;

@@ -34,6 +34,7 @@
 //! | [`count_traffic`], [`count_messages`] | the count of what connections carry |
 //! | [`Stretch`] | a thread is in a task |
 //! | [`TaskWaits`] | a task's part: its polls, and its end |
+//! | [`TimesId`] | the same for a task that is only numbers, as C has it |
 //! | [`PartWaits`] | a part of a task that a collection polls |
 //! | [`Site`] | places in the source that spawn, and how many of their tasks live |
 //! | [`living`], [`polled`] | the tasks that are, and those that threads poll |
@@ -67,6 +68,7 @@ mod cpu;
 mod exemplars;
 mod known;
 mod living;
+mod numbered;
 mod part;
 mod place_times;
 pub mod places;
@@ -109,6 +111,7 @@ pub use living::{
     LivingPart, LivingTask, PolledTask, TaskState, WokenPart, living, living_part, polled, wake_unplaced,
     wake_unplaced_part,
 };
+pub use numbered::TimesId;
 pub use part::PartWaits;
 pub use place_times::{PlaceTime, times_by_place};
 pub use places::{Placing, forget_old_cancelled, read_cancelled};

@@ -400,7 +400,7 @@ impl Row {
 
     /// Writes sums, of a run, which is not older than the last one's. The thread's.
     #[inline]
-    fn write(&self, run: u64, write: impl FnOnce()) {
+    pub(crate) fn write(&self, run: u64, write: impl FnOnce()) {
         self.sequence.write(|| {
             if self.run.load(Ordering::Relaxed) != run {
                 self.begin_run(run);

@@ -26,6 +26,9 @@ const CHUNK: usize = 1024;
 /// How many chunks there can be.
 const CHUNKS: usize = 1024;
 
+/// How many slots there can be.
+pub(crate) const SLOTS: usize = CHUNK * CHUNKS;
+
 /// Lists of free slots: threads that begin tasks at the same time have different ones, mostly.
 const LISTS: usize = 16;
 
@@ -41,7 +44,8 @@ struct List(AtomicU64);
 
 static FREE: [List; LISTS] = [const { List(AtomicU64::new(0)) }; LISTS];
 
-fn slot(index: u32) -> Option<&'static Slot> {
+/// The slot with that index, if its chunk is mapped: used, free, or never used.
+pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
     // Acquire: pairs with the exchange in `put`.
     let chunk = MAPPED.get(index as usize / CHUNK)?.load(Ordering::Acquire);
     // SAFETY: null, or a chunk of that many slots, which stays.

@@ -102,6 +102,8 @@ pub(crate) struct Slot {
     pub(crate) traced: Traced,
     /// The drop of the task, if it is dropped before its end ([`crate::cancelled`]); else 0.
     pub(crate) dropped: AtomicU64,
+    /// The task is only numbers: see [`crate::numbered`]; else 0.
+    pub(crate) numbered: AtomicU64,
     /// The places where leaves have taken wakers.
     pub(crate) registrations: [Registration; PLACES],
     /// The last poll in which a leaf found no registration, by its number.

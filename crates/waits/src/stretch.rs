@@ -80,6 +80,12 @@ impl Stretch {
         Self { going, shelf, account, is_poll, _here: PhantomData }
     }
 
+    /// The stretch that goes on in the slot, to end it: its own value was forgotten.
+    pub(crate) fn again(slot: &'static Slot, shelf: &'static Shelf, account: Account) -> Self {
+        let going = Going { slot, begins: slot.polling.load(Ordering::Relaxed) };
+        Self { going, shelf, account, is_poll: false, _here: PhantomData }
+    }
+
     /// The task was entered by hand: the stretch is no poll, nor the destructor of a future.
     pub fn enters_by_hand(&self) {
         sites::entered(self.going.slot);

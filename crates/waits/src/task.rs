@@ -64,7 +64,7 @@ pub enum TaskEnd {
 
 /// The times of one task; empty if it began while times were not taken.
 #[derive(Debug, Default)]
-pub struct TaskWaits(Option<NonNull<Slot>>);
+pub struct TaskWaits(pub(crate) Option<NonNull<Slot>>);
 
 impl UnwindSafe for TaskWaits {}
 impl RefUnwindSafe for TaskWaits {}
@@ -143,17 +143,22 @@ impl TaskWaits {
     /// woken, and by no other future.
     #[inline]
     pub fn spawned(&mut self, site: Site) {
-        if let Some(slot) = self.0 {
-            // SAFETY: a slot stays.
-            sites::spawned(unsafe { slot.as_ref() }, site);
+        if let Some(slot) = self.slot() {
+            sites::spawned(slot, site);
         }
     }
 
     /// For the next poll, which may turn out to be the last one.
     #[inline]
     pub fn last_poll(&self) -> LastPoll {
+        LastPoll(self.slot())
+    }
+
+    /// The task's slot, if it has one.
+    #[inline]
+    pub(crate) fn slot(&self) -> Option<&'static Slot> {
         // SAFETY: a slot stays.
-        LastPoll(self.0.map(|slot| unsafe { &*slot.as_ptr() }))
+        self.0.map(|slot| unsafe { &*slot.as_ptr() })
     }
 
     /// Polls something; while times are taken, with a waker that sees wakes.
@@ -221,16 +226,14 @@ impl TaskWaits {
         if !unlikely!(WAITS) {
             return None;
         }
-        // SAFETY: a slot stays.
-        let slot = unsafe { self.0?.as_ref() };
+        let slot = self.slot()?;
         let context = context()?;
         slot.sequence.write(|| slot.traced.call(context)).then_some(context)
     }
 
     /// The trace to which the task belongs, if that is known.
     pub fn trace(&self) -> Option<TraceContext> {
-        // SAFETY: a slot stays.
-        self.0.and_then(|slot| unsafe { slot.as_ref() }.traced.get())
+        self.slot()?.traced.get()
     }
 
     /// The task is dropped before its end, on this thread; its future still exists. While places
@@ -244,8 +247,7 @@ impl TaskWaits {
 
     /// The drop that [`TaskWaits::cancel`] has recorded.
     pub fn dropped(&self) -> Option<DroppedTask> {
-        // SAFETY: a slot stays.
-        let word = unsafe { self.0?.as_ref() }.dropped.load(Ordering::Relaxed);
+        let word = self.slot()?.dropped.load(Ordering::Relaxed);
         (word != 0).then(|| DroppedTask::of(word))
     }
 
@@ -273,8 +275,7 @@ impl TaskWaits {
     /// The slot of a task whose last poll had times of the present run, and this thread's account.
     #[inline(never)]
     fn polled(&self) -> Option<(&'static Slot, &'static Shelf, Account)> {
-        // SAFETY: a slot stays.
-        let slot = unsafe { &*self.0?.as_ptr() };
+        let slot = self.slot()?;
         let shelf = rows::own().filter(|_| slot.run.load(Ordering::Relaxed) == run())?;
         Some((slot, shelf, shelf.account(slot.group.load(Ordering::Relaxed))?))
     }
@@ -347,9 +348,14 @@ impl TaskWaits {
 
     /// The slot, with times of that run.
     #[inline]
-    fn slot(&mut self, who: Who, shelf: &'static Shelf, account: Account, run: u64) -> Option<&'static Slot> {
-        // SAFETY: a slot stays.
-        let Some(slot) = self.0.map(|slot| unsafe { &*slot.as_ptr() }) else {
+    fn slot_of(
+        &mut self,
+        who: Who,
+        shelf: &'static Shelf,
+        account: Account,
+        run: u64,
+    ) -> Option<&'static Slot> {
+        let Some(slot) = self.slot() else {
             return self.begin(who, shelf, account, run, stamp(), 0);
         };
         let begins = slot.polling.load(Ordering::Relaxed);
@@ -367,7 +373,7 @@ impl TaskWaits {
         let shelf = rows::own()?;
         let account = shelf.account(who.group)?;
         let run = run();
-        let slot = self.slot(who, shelf, account, run)?;
+        let slot = self.slot_of(who, shelf, account, run)?;
         let lent = waker::lend(slot, shelf.start(), runtime)?;
         let stretch = Stretch::begin(slot, shelf, account, run, shared_stamp(), true);
         into.write(Polling { lent, stretch });
@@ -377,9 +383,8 @@ impl TaskWaits {
     /// A poll gets the runtime's own waker.
     #[cold]
     fn polls_unseen(&self) {
-        if let Some(slot) = self.0 {
-            // SAFETY: a slot stays.
-            sites::escapes(unsafe { slot.as_ref() });
+        if let Some(slot) = self.slot() {
+            sites::escapes(slot);
         }
     }
 
@@ -389,7 +394,7 @@ impl TaskWaits {
         let _timed = TASKS.begin();
         if let Some(shelf) = rows::own()
             && let Some(account) = shelf.account(who.group)
-            && let Some(slot) = self.slot(who, shelf, account, run())
+            && let Some(slot) = self.slot_of(who, shelf, account, run())
         {
             places::drops(slot);
         }
@@ -401,7 +406,7 @@ impl TaskWaits {
         let shelf = rows::own()?;
         let account = shelf.account(who.group)?;
         let run = run();
-        let slot = self.slot(who, shelf, account, run)?;
+        let slot = self.slot_of(who, shelf, account, run)?;
         Some(Stretch::begin(slot, shelf, account, run, stamp(), false))
     }
 }
@@ -452,7 +457,7 @@ fn end(slot: &'static Slot, as_what: Option<(TaskEnd, Option<u8>)>) -> Option<u6
 
 /// The stretch is over, in which the thread is if nothing was entered inside of it.
 #[cold]
-fn end_forgotten(going: Going, shelf: &'static Shelf) {
+pub(crate) fn end_forgotten(going: Going, shelf: &'static Shelf) {
     if shelf.polled().is_some_and(|innermost| innermost.is(going)) {
         let now = stamp();
         shelf.stop(now);

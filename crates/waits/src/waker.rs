@@ -396,6 +396,7 @@ unsafe fn drop_waker(data: *const ()) {
 }
 
 /// A waker counts no longer.
+#[inline]
 fn drop_counted(slot: &Slot) {
     if let Some(last) = slot.share.release() {
         drop(take(slot, last));

@@ -21,17 +21,22 @@
  *
  * COST, on a machine whose clock_gettime(CLOCK_THREAD_CPUTIME_ID) takes 520 ns. Entering and leaving take 50 to 100 ns
  * together, whether CPU time is counted or not. No allocation, no lock; a system call the first time on a thread, and
- * for counted events whose read is one. dormouse_group_new looks a name up in a table, without a lock, and allocates
+ * for counted events whose read is one. While times are taken, some 100 ns more, and a system call for memory now and
+ * then, which stays with the process. dormouse_group_new looks a name up in a table, without a lock, and allocates
  * for a new name: keep what it returns.
  *
  * SIGNALS. All but dormouse_group_new are async-signal-safe once the thread has entered a group outside of a handler. A
- * handler must leave every group that it enters. errno is as it was.
+ * handler must leave every group that it enters. errno is as it was. Times that a handler adds in the midst of one of
+ * these functions may be lost.
  *
- * TIMES. A task that C begins has no polls, so `dormouse stat --waits` shows when it is on a CPU, but not where it
- * waits.
+ * TIMES. While somebody takes times (`dormouse stat --waits`, a trigger, an objective, dormouse/waits.h), a task has
+ * its age from begin to end, which is the latency of a request; and the times in which it is entered (`on CPU`, or
+ * `stalled` if its thread does not run), begun and not entered yet (`runnable`), and between two entries (`awaiting`).
+ * A task that began before has no age, and the times of its entries alone. A task that is entered once more while it is
+ * entered goes on with the first entry's time.
  *
  * A forked child goes on in the group that its thread was in. A thread that ends inside of a group is charged to its
- * end, and its task counts as alive for good: where threads are cancelled, leave by pthread_cleanup_push or
+ * end, and its task counts as alive, and grows older, for good: where threads are cancelled, leave by pthread_cleanup_push or
  * DORMOUSE_SCOPE.
  *
  * LONGJMP. longjmp leaves nothing, not even a DORMOUSE_SCOPE: a group that was entered between setjmp and longjmp stays
@@ -103,7 +108,8 @@ bool dormouse_group_leave(struct dormouse_entered entered);
  *
  *     dormouse_task_end(&request->task);                 when it is answered, outside of it
  *
- * dormouse_task_end sets the task to all zeroes; copies of it must not be used any more.
+ * dormouse_task_end sets the task to all zeroes; copies of it must not be used any more. (If one is, its group has one
+ * task less than there are, and no other task is affected.)
  */
 struct dormouse_task dormouse_task_begin(struct dormouse_group group);
 struct dormouse_entered dormouse_task_enter(struct dormouse_task task);
@@ -111,10 +117,9 @@ void dormouse_task_end(struct dormouse_task *task);
 
 /*
  * Sets the distributed trace of the task that is entered on this thread. Timelines with the records of
- * `dormouse.trace_context` use it. For a task that Rust polls, so do files of slow requests, exemplars of latencies and
- * `dormouse tasks`, while times are taken (dormouse/waits.h). Returns true if it is kept for those: never for a task of
- * C's, which has no times. The ids are those of W3C's Trace Context, 16 and 8 bytes; an unknown span is NULL or
- * all zeroes.
+ * `dormouse.trace_context` use it. So do files of slow requests, exemplars of latencies and `dormouse tasks`. Returns
+ * true if it is kept for those: for a task that was entered while times were taken (TIMES above), until they are no
+ * longer. The ids are those of W3C's Trace Context, 16 and 8 bytes; an unknown span is NULL or all zeroes.
  */
 bool dormouse_set_trace_context(const uint8_t trace_id[16], const uint8_t span_id[8]);
 

@@ -13,12 +13,12 @@
  *     printf("99 of 100 requests within %" PRIu64 " ns\n", times.requests.p99_ns);
  *     dormouse_waits_end(waits);
  *
- * A task is in a poll, runnable (woken, and not polled yet) or awaiting (neither). These are times of futures, so they
- * exist only in programs that are partly written in Rust. Tasks that C begins have no polls, and no times: `dormouse
- * stat` shows for how long their threads ran, and waited for a CPU.
+ * A task that is entered (TIMES in dormouse/groups.h), or a future of Rust's that is polled, is in a poll; from its
+ * begin to the first entry it is runnable, as a future is that was woken and not polled yet; else it is awaiting. An
+ * entry is in no histogram of polls: those are of futures.
  *
- * COST. Nothing while times are not taken; then some tens of nanoseconds for each poll of a task of a group. Reading
- * visits each thread and each living task.
+ * COST. Nothing while times are not taken; then some 100 ns for each task and entry. Reading visits each thread and
+ * each living task.
  *
  * SIGNALS. None of these functions is async-signal-safe.
  *
@@ -47,11 +47,11 @@ struct dormouse_durations {
 struct dormouse_group_waits {
 	uint32_t size;
 	uint32_t reserved;
-	uint64_t poll_ns;                   /* in polls, on a CPU or not */
-	uint64_t runnable_ns;               /* from a wake to the poll that follows */
-	uint64_t await_ns;                  /* from the end of a poll to the wake that follows */
+	uint64_t poll_ns;                   /* in polls and entered, on a CPU or not */
+	uint64_t runnable_ns;               /* from a begin or a wake to what follows: an entry or a poll */
+	uint64_t await_ns;                  /* from the end of an entry to the next, of a poll to the next wake */
 	struct dormouse_durations requests; /* from the begin of a request to its end */
-	struct dormouse_durations polls;
+	struct dormouse_durations polls;    /* of futures */
 	struct dormouse_durations delays;   /* each time that a task was runnable */
 	struct dormouse_durations awaits;
 };

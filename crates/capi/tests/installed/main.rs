@@ -139,6 +139,11 @@ fn waits_of_groups_are_read() {
 }
 
 #[test]
+fn tasks_have_times_whoever_begins_them() {
+    says("times.c", "-O1 -pthread", "timed");
+}
+
+#[test]
 fn metrics_are_read_in_each_format() {
     says("metrics.c", "-O1", "told");
 }

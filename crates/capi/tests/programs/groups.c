@@ -1,4 +1,7 @@
-/* Groups that are entered and left: nested, in any order, on the wrong thread, too deep, by handlers, over a fork. */
+/*
+ * Groups that are entered and left: nested, in any order, on the wrong thread, too deep, by handlers, over a fork; and
+ * all of that while times are taken.
+ */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -160,6 +163,7 @@ static void by_handlers(void)
 	memset(&action, 0, sizeof(action));
 	action.sa_handler = handler;
 	CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+	handled = 0;
 	CHECK(pthread_create(&thread, NULL, storm, &own) == 0);
 	while (handled < 500) {
 		struct dormouse_entered first = dormouse_group_enter(outer), second = dormouse_group_enter(outer);
@@ -187,12 +191,9 @@ static void over_a_fork(void)
 	CHECK(is_current(outer) && dormouse_group_leave(entered));
 }
 
-int main(void)
+static void all(void)
 {
 	errno = 77;
-	CHECK(is_current(none));
-	outer = dormouse_group_new("outer");
-	inner = dormouse_group_new("inner");
 	nested();
 	in_the_wrong_order();
 	in_a_block();
@@ -202,6 +203,21 @@ int main(void)
 	handed_on();
 	by_handlers();
 	over_a_fork();
+}
+
+int main(void)
+{
+	struct dormouse_waits *waits;
+	errno = 77;
+	CHECK(is_current(none));
+	outer = dormouse_group_new("outer");
+	inner = dormouse_group_new("inner");
+	CHECK(errno == 77);
+	all();
+	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
+	all();
+	dormouse_waits_end(waits);
+	all();
 	puts("left");
 	return 0;
 }

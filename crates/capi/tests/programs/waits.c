@@ -19,10 +19,8 @@ static void read_of_a_group(struct dormouse_group group)
 	struct dormouse_waits *waits = NULL, *other = NULL;
 	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK && waits);
 	CHECK(dormouse_waits_begin(&other, NULL) == DORMOUSE_OK && other != waits);
-	CHECK(dormouse_group_leave(dormouse_group_enter(group)));
 	memset(&times.poll_ns, 0xff, sizeof(times) - offsetof(struct dormouse_group_waits, poll_ns));
 	CHECK(dormouse_waits_read(waits, group, &times, NULL) == DORMOUSE_OK);
-	/* A task of C's has no polls. */
 	CHECK(times.size == sizeof(times) && times.poll_ns == 0 && times.await_ns == 0);
 	CHECK(times.requests.count == 0 && times.requests.p99_ns == 0 && times.awaits.max_task == 0);
 	dormouse_waits_end(waits);
@@ -50,16 +48,19 @@ static void refused(struct dormouse_group group)
 	dormouse_waits_end(waits);
 }
 
-/* Tasks of C's have no times, so nobody keeps their traces; the ids are looked at all the same. */
+/* The trace of a task is kept from when it is entered while times are taken. */
 static void of_a_trace(struct dormouse_group group)
 {
 	static const uint8_t trace_id[16] = { 0x4b, 0xf9 }, span_id[8] = { 0xf0 }, zeroes[16] = { 0 };
-	struct dormouse_entered entered = dormouse_group_enter(group);
+	struct dormouse_entered entered = dormouse_group_enter(group), inner;
 	struct dormouse_waits *waits = NULL;
 	CHECK(!dormouse_set_trace_context(trace_id, span_id));
 	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
-	CHECK(!dormouse_set_trace_context(trace_id, span_id) && !dormouse_set_trace_context(trace_id, NULL));
+	CHECK(!dormouse_set_trace_context(trace_id, span_id));
+	inner = dormouse_group_enter(group);
+	CHECK(dormouse_set_trace_context(trace_id, span_id) && dormouse_set_trace_context(trace_id, NULL));
 	CHECK(!dormouse_set_trace_context(NULL, span_id) && !dormouse_set_trace_context(zeroes, span_id));
+	CHECK(dormouse_group_leave(inner) && !dormouse_set_trace_context(trace_id, span_id));
 	dormouse_waits_end(waits);
 	CHECK(dormouse_group_leave(entered));
 }

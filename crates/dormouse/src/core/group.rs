@@ -261,10 +261,9 @@ impl Group {
         }
     }
 
-    /// Begins a task that is only a number, for C, which has neither guards nor destructors. It is
-    /// a part of another task if `is_part`, or if its group is current.
-    #[doc(hidden)]
-    pub fn begin_task(self, is_part: bool) -> u64 {
+    /// Begins a task that is only a number, without times. It is a part of another task if
+    /// `is_part`, or if its group is current.
+    pub(crate) fn begin_task(self, is_part: bool) -> u64 {
         let is_part = is_part || dormouse_events::current_context() == self.id();
         self.begin_from(if is_part { Origin::Part } else { self.served() })
     }
@@ -292,8 +291,7 @@ impl Group {
 
     /// Ends a task that is only a number. If it is called twice for one task, the group has one
     /// task less than there are.
-    #[doc(hidden)]
-    pub fn end_task(self, number: u64) {
+    pub(crate) fn end_task(self, number: u64) {
         if cfg!(dormouse_off) {
             return;
         }

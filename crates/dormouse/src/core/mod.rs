@@ -10,6 +10,7 @@ pub(crate) mod group;
 pub(crate) mod library;
 pub(crate) mod long_lived;
 pub(crate) mod memory;
+pub(crate) mod numbered;
 pub(crate) mod objectives;
 mod own_probes;
 pub(crate) mod panics;

@@ -11,7 +11,7 @@ use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
 use dormouse_waits::{Around, Arrival, Site, Stretch, TaskEnd, TaskWaits, TraceContext, Who};
 use pin_project_lite::pin_project;
 
-use crate::core::ends::{Ending, outcome_of};
+use crate::core::ends::{Ending, TaskOutcome, outcome_of};
 use crate::core::group::Group;
 use crate::core::long_lived::LongSince;
 use crate::core::own_probes::{PollMark, poll_enters, poll_leaves, task_traced};
@@ -80,8 +80,7 @@ impl Group {
 
     /// Makes a task that is only a number current on this thread; `None` if that is impossible, for
     /// example in too deep a nesting.
-    #[doc(hidden)]
-    pub fn enter_task(self, number: u64) -> Option<Mark> {
+    pub(crate) fn enter_task(self, number: u64) -> Option<Mark> {
         self.enter_numbered(number, Kind::Scope)
     }
 
@@ -93,8 +92,7 @@ impl Group {
     }
 
     /// Leaves a task that is only a number; false if it is not current on this thread.
-    #[doc(hidden)]
-    pub fn leave_task(self, mark: Mark) -> bool {
+    pub(crate) fn leave_task(self, mark: Mark) -> bool {
         let has_left = dormouse_events::leave(mark);
         if has_left {
             poll_leaves(mark.task, self.id());
@@ -352,15 +350,21 @@ impl Drop for Task {
             let _no_age = self.waits.end(TaskEnd::NoRequest);
             return self.group.end_long(self.id(), since);
         }
-        let as_what = match is_request(self.id()) {
-            false => TaskEnd::NoRequest,
-            true if outcome.is_cancelled() => TaskEnd::Cancelled,
-            true if outcome.is_unanswered() => TaskEnd::Unanswered,
-            true => TaskEnd::Answered,
-        };
+        let as_what = ends_as(self.id(), outcome);
         let dropped = if outcome.is_cancelled() { self.waits.dropped() } else { None };
         let age_ns = self.waits.end_with(as_what, Some(outcome.number()));
         self.group.end_aged(self.id(), outcome, age_ns, dropped);
+    }
+}
+
+/// How a task with that number and outcome ends, for the account of latencies.
+#[inline]
+pub(crate) fn ends_as(number: u64, outcome: TaskOutcome) -> TaskEnd {
+    match is_request(number) {
+        false => TaskEnd::NoRequest,
+        true if outcome.is_cancelled() => TaskEnd::Cancelled,
+        true if outcome.is_unanswered() => TaskEnd::Unanswered,
+        true => TaskEnd::Answered,
     }
 }
 

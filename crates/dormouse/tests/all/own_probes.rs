@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use dormouse::record::{Field, RecordKind};
-use dormouse::{Group, Trace, TraceContext, Waiting, trace};
+use dormouse::{Group, NumberedTask, Trace, TraceContext, Waiting, trace};
 use dormouse_testkit::in_child;
 
 /// A record of a probe of dormouse's own.
@@ -182,14 +182,14 @@ fn scopes_threads_and_stretches_are_polls() {
         std::thread::spawn(move || fiber.run(|| ())).join().unwrap();
         group.spawn_thread(|| ()).unwrap().join().unwrap();
         // As C does.
-        let number = group.begin_task(false);
-        let mark = group.enter_task(number).unwrap();
-        assert!(group.leave_task(mark) && !group.leave_task(mark));
-        group.end_task(number);
+        let task = NumberedTask::begin(group, false);
+        let (mark, entered) = task.enter(group).unwrap();
+        assert!(entered.leave(group, mark) && !entered.leave(group, mark));
+        task.end(group);
 
         let seen = seen(&mut trace);
         assert_balanced(&seen);
-        assert_eq!((polls(&seen, id), polls(&seen, number), seen.len()), (2, 1, 12));
+        assert_eq!((polls(&seen, id), polls(&seen, task.number), seen.len()), (2, 1, 12));
         assert!(seen.iter().all(|it| it.group == group.id()));
     });
 }

@@ -167,8 +167,8 @@ impl<'a> GroupSpan<'a> {
 }
 
 impl WaitsRow {
-    /// The time in polls, on a CPU or not. Work without polls, as C enters it, is on a CPU, too,
-    /// and waits unseen.
+    /// The time in polls, on a CPU or not. Work without times, such as tasks that are switched to,
+    /// is on a CPU, too, and waits unseen.
     fn polls_ns(&self) -> u64 {
         self.poll_ns.max(self.on_cpu_ns.unwrap_or(0))
     }
