@@ -31,6 +31,7 @@ fn a_house_is_after_visitors_as_before() {
     let seed = seed.unwrap_or_else(|_| u64::from(std::process::id()));
     println!("DORMOUSE_SOAK_SEED={seed}");
     let [mut of_visitors, mut of_house, mut of_scrapes] = [0, 1, 2].map(|n| Chance::new(seed + n));
+    visitors::assert_complete(&run(["--help"]).stdout);
     let mut house = House::open();
     let mut visitors = Visitors::new(&house);
     let mut scraper = Scraper::open(&house);

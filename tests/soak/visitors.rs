@@ -16,8 +16,14 @@ use crate::support::{HANG, command, signal_to};
 /// The most that are there at a time.
 const CROWD: usize = 5;
 
+/// The commands that nobody visits with. `ps` to `generate` look into nothing or into all; `serve`
+/// is the [`Scraper`]'s; `sleep` ends what others do, until `wake`; beside an `experiment` others
+/// may switch nothing.
+const NO_VISITS: [&str; 9] =
+    ["ps", "demo", "bench", "compare", "generate", "serve", "sleep", "wake", "experiment"];
+
 /// Their commands; `{}` is the house.
-const VISITS: [&str; 31] = [
+const VISITS: [&str; 40] = [
     "on {} * --for 200ms",
     "on {} menu.*,soak.* --for 1s",
     "on {} steep.*,soak.*",
@@ -28,6 +34,8 @@ const VISITS: [&str; 31] = [
     "off {} soak.* --force",
     "reset {} *",
     "keys {}",
+    "clients {}",
+    "list {}",
     "trace {} * --for 400ms",
     "trace {} soak.*,menu.* -n 20 --for 2s",
     "trace {} dormouse.poll,dormouse.task,steep.* --for 300ms -o {}.pftrace",
@@ -38,6 +46,7 @@ const VISITS: [&str; 31] = [
     "watch {} TALLY:8 --for 300ms",
     "watch {} TALLY:8 -a rw --for 300ms --flexible --stacks",
     "slots {}",
+    "maps {}",
     "profile {} --for 300ms",
     "profile {} --for 300ms --kind alloc --live",
     "profile {} --for 300ms --kind wall",
@@ -45,11 +54,27 @@ const VISITS: [&str; 31] = [
     "profile {} --for 300ms --kind faults",
     "tasks {} --for 200ms --wake",
     "tasks {} --long-poll 5ms --for 300ms",
+    "tasks {} --for 200ms --cpu",
+    "tasks {} --tree",
+    "tasks {} --for 200ms --leaks",
+    "locks {} --for 300ms",
     "record {} menu.*,soak.* --memory 256KiB",
     "record {} --save",
     "triggers {} --add request>20ms",
+    "triggers {} --add long-poll>5ms",
+    "triggers {} --add lock>20ms",
     "doctor {}",
 ];
+
+/// Each command of `dormouse` is a visit, or is none for a reason.
+pub(crate) fn assert_complete(help: &str) {
+    let list = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
+    let commands = list.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    for command in commands.filter(|name| !name.is_empty() && !NO_VISITS.contains(name)) {
+        let is_it = |visit: &&str| visit.split(' ').next() == Some(command);
+        assert!(VISITS.iter().any(is_it), "no visit by {command}");
+    }
+}
 
 fn waits_for_ctrl_c(visit: &str) -> bool {
     visit == "on {} steep.*,soak.*" || visit.contains("--dwell")

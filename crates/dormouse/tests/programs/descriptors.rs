@@ -22,6 +22,12 @@ const HOST: &str = "DORMOUSE_TEST_HOST";
 
 static_key! {
     static KEY: "host.key" = false;
+    static TURNED: "host.turned" = false;
+}
+
+#[inline(never)]
+fn turned() -> bool {
+    unlikely!(TURNED)
 }
 
 fn hit(n: u64) -> bool {
@@ -32,7 +38,10 @@ fn hit(n: u64) -> bool {
 mod host {
     use dormouse::metrics::{Metrics, MetricsSpec};
 
-    use super::{AsRawFd, AtomicBool, Duration, File, KEY, Ordering, RawFd, TcpListener, hit};
+    use super::{
+        AsRawFd, AtomicBool, AtomicU64, Duration, File, KEY, Ordering, RawFd, TURNED, TcpListener, hit,
+        turned,
+    };
 
     /// The files that the host opens where the agent's sockets were, or would be.
     struct Own {
@@ -103,23 +112,33 @@ mod host {
         format!("status {status}")
     }
 
-    /// Closes everything again and again, and opens files at the numbers, while a thread of the
-    /// host's reads its metrics.
+    /// Closes everything again and again, and opens files at the numbers, while threads of the
+    /// host's read its metrics and switch a key.
     fn storm_over_readings(rounds: u32) {
         let metrics = Metrics::start(&MetricsSpec::new()).unwrap();
-        let is_over = AtomicBool::new(false);
+        let (batches, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     metrics.answer(None);
                 }
             });
-            for _ in 0..rounds {
+            let switcher = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // Batches are refused where a file that they need has gone.
+                    let done = if turned() { TURNED.disable() } else { TURNED.enable() };
+                    batches.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
+                }
+            });
+            let mut rounds = 0..rounds;
+            let is_done = || batches.load(Ordering::Relaxed) >= 10 || switcher.is_finished();
+            while rounds.next().is_some() || !is_done() {
                 close_all();
                 (0..10).for_each(|_| std::mem::forget(tempfile::tempfile().unwrap()));
             }
             is_over.store(true, Ordering::Relaxed);
             reader.join().unwrap();
+            switcher.join().unwrap();
         });
     }
 
@@ -214,6 +233,8 @@ impl Host {
         let place = tempfile::tempdir().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(HOST, table).env("DORMOUSE_RUNTIME_DIR", place.path());
+        // Each batch then reads the masks of all threads.
+        command.env("DORMOUSE_KEYS", "int3");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output, has_door: table == "own", _place: place }

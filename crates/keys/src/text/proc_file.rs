@@ -75,15 +75,17 @@ impl ProcFile {
             }
             self.close();
         }
-        let file = self.open()?;
-        let seen = fstat(&file)?;
+        // From here on by its number: in debug builds std ends the process if the host has closed a
+        // file of std's.
+        let number = self.open()?.into_raw_fd();
+        // SAFETY: open, and it stays so; if the host closes it, what is done with it is an error.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        let seen = fstat(file)?;
         self.device.store(seen.st_dev, Ordering::Relaxed);
         self.inode.store(seen.st_ino, Ordering::Relaxed);
         self.owner.store((self.own_number)(), Ordering::Relaxed);
-        let number = file.into_raw_fd();
         self.number.store(number, Ordering::Relaxed);
-        // SAFETY: open, and it stays so.
-        Ok(unsafe { BorrowedFd::borrow_raw(number) })
+        Ok(file)
     }
 
     /// The descriptor, if it is still the file that was opened.
