@@ -22,10 +22,12 @@ use std::os::fd::{BorrowedFd, IntoRawFd as _, RawFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
-use rustix::io::{pread, retry_on_intr};
+use rustix::io::{Errno, pread, retry_on_intr};
 
 /// The first buffer for a file: those of threads fit.
 const ROOM: usize = 4096;
+/// A file that is as long is none of the kernel's: the host may have opened an endless one.
+const MOST: usize = 16 << 20;
 
 /// A file that is open for reading, for a moment.
 #[derive(Debug)]
@@ -45,8 +47,13 @@ impl BriefFile {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         // `openat`, which filters allow; rustix's `open` is another call.
         let number = openat(CWD, path.as_ref(), flags, Mode::empty())?.into_raw_fd();
-        let seen = fstat(borrow(number))?;
-        Ok(Self { number, device: seen.st_dev, inode: seen.st_ino })
+        match fstat(borrow(number)) {
+            Ok(seen) => Ok(Self { number, device: seen.st_dev, inode: seen.st_ino }),
+            Err(error) => {
+                close_refused(number, error);
+                Err(error.into())
+            }
+        }
     }
 
     /// Reads from `offset` on; returns how much. 0: the file ends there.
@@ -58,18 +65,47 @@ impl BriefFile {
         Ok(retry_on_intr(|| pread(borrow(self.number), &mut *into, offset))?)
     }
 
-    fn is_ours(&self) -> bool {
-        fstat(borrow(self.number)).is_ok_and(|seen| (seen.st_dev, seen.st_ino) == (self.device, self.inode))
+    /// Reads the whole file.
+    fn read_whole(&self) -> io::Result<Vec<u8>> {
+        let (mut bytes, mut filled) = (Vec::new(), 0);
+        loop {
+            if filled == MOST {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if filled == bytes.len() {
+                lengthen(&mut bytes, ROOM.max(2 * filled).min(MOST))?;
+            }
+            match self.read_at(&mut bytes[filled..], filled as u64)? {
+                0 => break,
+                length => filled += length,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
     }
 }
 
 impl Drop for BriefFile {
     fn drop(&mut self) {
-        if self.is_ours() {
-            // SAFETY: it was opened here, and is not used again.
-            unsafe { libc::close(self.number) };
+        match fstat(borrow(self.number)) {
+            Ok(seen) if (seen.st_dev, seen.st_ino) == (self.device, self.inode) => close(self.number),
+            Ok(_) => {}
+            Err(error) => close_refused(self.number, error),
         }
     }
+}
+
+/// Closes a number that was opened a moment ago, after `fstat` of it failed: it is still open,
+/// unless the error says that it is not.
+fn close_refused(number: RawFd, error: Errno) {
+    if error != Errno::BADF {
+        close(number);
+    }
+}
+
+fn close(number: RawFd) {
+    // SAFETY: it was opened here, and is not used again.
+    unsafe { libc::close(number) };
 }
 
 fn borrow(number: RawFd) -> BorrowedFd<'static> {
@@ -81,21 +117,10 @@ fn borrow(number: RawFd) -> BorrowedFd<'static> {
 ///
 /// # Errors
 ///
-/// Those of [`BriefFile`]; `OutOfMemory` if there is no memory for the file.
+/// Those of [`BriefFile`]; `OutOfMemory` if there is no memory for the file; `InvalidData` if it is
+/// as long as no file of the kernel's.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let file = BriefFile::open(path)?;
-    let (mut bytes, mut filled) = (Vec::new(), 0);
-    loop {
-        if filled == bytes.len() {
-            lengthen(&mut bytes, ROOM.max(2 * filled))?;
-        }
-        match file.read_at(&mut bytes[filled..], filled as u64)? {
-            0 => break,
-            length => filled += length,
-        }
-    }
-    bytes.truncate(filled);
-    Ok(bytes)
+    BriefFile::open(path)?.read_whole()
 }
 
 /// Reads a whole file of text.
@@ -212,6 +237,32 @@ mod tests {
             drop(taken);
             let seen = fstat(borrow(hosts)).expect("it stays open");
             assert_eq!(seen.st_ino, fstat(&own).unwrap().st_ino);
+        });
+    }
+    #[test]
+    fn refused_checks_leave_no_file_open() {
+        dormouse_testkit::in_child(|| {
+            let count = || fs::read_dir("/proc/self/fd").unwrap().count();
+            let before = count();
+            let kept = BriefFile::open("/proc/self/status").unwrap();
+            dormouse_testkit::Filter::refuse(&[libc::SYS_fstat]).install();
+            for _ in 0..10 {
+                let refused = read("/proc/self/status").unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+            }
+            drop(kept);
+            assert_eq!(count(), before);
+        });
+    }
+
+    #[test]
+    fn an_endless_file_ends_the_reading() {
+        dormouse_testkit::in_child(|| {
+            let endless = fs::File::open("/dev/zero").unwrap();
+            let taken = BriefFile::open("/proc/self/status").unwrap();
+            // SAFETY: nobody else uses the number; that is the point.
+            unsafe { libc::dup2(endless.as_raw_fd(), taken.number) };
+            assert_eq!(taken.read_whole().unwrap_err().kind(), io::ErrorKind::InvalidData);
         });
     }
 }

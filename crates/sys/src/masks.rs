@@ -33,13 +33,19 @@ pub struct Blocking {
 
 /// The threads of this process that block `signal` now.
 ///
+/// # Errors
+///
+/// An error of reading `/proc`; or threads end so often that no list of them is complete.
+///
 /// # Cost
 ///
 /// Reads a file of `/proc` for each thread.
 pub fn blocking(signal: libc::c_int) -> io::Result<Vec<Blocking>> {
     let mut blocking = Vec::new();
     let mut tids = Vec::new();
-    threads::list(&mut tids)?;
+    if !threads::list_whole(&mut tids)? {
+        return Err(io::Error::other("no list of the threads is complete, because some always end"));
+    }
     for tid in tids {
         let status = match brief::read(format!("/proc/self/task/{tid}/status")) {
             Ok(status) => status,

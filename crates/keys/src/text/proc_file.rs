@@ -80,7 +80,12 @@ impl ProcFile {
         let number = self.open()?.into_raw_fd();
         // SAFETY: open, and it stays so; if the host closes it, what is done with it is an error.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
-        let seen = fstat(file)?;
+        let seen = fstat(file).inspect_err(|&error| {
+            if error != Errno::BADF {
+                // SAFETY: opened just now, and in no other use.
+                unsafe { rustix::io::close(number) };
+            }
+        })?;
         self.device.store(seen.st_dev, Ordering::Relaxed);
         self.inode.store(seen.st_ino, Ordering::Relaxed);
         self.owner.store((self.own_number)(), Ordering::Relaxed);
@@ -103,7 +108,8 @@ impl ProcFile {
         is_it.then_some(file)
     }
 
-    /// Closes the file, if it is open.
+    /// Closes the file, if it is open. Where a filter refuses the check, it stays open, because the
+    /// number may be a file of the host's by now.
     pub(super) fn close(&self) {
         if let Some(file) = self.checked() {
             // SAFETY: it is ours, and in no other use: the patch lock is held, or there is no other

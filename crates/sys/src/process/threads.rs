@@ -22,6 +22,9 @@ use crate::brief;
 const ENTRY: usize = 32;
 /// The first buffer: a thousand threads.
 const FIRST: usize = 1024 * ENTRY;
+/// How often the threads are listed, at most, until a list is complete. Where threads end all the
+/// time, each list has most.
+const LISTS: u32 = 32;
 
 /// Lists the ids of the threads of this process. Returns whether the list is complete.
 ///
@@ -33,7 +36,25 @@ const FIRST: usize = 1024 * ENTRY;
 ///
 /// About a microsecond for each thread.
 pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
-    Ok(list_at("/proc/self/task", into)? && into.last().is_some_and(|&last| is_alive(last)))
+    list_at("/proc/self/task", into)
+}
+
+/// [`list`], again until the list is complete, up to [`LISTS`] times. Returns whether it is.
+///
+/// # Errors
+///
+/// An error of reading `/proc`.
+///
+/// # Cost
+///
+/// That of [`list`], for each time.
+pub fn list_whole(into: &mut Vec<u32>) -> io::Result<bool> {
+    for _ in 0..LISTS {
+        if list(into)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Lists the ids of the threads of a process. Returns whether the list is complete.
@@ -46,8 +67,7 @@ pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
 ///
 /// The same as [`list`].
 pub fn list_of(pid: u32, into: &mut Vec<u32>) -> io::Result<bool> {
-    let is_whole = list_at(&format!("/proc/{pid}/task"), into)?;
-    Ok(is_whole && into.last().is_some_and(|&last| is_alive_in(pid, last)))
+    list_at(&format!("/proc/{pid}/task"), into)
 }
 
 /// Whether a thread of a process has this id. A thread that has ended but is not gone yet counts.
@@ -82,14 +102,16 @@ fn flags(stat: &[u8]) -> Option<u32> {
     text.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
-/// Whether one call gave the whole list.
+/// Whether the list is complete. The last thread is looked up in `/proc`: a filter may refuse
+/// `tgkill`, or kill for it.
 fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
     // Twice as many as the last time.
     let room = FIRST.max(2 * ENTRY * into.len());
     into.clear();
-    brief::list(folder, room, |name| {
+    let is_whole = brief::list(folder, room, |name| {
         into.extend(std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()));
-    })
+    })?;
+    Ok(is_whole && into.last().is_some_and(|last| Path::new(&format!("{folder}/{last}")).exists()))
 }
 
 /// Gives the calling thread the lowest priority of usual threads (nice 19), until it ends: only a
@@ -143,5 +165,14 @@ mod tests {
         dormouse_testkit::eventually(|| list_of(pid(), &mut from_outside).unwrap());
         assert!(ours.iter().all(|tid| from_outside.contains(tid)) && is_alive_in(pid(), tid()));
         assert!(!is_alive_in(pid(), 1) || pid() == 1);
+    }
+    #[test]
+    fn lists_are_complete_where_tgkill_kills() {
+        dormouse_testkit::in_child(|| {
+            dormouse_testkit::Filter::kill(&[libc::SYS_tgkill]).install();
+            let mut list = Vec::new();
+            assert!(list_whole(&mut list).unwrap());
+            assert!(list.contains(&tid()));
+        });
     }
 }
