@@ -140,9 +140,12 @@ impl TimesId {
             forget(by_hand(&mut waits, who)?);
             return Some(Self(Self::lent(waits, word).0 | ENTERED | OF_ENTRY));
         }
-        let taken = Taken::by(self.slot()?, who.task)?;
-        let is_entered = taken.0.polling.load(Ordering::Relaxed) != 0;
-        if is_entered {
+        let slot = self.slot()?;
+        let is_free = || slot.polling.load(Ordering::Relaxed) == 0;
+        // Looked at before, too: a thread that leaves the task meanwhile could not take the slot.
+        let taken = is_free().then(|| Taken::by(slot, who.task))??;
+        // The group is that of the task, whatever the caller says.
+        if !is_free() || slot.group.load(Ordering::Relaxed) != who.group {
             return None;
         }
         forget(by_hand(&mut taken.waits(), who)?);
@@ -269,6 +272,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rows::Going;
     use crate::{TaskState, Waiting, living, polled, read_group};
 
     fn who(group: u32) -> Who {
@@ -315,6 +319,33 @@ mod tests {
         let of = read_group(who.group).unwrap();
         assert_eq!((of.requests.count(), of.requests.max_ns, of.requests.max_task), (1, age_ns, who.task));
         assert_eq!((of.polls.count(), of.awaits.count()), (0, 1));
+        assert_group_is_still(who.group);
+    }
+
+    #[test]
+    fn a_token_of_another_group_enters_nothing() {
+        take_times();
+        let (own, other) = (who(920), who(921));
+        let times = TimesId::begun(own);
+        assert!(!is_entered(times.enter(Who { group: other.group, ..own })));
+        assert_eq!(state(own), Some(TaskState::Runnable));
+        assert!(times.end(own.task, TaskEnd::Answered, None).is_some());
+        assert_group_is_still(own.group);
+    }
+
+    #[test]
+    fn a_beginning_that_a_handler_took_is_left() {
+        take_times();
+        let who = who(922);
+        let times = TimesId::begun(who);
+        let entered = times.enter(who);
+        // As a handler leaves it that enters and leaves a task between two stores of this thread.
+        let shelf = rows::own().unwrap();
+        let (polled, charged) = (shelf.polled().unwrap(), shelf.charged_row().unwrap().1);
+        shelf.polls(Some(Going { begins: 0, ..polled }), Some(charged));
+        entered.leave(who.task);
+        assert!(shelf.polled().is_none() && shelf.charged_row().is_none());
+        assert!(times.end(who.task, TaskEnd::Answered, None).is_some());
         assert_group_is_still(who.group);
     }
 

@@ -100,9 +100,10 @@ impl Going {
         self.slot.polling.load(Ordering::Relaxed) != self.begins
     }
 
+    /// Whether the thread's innermost stretch is that one. A handler may take its beginning away.
     #[inline]
     pub(crate) fn is(self, other: Self) -> bool {
-        ptr::eq(self.slot, other.slot) && self.begins == other.begins
+        ptr::eq(self.slot, other.slot) && (self.begins == other.begins || self.begins == 0)
     }
 
     /// The stretch outside of it; `None` also if the slot's task was polled again since.

@@ -207,14 +207,16 @@ pub(crate) fn leave(shelf: &'static Shelf, outer: Option<Going>, now: u64) {
 
 #[inline(never)]
 fn leave_for(shelf: &'static Shelf, mut outer: Option<Going>, now: u64) {
-    // Those that were dropped in another order are over.
+    // Those that were dropped in another order are over. Of one whose beginning a handler has
+    // taken nothing is known.
+    let is_over = |going: &Going| going.begins == 0 || going.is_over();
     for _ in 0..DEPTH {
         outer = match outer {
-            Some(going) if going.is_over() => going.outer(),
+            Some(going) if is_over(&going) => going.outer(),
             _ => break,
         };
     }
-    let outer = outer.filter(|going| !going.is_over());
+    let outer = outer.filter(|going| !is_over(going));
     let account = outer.and_then(|going| shelf.account(going.slot.group.load(Ordering::Relaxed)));
     shelf.polls(outer, account.map(|account| account.row));
     if let Some(account) = account {

@@ -32,8 +32,8 @@
  * TIMES. While somebody takes times (`dormouse stat --waits`, a trigger, an objective, dormouse/waits.h), a task has
  * its age from begin to end, which is the latency of a request; and the times in which it is entered (`on CPU`, or
  * `stalled` if its thread does not run), begun and not entered yet (`runnable`), and between two entries (`awaiting`).
- * A task that began before has no age, and the times of its entries alone. A task that is entered once more while it is
- * entered goes on with the first entry's time.
+ * A task that began before has no age, and the times of its entries alone, each as if it were another task. Any other
+ * task that is entered once more while it is entered goes on with the first entry's time.
  *
  * A forked child goes on in the group that its thread was in. A thread that ends inside of a group is charged to its
  * end, and its task counts as alive, and grows older, for good: where threads are cancelled, leave by pthread_cleanup_push or

@@ -28,7 +28,8 @@ pub(super) fn refusal(attr: &Attr, subject: Subject, source: io::Error) -> Error
         (Some(libc::EMFILE | libc::ENFILE), _) => Error::NoDescriptor(name),
         (Some(libc::ENOSYS), _) => Error::NoEvents(name),
         // A shorter structure, or a flag that was reserved.
-        (Some(libc::E2BIG | libc::EINVAL), _) if let Some((what, release)) = attr.newest() => {
+        (Some(libc::E2BIG | libc::EINVAL), _) if attr.newest().is_some() => {
+            let (what, release) = attr.newest().unwrap_or_default();
             Error::TooOld { name, what, release }
         }
         (Some(libc::ESRCH), Subject::Thread(tid) | Subject::ThreadOnCpu { tid, .. }) => {
