@@ -32,6 +32,7 @@ pub enum TaskState {
 
 /// The state of a living task a moment ago. Times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct LivingTask {
     /// The task's number.
     pub task: u64,
@@ -73,8 +74,12 @@ pub struct LivingTask {
     /// Whether the task's leaves have taken wakers at more places than a task has room for.
     pub has_more_places: bool,
     /// Whether a waker of the task exists outside of it. If a task awaits and has none, nothing can
-    /// wake it.
+    /// wake it, unless it is entered by hand.
     pub has_waker: bool,
+    /// Whether the task was entered by hand ([`TimesId::enter`](crate::TimesId::enter),
+    /// [`Stretch::enters_by_hand`](crate::Stretch::enters_by_hand)): it goes on when it is entered
+    /// again, and needs no waker for that.
+    pub is_by_hand: bool,
     /// The trace to which the task belongs, if that is known.
     pub trace: Option<TraceContext>,
     /// Where the task was spawned; [`Site::NONE`] if it was not spawned as a whole, or before times
@@ -317,6 +322,7 @@ pub(crate) fn look(slot: &'static Slot, run: u64) -> Option<LivingTask> {
         polls_ago: stamps.known.polls_ago,
         has_more_places: stamps.known.has_more,
         has_waker: waker::is_awaited(slot),
+        is_by_hand: sites::is_by_hand(slot),
         trace: stamps.trace,
         site: sites::of(slot),
         is_unwakeable: is_unwakeable(slot, &stamps, run),

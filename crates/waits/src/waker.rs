@@ -204,7 +204,8 @@ pub(crate) fn end(main: &Slot) {
     leave(main, TASK);
 }
 
-/// Whether a leaf has a waker of the task: without one, nothing can wake it.
+/// Whether a leaf has a waker of the task: without one, nothing can wake it, unless it is entered
+/// by hand.
 pub(crate) fn is_awaited(main: &'static Slot) -> bool {
     let cell = cell_of(main);
     // Cells that the task has left are there for their wakers.

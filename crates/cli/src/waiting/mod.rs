@@ -37,6 +37,7 @@ pub(crate) mod tests {
             trace_id: None,
             site: 0,
             unwakeable: false,
+            by_hand: false,
         }
     }
 

@@ -83,6 +83,7 @@ pub(crate) fn task_row(of: LivingTask) -> TaskRow {
         trace_id: of.trace.map(TraceContext::trace_digits),
         site: of.site.number(),
         unwakeable: of.is_unwakeable,
+        by_hand: of.is_by_hand,
     }
 }
 

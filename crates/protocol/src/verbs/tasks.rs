@@ -113,6 +113,9 @@ pub struct TaskColumns {
     /// Whether it is proved that nothing can wake each task any more; empty if it is for none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unwakeable: Vec<bool>,
+    /// Whether each task was entered by hand, and so needs no waker to go on; empty if none was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_hand: Vec<bool>,
 }
 
 /// A state of a task; on the wire its first letter.
@@ -136,6 +139,7 @@ pub enum WireTaskState {
 /// One task of a part; see [`TaskColumns`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the columns' names")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a column of its own")]
 pub struct TaskRow {
     pub task: u64,
     pub group: u32,
@@ -155,6 +159,7 @@ pub struct TaskRow {
     pub trace_id: Option<String>,
     pub site: u32,
     pub unwakeable: bool,
+    pub by_hand: bool,
 }
 
 /// Drops a column of which no task has anything.
@@ -187,6 +192,7 @@ impl TaskColumns {
             all.trace_id.push(task.trace_id);
             all.site.push(task.site);
             all.unwakeable.push(task.unwakeable);
+            all.by_hand.push(task.by_hand);
         }
         leave_out(&mut all.cpu_ns);
         leave_out(&mut all.places);
@@ -195,6 +201,7 @@ impl TaskColumns {
         leave_out(&mut all.trace_id);
         leave_out(&mut all.site);
         leave_out(&mut all.unwakeable);
+        leave_out(&mut all.by_hand);
         all
     }
 
@@ -222,6 +229,9 @@ impl TaskColumns {
         if self.unwakeable.is_empty() {
             self.unwakeable.resize(count, false);
         }
+        if self.by_hand.is_empty() {
+            self.by_hand.resize(count, false);
+        }
         let lengths = [
             self.group.len(),
             self.age_ns.len(),
@@ -240,8 +250,9 @@ impl TaskColumns {
             self.trace_id.len(),
             self.site.len(),
             self.unwakeable.len(),
+            self.by_hand.len(),
         ];
-        if lengths != [count; 17] {
+        if lengths != [count; 18] {
             return None;
         }
         let (mut places, mut traces) = (self.places.into_iter(), self.trace_id.into_iter());
@@ -264,6 +275,7 @@ impl TaskColumns {
             trace_id: traces.next().flatten(),
             site: self.site[at],
             unwakeable: self.unwakeable[at],
+            by_hand: self.by_hand[at],
         }))
     }
 }
@@ -291,6 +303,7 @@ mod tests {
             more_places: places.len() > 1,
             site: places.len() as u32,
             unwakeable: places.len() > 1,
+            by_hand: places.len() > 1,
             places,
         }
     }
@@ -309,8 +322,9 @@ mod tests {
             assert_eq!(text.contains("cpu_ns"), !places.is_empty(), "a column only where there is one");
             assert_eq!((rows[0].polls_ago, rows[0].more_places), (0, false));
             assert_eq!((rows[1].polls_ago as usize, rows[1].more_places), (places.len(), !places.is_empty()));
-            assert_eq!((rows[0].site, rows[0].unwakeable), (0, false));
+            assert_eq!((rows[0].site, rows[0].unwakeable, rows[0].by_hand), (0, false, false));
             assert_eq!((rows[1].site as usize, rows[1].unwakeable), (places.len(), !places.is_empty()));
+            assert_eq!((rows[1].by_hand, text.contains("by_hand")), (!places.is_empty(), !places.is_empty()));
             assert_eq!(rows[0].trace_id, None);
             assert_eq!(rows[1].trace_id, (!places.is_empty()).then(|| "07".repeat(16)));
             assert_eq!((rows[0].cpu_ns, rows[1].cpu_ns.is_some()), (None, !places.is_empty()));

@@ -4,13 +4,14 @@ use crate::support;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_testkit::{fork, in_child};
 use dormouse_waits::{
-    GroupWaits, TaskEnd, TaskState, TaskWaits, Waiting, Who, charge_group, living, polled, read, set_aside,
+    GroupWaits, LivingTask, TaskEnd, TaskState, TaskWaits, TimesId, Waiting, Who, charge_group, living,
+    polled, read, set_aside,
 };
 use support::{Counting, Timed, living_task as task, number};
 
@@ -254,6 +255,32 @@ fn work_by_hand_is_in_a_poll() {
     waits.forget();
     assert!(living().all(|task| task.task != who.task));
     assert!(group(12).runnable_ns < 29_000_000, "{:?}", group(12));
+}
+
+#[test]
+fn a_task_by_hand_needs_no_waker() {
+    let _waiting = Waiting::start().unwrap();
+    let of = |number| {
+        let LivingTask { state, has_waker, is_by_hand, is_unwakeable, .. } = task(number);
+        (state, has_waker, is_by_hand, is_unwakeable)
+    };
+    let [numbered, run, polled] = [(); 3].map(|()| Who { task: number(), group: 23 });
+    let times = TimesId::begun(numbered);
+    assert_eq!(of(numbered.task), (TaskState::Runnable, false, false, false), "not entered yet");
+    // Between two stretches.
+    for _ in 0..2 {
+        times.enter(numbered).leave(numbered.task);
+        assert_eq!(of(numbered.task), (TaskState::Awaiting, false, true, false));
+    }
+    let _no_age = times.end(numbered.task, TaskEnd::NoRequest, None);
+    let mut waits = TaskWaits::begun(run);
+    waits.run(run).unwrap().enters_by_hand();
+    assert_eq!(of(run.task), (TaskState::Awaiting, false, true, false));
+    // One that is polled, in the same slot.
+    waits.end(TaskEnd::NoRequest);
+    waits = TaskWaits::begun(polled);
+    waits.poll(polled, &mut Context::from_waker(Waker::noop()), |_| ());
+    assert_eq!(of(polled.task), (TaskState::Awaiting, false, false, false));
 }
 
 #[test]

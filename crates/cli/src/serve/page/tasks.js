@@ -162,7 +162,10 @@ class TasksView {
   // The place where a task waits, in words.
   place(row) {
     const known = (row.places || []).filter((place) => (this.places.get(place) || []).length);
-    if (!known.length) return row.state !== 'awaiting' ? '' : row.has_waker ? NO : 'nothing can wake it';
+    if (!known.length) {
+      if (row.state !== 'awaiting') return '';
+      return row.has_waker ? NO : row.by_hand ? 'entered by hand' : 'nothing can wake it';
+    }
     // A set comes last: its parts may be seen.
     const first = known.find((place) => !this.sets.has(place)) ?? known[0];
     const set = this.sets.has(first) ? ' (in a set: its parts are not seen)' : '';

@@ -61,8 +61,11 @@ struct TaskDocument<'a> {
     /// CPU time since it is measured; absent if it is not, or if the present poll began before.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_ns: Option<u64>,
-    /// False for one that awaits: nothing can wake it.
+    /// False for one that awaits and is not entered by hand: nothing can wake it.
     has_waker: bool,
+    /// It was entered by hand, and needs no waker to go on; absent: no.
+    #[serde(skip_serializing_if = "Not::not")]
+    by_hand: bool,
     /// Where its leaves have taken wakers that are out; if it is runnable, where the one of them
     /// was that has woken it.
     places: &'a [u32],
@@ -157,6 +160,7 @@ impl<'a> TaskDocument<'a> {
             wakes: of.wakes,
             cpu_ns: of.cpu_ns,
             has_waker: of.has_waker,
+            by_hand: of.by_hand,
             places: &of.places,
             polls_ago: of.polls_ago,
             more_places: of.more_places,

@@ -21,9 +21,6 @@ use crate::waiting::stacks::UNKNOWN_PLACE;
 
 use cancelled::CancelledListing;
 
-/// The place of a task that awaits and that nothing can wake.
-const LOST: &str = "nothing has its waker";
-
 /// Tasks that are shown, and how they were found.
 #[derive(Debug)]
 pub(crate) struct Listing<'a> {
@@ -137,6 +134,12 @@ impl<'a> Listing<'a> {
         }
         lines
     }
+}
+
+/// The reason why a task awaits without a waker; it stands for its place.
+fn without_waker(task: &TaskRow) -> Option<&'static str> {
+    let why = if task.by_hand { "entered by hand" } else { "nothing has its waker" };
+    (task.state == WireTaskState::Awaiting && !task.has_waker).then_some(why)
 }
 
 /// The word for a state.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::builder::styling::Style;
 use dormouse_protocol::{TaskRow, WireTaskState};
 
-use super::{LOST, Listing, is_unplaced, state};
+use super::{Listing, is_unplaced, state, without_waker};
 use crate::duration::short;
 use crate::output::{DIM, HEAD};
 use crate::render::table::Table;
@@ -65,11 +65,11 @@ fn table(listing: &Listing<'_>) -> Table {
 
 /// Where a task waits. One that is being polled does not.
 fn place(listing: &Listing<'_>, task: &TaskRow) -> String {
-    match task.state {
-        WireTaskState::Polled => String::new(),
-        WireTaskState::Awaiting if !task.has_waker => format!("({LOST})"),
-        _ if is_unplaced(task) => "(not noted)".to_owned(),
-        _ => listing.places.line(task),
+    match without_waker(task) {
+        Some(why) => format!("({why})"),
+        None if task.state == WireTaskState::Polled => String::new(),
+        None if is_unplaced(task) => "(not noted)".to_owned(),
+        None => listing.places.line(task),
     }
 }
 
@@ -118,6 +118,16 @@ mod tests {
         listing.more = 1;
         let text = anstream::adapter::strip_str(&report(&listing, None)).to_string();
         insta::assert_snapshot!("tasks", text);
+    }
+
+    #[test]
+    fn tasks_without_wakers_are_told_apart() {
+        let of = |by_hand, state| TaskRow { has_waker: false, by_hand, ..task(1, 1, state, 1) };
+        let list = list(Vec::new());
+        let listing = listing(&list, PlaceNames::default());
+        let awaiting = |by_hand| place(&listing, &of(by_hand, WireTaskState::Awaiting));
+        assert_eq!([awaiting(false), awaiting(true)], ["(nothing has its waker)", "(entered by hand)"]);
+        assert_eq!(place(&listing, &of(true, WireTaskState::Polled)), "");
     }
 
     #[test]

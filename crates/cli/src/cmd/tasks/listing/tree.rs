@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::document::ListingHead;
 use super::text::cut;
-use super::{LOST, Listing, Unlisted, state};
+use super::{Listing, Unlisted, state, without_waker};
 use crate::duration::short;
 use crate::output::HEAD;
 use crate::render::frame::CodeFrame;
@@ -88,8 +88,7 @@ impl Branch {
                 root.add([group.clone()].into_iter().chain(way), task);
             }
             if known.is_empty() {
-                let is_lost = task.state == WireTaskState::Awaiting && !task.has_waker;
-                let state = if is_lost { LOST } else { state(task.state) };
+                let state = without_waker(task).unwrap_or_else(|| state(task.state));
                 root.add([group, Key::State { state }].into_iter(), task);
             }
         }
@@ -194,7 +193,8 @@ mod tests {
             ..task(number, 1, WireTaskState::Awaiting, number * 1_000)
         };
         let polled = TaskRow { places: vec![4], ..task(9, 1, WireTaskState::Polled, 1) };
-        let list = list(vec![at(1, &[4]), at(2, &[4, 5]), at(3, &[77]), polled]);
+        let by_hand = TaskRow { has_waker: false, by_hand: true, ..task(8, 2, WireTaskState::Awaiting, 1) };
+        let list = list(vec![at(1, &[4]), at(2, &[4, 5]), at(3, &[77]), polled, by_hand]);
         let listing = listing(&list, places);
         let text = anstream::adapter::strip_str(&report(&listing, None)).to_string();
         insta::assert_snapshot!("tree", text);
