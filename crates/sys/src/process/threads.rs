@@ -39,7 +39,7 @@ pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
     list_at("/proc/self/task", into)
 }
 
-/// [`list`], again until the list is complete, up to [`LISTS`] times. Returns whether it is.
+/// [`list`], again until the list is complete, up to 32 times. Returns whether it is.
 ///
 /// # Errors
 ///
