@@ -71,9 +71,12 @@ const _: () = assert!(
 /// The name of a breakpoint.
 pub(super) const BREAKPOINT: &str = "a breakpoint";
 
+/// A version of the kernel, by its first two numbers.
+pub(super) type Release = (u32, u32);
+
 /// The ability of the kernel without which an event sends no signal, and the first version that has
 /// it.
-pub(super) const TRAPPING: (&str, &str) = ("send a waiting signal", "5.19");
+pub(super) const TRAPPING: (&str, Release) = ("send a waiting signal", (5, 19));
 
 /// The occurrences to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,12 +186,12 @@ impl Attr {
     }
 
     /// The newest ability of the kernel that this needs, and the first version that has it.
-    pub(super) fn newest(&self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn newest(&self) -> Option<(&'static str, Release)> {
         if self.is_trapping() {
             return Some(TRAPPING);
         }
         let is_newer = self.raw.flags & (INHERIT_THREAD | REMOVE_ON_EXEC) != 0;
-        is_newer.then_some(("count in the threads of one program alone", "5.13"))
+        is_newer.then_some(("count in the threads of one program alone", (5, 13)))
     }
 
     pub(super) fn is_trapping(&self) -> bool {

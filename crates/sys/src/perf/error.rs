@@ -58,14 +58,14 @@ pub enum Error {
     #[error("this kernel or sandbox has no perf_event_open: {0} cannot be counted")]
     NoEvents(&'static str),
     /// The kernel does not support the request, or would end a process that blocks the signal.
-    #[error("this kernel cannot {what} for {name}: that takes Linux {release}")]
+    #[error("this kernel cannot {what} for {name}: that takes Linux {}.{}", .release.0, .release.1)]
     TooOld {
         /// The event.
         name: &'static str,
         /// The ability that it lacks.
         what: &'static str,
-        /// The first version that can.
-        release: &'static str,
+        /// The first version that can, by its first two numbers.
+        release: (u32, u32),
     },
     /// Another refusal.
     #[error("cannot {what} {name}: {source}")]

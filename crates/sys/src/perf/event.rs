@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::attr::{Attr, BREAKPOINT, TRAPPING};
+use super::attr::{Attr, BREAKPOINT, Release, TRAPPING};
 use super::error::Error;
 use super::kernel_event::KernelEvent;
 use super::refusal::refusal;
@@ -90,11 +90,16 @@ pub(super) fn open_raw(attr: &Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
 /// thread. (Commit 78ed93d72ded. A distribution may have backported it to an older kernel, which
 /// cannot be detected.)
 fn can_traps_wait() -> bool {
+    kernel() >= TRAPPING.1
+}
+
+/// The version of the kernel, by its first two numbers; zeros if it does not say.
+fn kernel() -> Release {
     // SAFETY: only bytes, which the kernel fills in.
     let mut names: libc::utsname = unsafe { std::mem::zeroed() };
     // SAFETY: a valid place.
     let known = unsafe { libc::uname(&raw mut names) } == 0;
-    known && is_since_5_19(names.release.iter().map(|&byte| byte as u8))
+    if known { version(names.release.iter().map(|&byte| byte as u8)) } else { Release::default() }
 }
 
 /// The refusal of a breakpoint with a signal, if this kernel is too old for any.
@@ -103,7 +108,7 @@ pub fn traps_refused() -> Option<Error> {
     (!can_traps_wait()).then_some(Error::TooOld { name: BREAKPOINT, what, release })
 }
 
-fn is_since_5_19(release: impl Iterator<Item = u8>) -> bool {
+fn version(release: impl Iterator<Item = u8>) -> Release {
     let mut version = [0_u32; 2];
     let mut part = 0;
     for byte in release {
@@ -115,7 +120,7 @@ fn is_since_5_19(release: impl Iterator<Item = u8>) -> bool {
             _ => break,
         }
     }
-    version >= [5, 19]
+    version.into()
 }
 
 /// Opens an event of the calling thread as a bare descriptor: for code that must not allocate.
@@ -160,7 +165,7 @@ impl OpenEvent {
     /// error.
     pub fn open(attr: &Attr, subject: Subject) -> Result<Self, Error> {
         let (pid, cpu) = subject.raw()?;
-        let fd = open_raw(attr, pid, cpu).map_err(|source| refusal(attr, subject, source))?;
+        let fd = open_raw(attr, pid, cpu).map_err(|source| refusal(kernel(), attr, subject, source))?;
         Ok(Self { file: File::from(fd), name: attr.name, user_only: attr.is_user_only() })
     }
 
@@ -257,17 +262,17 @@ mod tests {
     #[test]
     fn releases_are_told_apart() {
         for (release, expected) in [
-            ("6.18.44-fc", true),
-            ("5.19", true),
-            ("5.19-rc1", true),
-            ("10.0", true),
-            ("5.15.0-91-generic", false),
-            ("5.9.1", false),
-            ("4.99", false),
-            ("", false),
+            ("6.18.44-fc", (6, 18)),
+            ("5.19", (5, 19)),
+            ("5.19-rc1", (5, 19)),
+            ("10.0", (10, 0)),
+            ("5.15.0-91-generic", (5, 15)),
+            ("5.9.1", (5, 9)),
+            ("", (0, 0)),
         ] {
-            assert_eq!(is_since_5_19(release.bytes()), expected, "{release}");
+            assert_eq!(version(release.bytes()), expected, "{release}");
         }
+        assert!((5, 9) < TRAPPING.1 && TRAPPING.1 <= (10, 0));
     }
 
     /// Counts in the calling thread alone, so other tests may run.

@@ -12,13 +12,14 @@
 
 use std::{fs, io};
 
-use super::attr::Attr;
+use super::attr::{Attr, Release};
 use super::error::Error;
 use super::subject::Subject;
 
-/// The error that the kernel's answer to the opening means.
-pub(super) fn refusal(attr: &Attr, subject: Subject, source: io::Error) -> Error {
+/// The error that the answer of a kernel of this version to the opening means.
+pub(super) fn refusal(kernel: Release, attr: &Attr, subject: Subject, source: io::Error) -> Error {
     let name = attr.name;
+    let lacking = attr.newest().filter(|(_, release)| kernel < *release);
     match (source.raw_os_error(), subject) {
         (Some(libc::EACCES | libc::EPERM), _) => {
             Error::Denied { name, advice: Rights::here().advice(attr, subject) }
@@ -28,8 +29,8 @@ pub(super) fn refusal(attr: &Attr, subject: Subject, source: io::Error) -> Error
         (Some(libc::EMFILE | libc::ENFILE), _) => Error::NoDescriptor(name),
         (Some(libc::ENOSYS), _) => Error::NoEvents(name),
         // A shorter structure, or a flag that was reserved.
-        (Some(libc::E2BIG | libc::EINVAL), _) if attr.newest().is_some() => {
-            let (what, release) = attr.newest().unwrap_or_default();
+        (Some(libc::E2BIG | libc::EINVAL), _) if lacking.is_some() => {
+            let (what, release) = lacking.unwrap_or_default();
             Error::TooOld { name, what, release }
         }
         (Some(libc::ESRCH), Subject::Thread(tid) | Subject::ThreadOnCpu { tid, .. }) => {
@@ -130,13 +131,17 @@ mod tests {
     fn an_old_kernel_is_named() {
         let watch = Breakpoint::watch(8, WatchLen::Eight, Access::Write).unwrap();
         let plain = Attr::breakpoint(watch);
-        for (attr, needed) in [
-            (plain.trapping(7).inherited_by_threads(), Some("5.19")),
-            (plain.inherited_by_threads(), Some("5.13")),
-            (plain.inherited(), None),
+        for (kernel, attr, needed) in [
+            ((5, 18), plain.trapping(7).inherited_by_threads(), Some("5.19")),
+            ((5, 12), plain.inherited_by_threads(), Some("5.13")),
+            ((5, 12), plain.inherited(), None),
+            // It refuses something else.
+            ((5, 13), plain.inherited_by_threads(), None),
+            ((6, 1), plain.trapping(7), None),
         ] {
             for errno in [libc::E2BIG, libc::EINVAL] {
-                let refused = refusal(&attr, Subject::ThisThread, io::Error::from_raw_os_error(errno));
+                let source = io::Error::from_raw_os_error(errno);
+                let refused = refusal(kernel, &attr, Subject::ThisThread, source);
                 let is_told = |needed: &str| refused.to_string().ends_with(&format!("takes Linux {needed}"));
                 assert!(needed.map_or(matches!(refused, Error::Kernel { .. }), is_told), "{refused}");
             }
@@ -146,7 +151,8 @@ mod tests {
     #[test]
     fn a_refusal_names_the_request() {
         let of = |counted, subject, errno| {
-            refusal(&Attr::count(counted), subject, io::Error::from_raw_os_error(errno)).to_string()
+            let source = io::Error::from_raw_os_error(errno);
+            refusal((6, 18), &Attr::count(counted), subject, source).to_string()
         };
         let here = Subject::ThisThread;
         for (message, expected) in [
