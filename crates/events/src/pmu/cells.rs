@@ -1,9 +1,9 @@
 //! Counts that a thread keeps in its own storage, and that other threads can read.
 //!
-//! A thread counts by an addition to a thread-local: one instruction, no pointer, nothing to set
-//! up, also in a signal handler and in the allocator. When a thread enters its first task, or when
-//! its counts are first read, it stores the address of its counts in the row of a static table that
-//! belongs to its block. At its end it clears the row.
+//! A thread counts by an addition to a thread-local: no pointer, nothing to set up, also in the
+//! allocator and in a signal handler, which the addition is safe against. When a thread enters its
+//! first task, or when its counts are first read, it stores the address of its counts in the row of
+//! a static table that belongs to its block. At its end it clears the row.
 //!
 //! # Invariants
 //!
@@ -23,6 +23,7 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use dormouse_sys::arch;
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::thread::{self, MAX_THREADS, ThreadBlock};
 
@@ -50,9 +51,7 @@ impl Count {
     /// Counts `n` more.
     #[inline]
     pub(super) fn add(&self, n: u64) {
-        // One writer (invariant 1), so no read-modify-write: on x86 it is one addition to memory,
-        // which a signal handler's own addition cannot come into.
-        self.0.store(self.value().wrapping_add(n), Ordering::Relaxed);
+        arch::add_here(&self.0, n);
     }
 
     #[inline]

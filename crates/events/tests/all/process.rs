@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_events::pmu::CountingPmu;
-use dormouse_events::{Context, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
+use dormouse_events::{Context, Counter, Counting, Event, Kind, Mode, Task, enter, set_lazy, switch};
 
 use dormouse_testkit::{Answer, Filter, fork, in_child, skip, spin_for, stress_time};
 
@@ -106,6 +106,49 @@ fn handlers_may_enter_and_leave_whatever_they_interrupt() {
         // none.
         assert!(counted <= all && counted >= happened, "{counted} of {all}, {happened} outside of handlers");
         drop(counting);
+    });
+}
+
+static CUPS: Counter = Counter::new("cups");
+static CUPS_OF_HANDLERS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    CUPS.add(1);
+    CUPS_OF_HANDLERS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_handlers_addition_is_not_lost() {
+    const SIGNALS: u64 = 50_000;
+    in_child(|| {
+        // SAFETY: an all-zero action is valid; the handler adds, which is what is tried.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+        }
+        let tid = rustix::thread::gettid().as_raw_pid();
+        let handled = || CUPS_OF_HANDLERS.load(Ordering::Relaxed);
+        let sender = std::thread::spawn(move || {
+            for sent in 0..SIGNALS {
+                // A second signal of a kind would not wait beside the first.
+                while handled() < sent {
+                    std::hint::spin_loop();
+                }
+                // SAFETY: a signal that this process handles, to a thread that waits for all.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
+            }
+        });
+        let mut own = 0;
+        while handled() < SIGNALS {
+            (0..100).for_each(|_| CUPS.add(1));
+            own += 100;
+        }
+        sender.join().unwrap();
+        let event = CUPS.event().unwrap();
+        let mut value = [0];
+        event.pmu().read(&[event.number()], &mut value);
+        assert_eq!(value, [own + SIGNALS]);
     });
 }
 

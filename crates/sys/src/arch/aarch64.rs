@@ -10,6 +10,7 @@ use std::arch::asm;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::debug_trap::{BREAKPOINT, PerfInfo};
 use crate::stack::CallFrame;
@@ -172,6 +173,13 @@ pub(crate) fn prefetch(line: *const u8) {
 pub(crate) fn prefetch_for_write(line: *const u8) {
     // SAFETY: a hint, which changes nothing and faults nowhere.
     unsafe { asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
+}
+
+/// Adds to a word of the calling thread's own: a signal handler of the thread comes before it or
+/// after it.
+#[inline(always)]
+pub fn add_here(word: &AtomicU64, n: u64) {
+    word.fetch_add(n, Ordering::Relaxed);
 }
 
 /// No register can be read.

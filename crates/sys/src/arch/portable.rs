@@ -6,6 +6,8 @@
 //! The unsafe functions do nothing, or pass on what the kernel has called them with.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::stack::CallFrame;
 use crate::trap_types::Made;
 
@@ -116,6 +118,13 @@ pub(crate) fn prefetch(_: *const u8) {}
 
 /// There is no such hint.
 pub(crate) fn prefetch_for_write(_: *const u8) {}
+
+/// Adds to a word of the calling thread's own: a signal handler of the thread comes before it or
+/// after it.
+#[inline(always)]
+pub fn add_here(word: &AtomicU64, n: u64) {
+    word.fetch_add(n, Ordering::Relaxed);
+}
 
 /// No register can be read.
 ///

@@ -10,6 +10,7 @@ use std::arch::asm;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 use crate::stack::CallFrame;
 use crate::trap_types::Made;
@@ -189,6 +190,14 @@ pub(crate) fn prefetch(line: *const u8) {
 pub(crate) fn prefetch_for_write(line: *const u8) {
     // SAFETY: a hint, which changes nothing and faults nowhere.
     unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
+}
+
+/// Adds to a word of the calling thread's own, in one instruction: a signal handler of the thread
+/// comes before it or after it. Without `lock`, because no other thread writes the word.
+#[inline(always)]
+pub fn add_here(word: &AtomicU64, n: u64) {
+    // SAFETY: a valid word, which other threads only read.
+    unsafe { asm!("add qword ptr [{}], {}", in(reg) word.as_ptr(), in(reg) n, options(nostack)) };
 }
 
 /// Register `number` of the performance unit, in the numbering of `rdpmc`.
