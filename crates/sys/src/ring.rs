@@ -389,8 +389,9 @@ impl Pool {
             return self.rings.get(index);
         }
         // No ring has been given back since this thread found the pool empty. Another search would
-        // cost the owners of the rings their lines.
-        let given_back = self.given_back.load(Ordering::Relaxed).wrapping_add(1);
+        // cost the owners of the rings their lines. Acquire: pairs with the additions, each of
+        // which comes after its ring is free.
+        let given_back = self.given_back.load(Ordering::Acquire).wrapping_add(1);
         if claimed.pool_empty_at.load(Ordering::Relaxed) == given_back {
             return None;
         }
@@ -413,7 +414,8 @@ impl Pool {
             // Pairs with the acquire exchange in `claim`, and for ORPHANED with the acquire load at
             // the end of `drain`.
             ring.state.store(if is_empty { FREE } else { ORPHANED }, Ordering::Release);
-            self.given_back.fetch_add(1, Ordering::Relaxed);
+            // Release: pairs with the load in `ring_of`.
+            self.given_back.fetch_add(1, Ordering::Release);
         }
         claimed.reset();
     }
@@ -454,8 +456,9 @@ impl Pool {
                 sink(index, owner, buffer);
             }
             // A thread that has found it held does not look again before a ring is given back.
+            // Release: pairs with the load in `ring_of`.
             if ring.state.load(Ordering::Relaxed) == FREE {
-                self.given_back.fetch_add(1, Ordering::Relaxed);
+                self.given_back.fetch_add(1, Ordering::Release);
             }
         }
     }

@@ -69,8 +69,8 @@ impl Drop for Running {
         if let Some(place) = self.0 {
             place.store(0, Ordering::Relaxed);
         }
-        // Late rather than twice.
-        ENDED_NS.fetch_add(used, Ordering::Relaxed);
+        // Late rather than twice. Release: pairs with the load in `own_cpu_ns`.
+        ENDED_NS.fetch_add(used, Ordering::Release);
     }
 }
 
@@ -146,8 +146,10 @@ pub fn is_ours(tid: u32) -> bool {
 /// ended, and of those that run, for which `cpu_of` returns the time by thread id.
 pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
     let pid = u64::from(identity::pid());
+    // Acquire, and first: a thread whose time is in it has no place any more.
+    let ended = ENDED_NS.load(Ordering::Acquire);
     let running = OWN.iter().map(|place| place.load(Ordering::Relaxed)).filter(|own| own >> 32 == pid);
-    ENDED_NS.load(Ordering::Relaxed) + running.filter_map(|own| cpu_of(own as u32)).sum::<u64>()
+    ended + running.filter_map(|own| cpu_of(own as u32)).sum::<u64>()
 }
 
 /// The stacks of the threads that dormouse runs in this process, with their thread-local data.

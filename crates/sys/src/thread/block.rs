@@ -152,7 +152,8 @@ impl ThreadBlock {
     fn free(&self) {
         // Pairs with the exchange in `take`: the next owner's stores come after this owner's.
         self.state.store(FREE, Ordering::Release);
-        GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
+        // Release: pairs with the loads in `may_take` and `take`: the block is free before.
+        GIVEN_BACK.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -194,13 +195,13 @@ pub fn refused() -> u64 {
 /// Whether the calling thread may look for a block: not past its end, and not if none has been
 /// given back since the thread found the table full.
 pub(super) fn may_take() -> bool {
-    !ENDED.with(Cell::get) && FULL_AT.with(Cell::get) != GIVEN_BACK.load(Ordering::Relaxed)
+    !ENDED.with(Cell::get) && FULL_AT.with(Cell::get) != GIVEN_BACK.load(Ordering::Acquire)
 }
 
 /// Takes a block for the calling thread; true also if it is a new one, and not that of a signal
 /// handler that came before.
 pub(super) fn take() -> Option<(&'static ThreadBlock, bool)> {
-    let given_back = GIVEN_BACK.load(Ordering::Relaxed);
+    let given_back = GIVEN_BACK.load(Ordering::Acquire);
     // The lowest free block, so that the table stays as short as the thread count. The exchange
     // pairs with the stores of FREE in `free` and `begin_in_child`.
     // Looked at first: the exchange would take the line away from the block's thread.
