@@ -66,7 +66,7 @@ impl Unlearned {
         let around = index.find(memory, *address).unwrap_or(Around { function: None, next: None });
         let next = around.next.unwrap_or(gap.end).min(gap.end);
         // Code that no entry covers is hand-written: it keeps frame pointers, or nobody knows.
-        let (mut start, mut rule) = (gap.start, FrameRule::LINK);
+        let (mut start, mut rule) = (gap.start, FrameRule::UNCOVERED);
         if let Some(function) = around.function {
             start = start.max(function.start);
             let entry = Entry::read(memory, function.entry, buffers)
@@ -103,7 +103,7 @@ impl Unlearned {
         let read = memory.read(gap.start, &mut code)?;
         let mut places = code[..read].windows(8).step_by(INSTRUCTION as usize).zip((gap.start..).step_by(4));
         let found = places.find_map(|(code, at)| Some((at, arch::ends_handlers(*code.first_chunk()?)?)));
-        let link = PackedRule::new(FrameRule::LINK)?;
+        let link = PackedRule::new(FrameRule::UNCOVERED)?;
         let mut rows = Rows::new();
         push(&mut rows, gap.start, link)?;
         if let Some((at, frame)) = found.filter(|(at, _)| *at > gap.start + INSTRUCTION) {

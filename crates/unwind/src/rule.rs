@@ -17,6 +17,9 @@ pub enum FrameBase {
     Stack,
     /// The frame pointer.
     Frame,
+    /// The frame pointer, in code that no table covers. Where a call leaves the return address in a
+    /// register, such code may have saved nothing.
+    Uncovered,
     /// The stack pointer in a stub of the linker's (`.plt`): one word more once the stub has
     /// pushed its number, which it does before the given byte of each sixteen.
     Stub(u8),
@@ -77,20 +80,50 @@ pub enum CallerStep {
 
 impl FrameRule {
     /// The rule of code that keeps frame pointers, behind the beginning of a function.
-    pub const LINK: Self = Self::Caller(CallerRule {
-        base: FrameBase::Frame,
-        distance: 2 * WORD as i32,
-        is_indirect: false,
-        returns_to: SavedAt::Caller(-(WORD as i32)),
-        frame: Some(SavedAt::Caller(-2 * WORD as i32)),
-        is_interrupted: false,
-    });
+    pub const LINK: Self = Self::by_frame(FrameBase::Frame);
+
+    /// The rule of code that no table covers: the linker's stubs, and what is written by hand. It
+    /// keeps frame pointers, or nobody knows.
+    pub const UNCOVERED: Self =
+        Self::by_frame(if arch::HAS_LINK { FrameBase::Uncovered } else { FrameBase::Frame });
+
+    const fn by_frame(base: FrameBase) -> Self {
+        Self::Caller(CallerRule {
+            base,
+            distance: 2 * WORD as i32,
+            is_indirect: false,
+            returns_to: SavedAt::Caller(-(WORD as i32)),
+            frame: Some(SavedAt::Caller(-2 * WORD as i32)),
+            is_interrupted: false,
+        })
+    }
 
     /// Whether a function whose caller this rule does not find is the first of its thread: it keeps
     /// a frame pointer, and its caller's is zero. Never true of the innermost function, which may
     /// have any number in the register.
     pub(crate) fn is_first(self, at: CallFrame) -> bool {
-        self == Self::LINK && at.frame == 0
+        (self == Self::LINK || self == Self::UNCOVERED) && at.frame == 0
+    }
+
+    /// The caller of interrupted code that no table covers and that has saved nothing, as the
+    /// linker's stubs. The frame pointer is its caller's, so this rule would leave the caller out.
+    /// Then the register of the return address leads into code of which `is_other` says that a
+    /// table covers it. After a call of its own that has returned, it leads into the code itself;
+    /// and a frame record with that return address is the code's own.
+    pub(crate) fn linked_caller(
+        self,
+        from: CallFrame,
+        read: impl FnOnce(usize) -> Option<usize>,
+        is_other: impl FnOnce(usize) -> bool,
+    ) -> Option<CallFrame> {
+        let is_uncovered = matches!(self, Self::Caller(rule) if rule.base == FrameBase::Uncovered);
+        if !is_uncovered || from.link == 0 {
+            return None;
+        }
+        let instruction = arch::code_address(from.link)?.checked_sub(1)?;
+        let recorded = read(from.frame.wrapping_add(WORD)).and_then(arch::code_address);
+        let is_leaf = recorded != Some(instruction + 1) && is_other(instruction);
+        is_leaf.then_some(CallFrame { instruction, link: 0, ..from })
     }
 
     /// The caller of a function with the registers `from`. `read` returns the word at an address of
@@ -119,7 +152,7 @@ impl CallerRule {
     ) -> Option<CallerStep> {
         let base = match self.base {
             FrameBase::Stack => from.stack,
-            FrameBase::Frame => from.frame,
+            FrameBase::Frame | FrameBase::Uncovered => from.frame,
             FrameBase::Stub(pushed) => {
                 let has_pushed = from.instruction % STUB >= usize::from(pushed);
                 from.stack.wrapping_add(if has_pushed { WORD } else { 0 })
@@ -202,6 +235,8 @@ impl PackedRule {
         let (base, stub) = match rule.base {
             FrameBase::Stack => (0, 0),
             FrameBase::Frame => (BY_FRAME, 0),
+            // Stubs go by the stack pointer.
+            FrameBase::Uncovered => (BY_FRAME, IS_STUB),
             FrameBase::Stub(pushed) => (0, IS_STUB | u64::from(pushed & 15) << STUB_SHIFT),
         };
         let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
@@ -230,7 +265,7 @@ impl PackedRule {
             return if has(OUTERMOST) { FrameRule::Outermost } else { FrameRule::Unknown };
         }
         let base = if has(BY_FRAME) {
-            FrameBase::Frame
+            if has(IS_STUB) { FrameBase::Uncovered } else { FrameBase::Frame }
         } else if has(IS_STUB) {
             FrameBase::Stub((self.0 >> STUB_SHIFT & 15) as u8)
         } else {
@@ -375,9 +410,22 @@ mod tests {
     }
 
     #[test]
+    fn a_stub_leads_to_who_has_called_it() {
+        let uncovered = FrameRule::by_frame(FrameBase::Uncovered);
+        let from = CallFrame { link: 0x4000, ..FROM };
+        let caller = CallFrame { instruction: 0x3fff, link: 0, ..from };
+        assert_eq!(uncovered.linked_caller(from, word, |at| at == 0x3fff), Some(caller));
+        assert_eq!(uncovered.linked_caller(from, word, |_| false), None, "a call of its own has returned");
+        assert_eq!(uncovered.linked_caller(from, |_| Some(0x4000), |_| true), None, "it has a record");
+        assert_eq!(uncovered.linked_caller(caller, word, |_| true), None, "not interrupted");
+        assert_eq!(FrameRule::LINK.linked_caller(from, word, |_| true), None, "its table says where");
+        assert_eq!(uncovered.caller(from, word), FrameRule::LINK.caller(from, word));
+    }
+
+    #[test]
     fn packed_rules_are_the_same() {
         let mut rules = vec![FrameRule::Unknown, FrameRule::Outermost, FrameRule::LINK];
-        for base in [FrameBase::Stack, FrameBase::Frame, FrameBase::Stub(11)] {
+        for base in [FrameBase::Stack, FrameBase::Frame, FrameBase::Uncovered, FrameBase::Stub(11)] {
             for distance in [8, -8, 160, 4_194_296, -4_194_304] {
                 for (returns_to, frame) in [
                     (SavedAt::Caller(-8), None),

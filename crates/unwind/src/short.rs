@@ -30,7 +30,7 @@ impl ShortRule {
         let by_frame = match rule.base {
             FrameBase::Stack => 0,
             FrameBase::Frame => BY_FRAME,
-            FrameBase::Stub(_) => return None,
+            FrameBase::Uncovered | FrameBase::Stub(_) => return None,
         };
         let is_plain = !rule.is_indirect && !rule.is_interrupted && rule.distance % WORD == 0;
         let words = rule.distance / WORD;

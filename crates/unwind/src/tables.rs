@@ -295,7 +295,7 @@ impl<M: MemorySource> UnwindTables<M> {
         into.clear();
         while into.len() < MOST_FRAMES {
             into.push(at.instruction as u64);
-            let read = |address: usize| {
+            let mut read = |address: usize| {
                 let word = address.checked_sub(from.stack).and_then(|at| copy.get(at..)?.first_chunk());
                 is_beyond |= word.is_none() && address >= from.stack;
                 word.map(|word| usize::from_ne_bytes(*word))
@@ -306,7 +306,11 @@ impl<M: MemorySource> UnwindTables<M> {
                 CallerWay::Unlearned => return CopyEnd::Unlearned,
                 CallerWay::None => return CopyEnd::NoTable,
             };
-            match rule.caller(at, read) {
+            let is_other = |address: usize| {
+                !matches!(self.code(address as u64), CallerWay::Ruled(FrameRule::UNCOVERED) | CallerWay::None)
+            };
+            let linked = rule.linked_caller(at, &mut read, is_other).map(CallerStep::Found);
+            match linked.unwrap_or_else(|| rule.caller(at, read)) {
                 CallerStep::Found(caller) => at = caller,
                 CallerStep::Outermost => return CopyEnd::Outermost,
                 CallerStep::Unknown if is_beyond => return CopyEnd::Copy,

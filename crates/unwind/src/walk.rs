@@ -253,6 +253,14 @@ fn step(
 ) -> Result<CallFrame, Option<WalkEnd>> {
     let found = known.map(ShortRule::rule).or_else(|| search(code, cache, at.instruction as u64));
     let rule = found.ok_or(None)?;
+    // Code of a known object of which nothing has been learned is another function.
+    let is_other = |address: usize| match search(code, cache, address as u64) {
+        Some(rule) => rule != FrameRule::UNCOVERED,
+        None => code.find_uncached(address as u64).is_some(),
+    };
+    if let Some(caller) = rule.linked_caller(at, &mut *read, is_other) {
+        return Ok(caller);
+    }
     match rule.caller(at, read) {
         CallerStep::Found(caller) => Ok(caller),
         CallerStep::Outermost => Err(Some(WalkEnd::Outermost)),

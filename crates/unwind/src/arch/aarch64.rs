@@ -1,4 +1,11 @@
 //! arm64.
+//!
+//! # Safety
+//!
+//! The unsafe code is a single instruction.
+#![allow(unsafe_code)]
+
+use std::arch::asm;
 
 use dormouse_sys::stack::CallFrame;
 
@@ -21,11 +28,17 @@ pub const HAS_LINK: bool = true;
 pub const RED_ZONE: usize = 0;
 
 /// The address of code that a word on the stack stands for. Functions that sign their return
-/// address (`paciasp`) keep the signature in bits that no address uses: 56 to 63 and 48 to 54. Bit
-/// 55 is the kernel's half of all addresses.
+/// address (`paciasp`) keep the signature in bits that no address uses. How many these are depends
+/// on the kernel, and the processor knows it. Bit 55 is the kernel's half of all addresses.
 #[inline(always)]
 pub fn code_address(word: usize) -> Option<usize> {
-    (word & 1 << 55 == 0).then_some(word & ((1 << 48) - 1))
+    let stripped;
+    // SAFETY: `xpaclri`: changes the one register, and nothing where there are no signatures.
+    unsafe {
+        asm!("hint #7", inout("x30") word => stripped, options(pure, nomem, nostack, preserves_flags));
+    }
+    let stripped: usize = stripped;
+    (word & 1 << 55 == 0).then_some(stripped & ((1 << 48) - 1))
 }
 
 /// The places of the interrupted registers above the stack pointer of code with these bytes, if it

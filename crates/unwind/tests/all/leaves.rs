@@ -60,8 +60,16 @@ fn interrupt() {
     assert_eq!(sent, 0);
 }
 
-#[test]
-fn callers_of_interrupted_leaves_are_found() {
+/// Is interrupted in a function that no table covers, and that saves nothing.
+#[inline(never)]
+fn interrupt_in(uncovered: crate::arch::Uncovered) {
+    // SAFETY: a signal of this thread.
+    let sent = unsafe { uncovered(libc::getpid(), libc::gettid(), libc::SIGUSR1) };
+    assert_eq!(sent, 0);
+}
+
+/// Runs `body` in a child in which all code is learned and the signal is handled.
+fn with_handler(body: impl FnOnce()) {
     in_child(|| {
         own::begin().unwrap();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -78,6 +86,13 @@ fn callers_of_interrupted_leaves_are_found() {
             action.sa_flags = libc::SA_SIGINFO;
             assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
         }
+        body();
+    });
+}
+
+#[test]
+fn callers_of_interrupted_leaves_are_found() {
+    with_handler(|| {
         interrupt();
         // The kernel's code for handlers is learned when a walk has met it.
         own::learn_missed();
@@ -92,5 +107,24 @@ fn callers_of_interrupted_leaves_are_found() {
         assert!(inside.ends_with(&outside), "{inside:x?} {outside:x?}");
         assert!(inside.len() > outside.len() + 1, "{inside:x?} {outside:x?}");
         assert_eq!(INSIDE.is_whole.load(Ordering::Relaxed), 1, "{inside:x?}");
+    });
+}
+
+/// On processors where a call leaves the return address on the stack such a function keeps a frame
+/// pointer, or its caller is left out.
+#[test]
+fn the_caller_of_uncovered_code_is_found() {
+    let Some(uncovered) = crate::arch::UNCOVERED else { return };
+    with_handler(|| {
+        interrupt_in(uncovered);
+        // What no table covers is learned when a walk has met it.
+        own::learn_missed();
+        interrupt_in(uncovered);
+        let functions = OUTSIDE.functions();
+        let leaf = uncovered as *const () as usize;
+        assert!((leaf..leaf + 32).contains(&functions[0]), "{functions:x?} {leaf:x}");
+        let caller = interrupt_in as *const () as usize;
+        assert!((caller..caller + 1000).contains(&functions[1]), "{functions:x?} {caller:x}");
+        assert_eq!(OUTSIDE.is_whole.load(Ordering::Relaxed), 1, "{functions:x?}");
     });
 }

@@ -177,7 +177,7 @@ fn compare(name: &str, file: &[u8], memory: impl MemorySource, moved: u64) -> Co
         for at in [pair[0].end, pair[1].start - 1] {
             let found = tables.code(at);
             assert!(
-                matches!(found, CallerWay::None | CallerWay::Ruled(FrameRule::LINK)),
+                matches!(found, CallerWay::None | CallerWay::Ruled(FrameRule::UNCOVERED)),
                 "{name}: {at:#x}: {found:?}"
             );
         }

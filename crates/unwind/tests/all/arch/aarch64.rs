@@ -29,6 +29,30 @@ pub(crate) const FRAME: [[&[u8]; 2]; 2] = [
     ],
 ];
 
+std::arch::global_asm!(
+    ".pushsection .text.uncovered, \"ax\", @progbits",
+    ".balign 16",
+    ".globl uncovered",
+    ".hidden uncovered",
+    "uncovered:",
+    "mov x8, #131",
+    "svc #0",
+    "nop",
+    "nop",
+    "nop",
+    "nop",
+    "nop",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn uncovered(process: libc::c_int, thread: libc::c_int, signal: libc::c_int) -> libc::c_int;
+}
+
+/// A leaf that keeps no frame pointer.
+pub(crate) const UNCOVERED: Option<super::Uncovered> = Some(uncovered);
+
 /// Code that was written may run: processors fetch it again.
 pub(crate) fn written(code: &[u8]) {
     for line in code.chunks(16) {

@@ -5,4 +5,7 @@
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod processor;
 
-pub(crate) use processor::{COUNTS, FRAME, interrupted, written};
+pub(crate) use processor::{COUNTS, FRAME, UNCOVERED, interrupted, written};
+
+/// `tgkill` without an entry in the tables, longer than padding.
+pub(crate) type Uncovered = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> libc::c_int;

@@ -15,5 +15,8 @@ pub(crate) const COUNTS: &[u8] = &[0xb9, 0x00, 0x09, 0x3d, 0x00, 0xff, 0xc9, 0x7
 /// The instructions around the body of a function without a frame pointer, and of one with it.
 pub(crate) const FRAME: [[&[u8]; 2]; 2] = [[&[], &[0xc3]], [&[0x55, 0x48, 0x89, 0xe5], &[0x5d, 0xc3]]];
 
+/// Its caller would be left out.
+pub(crate) const UNCOVERED: Option<super::Uncovered> = None;
+
 /// Code that was written may run.
 pub(crate) fn written(_code: &[u8]) {}
