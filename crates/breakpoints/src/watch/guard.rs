@@ -6,7 +6,7 @@ use dormouse_sys::keeper::KeeperError;
 use dormouse_sys::perf::Access;
 use dormouse_sys::process::{identity, threads};
 use dormouse_sys::trap::{self, Disposition};
-use dormouse_sys::{loader, perf, rendezvous};
+use dormouse_sys::{environment, loader, perf, rendezvous};
 use dormouse_unwind::own;
 
 use super::duty::Duty;
@@ -82,6 +82,9 @@ impl Watch {
     fn arm(spec: &WatchSpec, group: Option<u32>) -> Result<Self, Error> {
         if let Some(why) = never() {
             return Err(why);
+        }
+        if environment::is_off() {
+            return Err(KeeperError::Off.into());
         }
         if spec.access == Access::Execute && !WATCHES_STOP_BEHIND {
             return Err(Error::Processor);

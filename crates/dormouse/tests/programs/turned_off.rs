@@ -1,11 +1,14 @@
 //! With `DORMOUSE=off` nothing of dormouse starts, whatever the other variables and the service's
 //! code request; another value is told, and counts as on. No test harness: each case is a process.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use dormouse::{Event, Group, InitError, TaskBudget};
+use dormouse::{Access, Event, Group, InitError, ProfileSpec, TaskBudget, WatchSpec};
 
 dormouse::static_key! { static FLAG: "off.flag" = false; }
 
@@ -32,6 +35,8 @@ fn service() {
     assert!(matches!(agent, Err(InitError::Off)), "{agent:?}");
     let group = Group::new("GET /menu");
     group.scope(|| step(2));
+    let word = 0_u64;
+    let watched = WatchSpec::new((&raw const word).addr(), 8, Access::Write);
     let refused = [
         dormouse::start_counting(&[Event::TASK_CLOCK]).map(drop).unwrap_err().to_string(),
         dormouse::Waiting::start().map(drop).unwrap_err().to_string(),
@@ -41,6 +46,9 @@ fn service() {
         dormouse::long_polls(Duration::from_millis(10)).map(drop).unwrap_err().to_string(),
         dormouse::Publishing::start().map(drop).unwrap_err().to_string(),
         group.budget(Duration::from_secs(1)).map(drop).unwrap_err().to_string(),
+        dormouse::ProfileRun::start(&ProfileSpec::cpu()).map(drop).unwrap_err().to_string(),
+        dormouse::ProfileRun::start(&ProfileSpec::wall()).map(drop).unwrap_err().to_string(),
+        watched.arm().map(drop).unwrap_err().to_string(),
     ];
     assert!(refused.iter().all(|why| why.contains("dormouse is off")), "{refused:?}");
     assert!(!dormouse::waits::is_on() && group.read_counts().is_empty());
@@ -56,8 +64,26 @@ fn service() {
 }
 
 fn run(setting: &str) -> String {
+    run_program(Command::new(std::env::current_exe().unwrap()), setting)
+}
+
+/// Runs a program that has more rights than its user; `None`: this user may make none.
+fn run_with_rights(setting: &str) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
-    let mut service = Command::new(std::env::current_exe().unwrap());
+    let program = place.path().join("service");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let [user, group] = [65533, 65532];
+    chown(&program, None, Some(group)).ok()?;
+    for (path, mode) in [(place.path(), 0o755), (&*program, 0o2755)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let mut service = Command::new(&program);
+    service.uid(user).gid(user);
+    Some(run_program(service, setting))
+}
+
+fn run_program(mut service: Command, setting: &str) -> String {
+    let place = tempfile::tempdir().unwrap();
     service.env("DORMOUSE_TEST_SERVICE", "1").env("DORMOUSE_RUNTIME_DIR", place.path());
     service.env("DORMOUSE_COUNT", "task-clock").env("DORMOUSE_WAITS", "1").env("DORMOUSE_ON", "off.step");
     service.env("DORMOUSE_RECORD", "off.*").env("DORMOUSE_TRIGGERS", "panic");
@@ -76,5 +102,14 @@ pub(crate) fn main() {
     assert_eq!(run(""), "on;");
     let warned = run("of");
     assert!(warned.starts_with("on; DORMOUSE is \"of\", and counts as `on`"), "{warned}");
-    println!("4 passed, 0 failed");
+    // Not read: the user could have the program do more than it may.
+    let mut passed = 4;
+    match run_with_rights("off") {
+        Some(said) => {
+            assert!(said.starts_with("on;"), "{said}");
+            passed += 1;
+        }
+        None => dormouse_testkit::skip("this user may give no program more rights"),
+    }
+    println!("{passed} passed, 0 failed");
 }
