@@ -74,6 +74,8 @@ fn requests_write_no_file_and_run_nothing() {
         ("stat", format!("for=1s&--&touch&{file}")),
         ("tasks", "wake=1".into()),
         ("triggers", "add=request%3E1ms".into()),
+        ("record", "glob=menu.*".into()),
+        ("record", "save=true".into()),
         ("maps", "addr=-".into()),
         ("keys", "json=0".into()),
         ("keys", "timeout=9d".into()),
@@ -81,7 +83,8 @@ fn requests_write_no_file_and_run_nothing() {
         let answer = serving.get(&format!("/api/processes/{}/{verb}?{query}", service.pid()));
         assert_eq!(answer.status, 400, "{verb}?{query}: {answer:?}");
     }
-    for verb in ["on", "off", "reset", "bench", "demo", "serve", "generate", "trace", "watch", "ps"] {
+    for verb in ["on", "off", "reset", "bench", "demo", "serve", "generate", "trace", "watch", "ps", "sleep"]
+    {
         let answer = serving.get(&format!("/api/processes/{}/{verb}", service.pid()));
         assert!([404, 405].contains(&answer.status), "{verb}: {answer:?}");
     }

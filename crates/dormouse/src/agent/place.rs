@@ -242,6 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn others_can_change_no_directory_above() {
+        let base = tempfile::tempdir().unwrap();
+        let [above, place] = ["above", "above/between/place"].map(|name| base.path().join(name));
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        let prepared = |mode| {
+            fs::set_permissions(&above, Permissions::from_mode(mode)).unwrap();
+            prepare(&place, CLOSED)
+        };
+        let why = prepared(0o777).unwrap_err();
+        assert!(why.contains("others can change what is in"), "{why}");
+        // In one that is sticky others cannot rename what is ours.
+        prepared(0o1777).unwrap();
+        if std::os::unix::fs::chown(&above, Some(65_533), None).is_err() {
+            return dormouse_testkit::skip("this user can give no directory away");
+        }
+        for mode in [0o755, 0o1777] {
+            let why = prepared(mode).unwrap_err();
+            assert!(why.contains("of uid 65533"), "{why}");
+        }
+    }
+
+    #[test]
     fn a_dead_process_with_our_number_gives_way() {
         let base = tempfile::tempdir().unwrap();
         let directory = base.path().canonicalize().unwrap().join("dormouse");

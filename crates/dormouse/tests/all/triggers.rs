@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use dormouse::record::Reader;
 use dormouse::triggers::{self, TriggerRow};
@@ -355,10 +355,15 @@ fn the_oldest_file_goes_and_foreign_ones_stay() {
         eventually(|| dormouse::recorder::stat().is_some_and(|stat| stat.held >= 15_000));
         let save = || file_of(triggers::save().unwrap()).0.file.unwrap();
         let first = save();
+        // As another process has written it before.
+        let others = first.replace(&format!("-{}-", std::process::id()), "-1-");
+        assert!(others != first && fs::copy(&first, &others).is_ok());
+        File::open(&others).unwrap().set_modified(UNIX_EPOCH).unwrap();
         let mut last = first.clone();
         eventually(|| {
             last = save();
             assert!(triggers::list().unwrap().used_bytes.unwrap() <= 64 << 10);
+            assert!(!Path::new(&others).exists() || Path::new(&first).exists(), "the oldest goes first");
             !Path::new(&first).exists()
         });
         assert!(Path::new(&last).exists());
