@@ -30,6 +30,7 @@
 #![allow(unsafe_code)]
 
 mod patience;
+mod read;
 mod row;
 mod unarmed;
 
@@ -41,6 +42,7 @@ use dormouse_sys::perf::{Attr, is_filtered, open_here};
 use dormouse_sys::process::fork::{Phase, Reset};
 use dormouse_sys::thread::{self, MAX_THREADS};
 
+pub(super) use self::read::{covered, hits};
 use self::row::{Line, MOST_LINES, Row, number_of, process_number, target};
 use self::unarmed::{REASONS, Unarmed};
 use super::hook;
@@ -64,6 +66,8 @@ struct Entry {
     is_resting: AtomicBool,
     /// Counted by lines that have been turned or closed.
     hits: AtomicU64,
+    /// The most that a reading has found.
+    seen: AtomicU64,
     /// By reason: how often a task of the group came to a thread that could not be armed.
     unarmed: [AtomicU64; REASONS.len()],
 }
@@ -99,6 +103,7 @@ impl Entry {
             needs: AtomicU32::new(0),
             is_resting: AtomicBool::new(false),
             hits: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             unarmed: [const { AtomicU64::new(0) }; REASONS.len()],
         }
     }
@@ -156,6 +161,7 @@ pub(super) fn begin(number: u32, group: u32, parts: Box<[Attr]>) -> bool {
     entry.process.store(process, Ordering::Relaxed);
     entry.is_resting.store(false, Ordering::Relaxed);
     entry.hits.store(0, Ordering::Relaxed);
+    entry.seen.store(0, Ordering::Relaxed);
     entry.unarmed.iter().for_each(|unarmed| unarmed.store(0, Ordering::Relaxed));
     entry.needs.store(parts.len() as u32, Ordering::Relaxed);
     let parts = Box::into_raw(Box::new(parts));
@@ -259,41 +265,10 @@ fn needed() -> u32 {
     live().map(|entry| of(group(entry))).max().unwrap_or(0)
 }
 
-/// The hits of the watch by the kernel's count.
-pub(super) fn hits(number: u32) -> u64 {
-    let mut hits = entry(number).hits.load(Ordering::Relaxed);
-    each_line_of(number, |_, line| hits += line.count());
-    hits
-}
-
-/// The coverage of the watch.
-pub(super) fn covered(number: u32) -> Covered {
-    let mut threads = 0;
-    let mut last = usize::MAX;
-    each_line_of(number, |row, _| {
-        threads += u32::from(row != last);
-        last = row;
-    });
-    let unarmed = entry(number).unarmed.each_ref().map(|count| count.load(Ordering::Relaxed));
-    let most = unarmed.iter().zip(REASONS).max_by_key(|(count, _)| **count).filter(|(count, _)| **count > 0);
-    Covered { threads, unarmed: unarmed.iter().sum(), reason: most.map(|(_, reason)| reason) }
-}
-
 /// How often [`sched_in`] and [`sched_out`] have made system calls. For tests and benches.
 #[doc(hidden)]
 pub fn switches() -> u64 {
     SWITCHES.load(Ordering::Relaxed)
-}
-
-/// Each open line of the watch, with the row that it is in.
-fn each_line_of(number: u32, mut each: impl FnMut(usize, &Line)) {
-    for (index, row) in ROWS[..(USED.load(Ordering::Relaxed) as usize).min(ROWS.len())].iter().enumerate() {
-        let Some(_inside) = row.enter() else { continue };
-        let lines = row.lines.iter();
-        lines
-            .filter(|line| line.is_open() && number_of(line.target()) == number)
-            .for_each(|l| each(index, l));
-    }
 }
 
 /// As long as this exists, no thread opens a line for a watch of a group. There is one at a time.

@@ -30,7 +30,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use dormouse_sys::perf::{Attr, Reading, bare, is_filtered};
 use dormouse_sys::process::identity;
@@ -61,7 +61,8 @@ pub(super) struct Line {
     /// The descriptor and 1, or 0.
     fd: AtomicI32,
     is_on: AtomicBool,
-    /// The watch and its part that the line is for; see [`target`].
+    /// The watch and its part that the line is for; see [`target`]. 0: none, or it is being
+    /// turned.
     target: AtomicU64,
     /// The event's count when it was turned there.
     base: AtomicU64,
@@ -281,20 +282,34 @@ impl Line {
         done
     }
 
-    /// The count since the last turn.
-    pub(super) fn count(&self) -> u64 {
-        self.own_event().map_or(0, |event| self.count_of(event))
+    /// The hits of watch `number` since the last turn; `None`: it is being turned.
+    pub(super) fn count_for(&self, number: u32) -> Option<u64> {
+        let (target, base) = (self.target(), self.base.load(Ordering::Relaxed));
+        if target == 0 {
+            return None;
+        }
+        if number_of(target) != number {
+            return Some(0);
+        }
+        let n = self.own_event().map_or(0, |event| Self::count_since(base, event));
+        // Pairs with the fence in `settle`: a count that has gone on elsewhere has no target, or
+        // another one, or, turned back to this one, another base.
+        fence(Ordering::Acquire);
+        (self.target() == target && self.base.load(Ordering::Relaxed) == base).then_some(n)
     }
 
-    fn count_of(&self, event: BorrowedFd<'_>) -> u64 {
-        let base = self.base.load(Ordering::Relaxed);
+    fn count_since(base: u64, event: BorrowedFd<'_>) -> u64 {
         Reading::of(event).map_or(0, |count| count.value.saturating_sub(base))
     }
 
+    /// Hands its count on. From now on it is being turned.
     fn settle(&self, event: BorrowedFd<'_>, counted: impl Fn(u32, u64)) {
-        let n = self.count_of(event);
+        let target = self.target.swap(0, Ordering::Relaxed);
+        // Pairs with the fence in `count_for`.
+        fence(Ordering::Release);
+        let n = Self::count_since(self.base.load(Ordering::Relaxed), event);
         self.base.fetch_add(n, Ordering::Relaxed);
-        counted(number_of(self.target()), n);
+        counted(number_of(target), n);
     }
 
     /// Closes it, or leaves it to its thread: false. The caller has shut the row, or is the row's

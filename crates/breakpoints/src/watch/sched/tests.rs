@@ -50,6 +50,39 @@ fn calls(work: impl FnOnce()) -> u64 {
 }
 
 #[test]
+fn a_reader_beside_turns_mixes_no_watches() {
+    const TURNS: u64 = 2000;
+    with_registers(|| {
+        watch(1, 1, &[0]);
+        watch(2, 2, &[1]);
+        let (turns, has_seen) = (AtomicU64::new(0), AtomicBool::new(false));
+        let turn = || {
+            while turns.load(Ordering::Relaxed) < TURNS || !has_seen.load(Ordering::Relaxed) {
+                sched_in(1);
+                sched_out(1);
+                sched_in(2);
+                turns.fetch_add(1, Ordering::SeqCst);
+                write_all();
+                sched_out(2);
+            }
+        };
+        std::thread::scope(|scope| {
+            let turners = [scope.spawn(turn), scope.spawn(turn)];
+            let mut last = 0;
+            while turners.iter().any(|turner| !turner.is_finished()) {
+                let seen = hits_of(&[1, 2]);
+                assert_eq!(seen[0], 0, "of the other watch");
+                let most = turns.load(Ordering::SeqCst);
+                assert!((last..=most).contains(&seen[1]), "{seen:?} after {last}, of {most}");
+                last = seen[1];
+                has_seen.fetch_or(last > 0, Ordering::Relaxed);
+            }
+        });
+        assert_eq!(hits_of(&[1, 2]), [0, turns.load(Ordering::Relaxed)]);
+    });
+}
+
+#[test]
 fn a_watch_counts_while_it_is_in() {
     with_registers(|| {
         watch(1, 1, &[0]);
