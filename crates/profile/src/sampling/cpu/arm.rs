@@ -92,8 +92,8 @@ pub(super) fn set_period(period: u64) {
         std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64),
         Ordering::Relaxed,
     );
-    // SeqCst, as the load in `arm_self`: either the thread sees that there is no profile, or the
-    // sampler sees the slot that it has announced before.
+    // SeqCst, as the loads of threads that arm themselves: either the thread sees the new period,
+    // or the sampler sees the slot that it has announced before.
     PERIOD.store(period, Ordering::SeqCst);
 }
 
@@ -227,9 +227,17 @@ fn arm_here(tid: u32, period: u64, block: &'static ThreadBlock) {
         return;
     };
     slots::announce(id);
-    if self::period() == 0 {
-        // The slot is in the sampler's list, so it is the sampler's to free.
-        end(id);
+    let mut set = period;
+    loop {
+        match self::period() {
+            // The slot is in the sampler's list, so it is the sampler's to free.
+            0 => return end(id),
+            now if now == set => return,
+            now => {
+                change(id, now);
+                set = now;
+            }
+        }
     }
 }
 
@@ -245,6 +253,20 @@ pub(super) fn random() -> u64 {
 #[allow(unsafe_code, reason = "sets the action of a signal")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_arms_itself_for_the_newest_period() {
+        let [old, new] = [1_000_000_000_000, 2_000_000_000_000];
+        dormouse_testkit::in_child(|| {
+            begin_in_child();
+            set_period(new);
+            signal::take(handler::handle).unwrap();
+            arm_here(identity::tid(), old, thread::current().unwrap());
+            let (_, id) = slots::announced().next().unwrap();
+            assert_eq!(timer::period(slots::at(id.index).timer()).unwrap(), new);
+            disarm(id);
+        });
+    }
 
     #[test]
     fn no_timer_is_made_without_our_handler() {

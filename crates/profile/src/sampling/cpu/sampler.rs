@@ -214,6 +214,8 @@ impl Sampler {
             return;
         }
         arm::set_period(period);
+        // A thread that has armed itself finds the new period, or is in the list by now.
+        self.adopt();
         for armed in self.armed.values() {
             arm::change(armed.id, period);
         }

@@ -52,11 +52,25 @@ pub(super) fn set(timer: u32, first: u64, period: u64) -> io::Result<()> {
 /// Whether the thread of a timer that was set has ended, also if another thread has its id by now.
 /// False where a filter refuses the question.
 pub(super) fn is_over(timer: u32) -> bool {
+    times(timer).is_ok_and(|times| ns(times.it_value) == 0)
+}
+
+/// The period of a timer.
+#[cfg(test)]
+pub(super) fn period(timer: u32) -> io::Result<u64> {
+    times(timer).map(|times| ns(times.it_interval))
+}
+
+fn times(timer: u32) -> io::Result<libc::itimerspec> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut times: libc::itimerspec = unsafe { std::mem::zeroed() };
     // SAFETY: a valid place; a timer that is not there is refused.
-    let asked = answer(unsafe { libc::syscall(libc::SYS_timer_gettime, timer, &raw mut times) });
-    asked.is_ok() && (times.it_value.tv_sec, times.it_value.tv_nsec) == (0, 0)
+    answer(unsafe { libc::syscall(libc::SYS_timer_gettime, timer, &raw mut times) })?;
+    Ok(times)
+}
+
+fn ns(time: libc::timespec) -> u64 {
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// Ends a timer.
