@@ -67,11 +67,12 @@ impl Group {
 
     fn find(&self) -> Option<Found> {
         let groups = &host()?.groups;
-        let mut number = self.number.load(Ordering::Relaxed);
+        // Acquire: pairs with the store, before which the group is there.
+        let mut number = self.number.load(Ordering::Acquire);
         if number == 0 {
             number = (groups.find)(self.name);
             // Another thread has found the same number.
-            self.number.store(number, Ordering::Relaxed);
+            self.number.store(number, Ordering::Release);
         }
         (number != 0).then_some(Found { groups, number })
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dormouse_clock::{ns_to_ticks, ticks_to_ns};
 
 use crate::cell::{Entry, Token};
+use crate::primitive::fence;
 use crate::table::Table;
 
 /// Nobody looks for any.
@@ -35,6 +36,9 @@ pub(crate) fn ends(wait: &Entry, ticks: u64, by: Option<u32>) {
         let micros = u32::try_from(ticks_to_ns(ticks) / 1000).unwrap_or(u32::MAX);
         let ended = Entry { run: by.map_or(0, |row| row + 1), flags: micros, ..*wait };
         ENDED.put_beside(&ended, wait.tid as usize);
+        // Pairs with the load in `Cell::read`: a reader that no longer finds the wait among the
+        // others finds it here.
+        fence(Ordering::Release);
     }
 }
 

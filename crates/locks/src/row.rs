@@ -283,7 +283,9 @@ impl Row {
         let ns = ticks_to_ns(ticks);
         self.waits.add(ns);
         if is_given_up {
-            add(&self.given_up, 1);
+            let given_up = self.given_up.load(Ordering::Relaxed);
+            // Release: pairs with the load in `given_up`, after which the wait is counted.
+            self.given_up.store(given_up + 1, Ordering::Release);
         }
         let code = by.by.code();
         let is_its = |of: &&(AtomicU64, AtomicU64)| [0, code].contains(&of.0.load(Ordering::Relaxed));
@@ -308,7 +310,7 @@ impl Row {
     }
 
     pub(crate) fn given_up(&self) -> u64 {
-        self.given_up.load(Ordering::Relaxed)
+        self.given_up.load(Ordering::Acquire)
     }
 
     pub(crate) fn add_to(&self, waits: &mut LockDurations, holds: &mut LockDurations) {

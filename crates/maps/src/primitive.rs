@@ -16,10 +16,11 @@
 //!
 //! (The names are those of the crate `seize`, which can make the light one free by a system call in
 //! the heavy one. Here both sides pay: `docs/design/maps.md` has the reasons.) Stores and loads
-//! around a barrier are sequentially consistent, so the barriers themselves are no instruction: the
-//! reader's store is an exchange, which is a full barrier on x86, and all such accesses have one
-//! order. Loom treats sequentially consistent accesses as acquiring and releasing ones and
-//! implements that order only for fences, so there each barrier is a fence.
+//! around a barrier are sequentially consistent, so the barriers themselves are no instruction: all
+//! such accesses have one order. (On x86 the store is an exchange, which is a full barrier; on
+//! arm64 a later load that acquires does not overtake a store that releases.) Loom treats
+//! sequentially consistent accesses as acquiring and releasing ones and implements that order only
+//! for fences, so there each barrier is a fence.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{
