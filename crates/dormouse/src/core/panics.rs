@@ -185,7 +185,8 @@ impl Drop for PanicWait {
 
 /// From now on a panic has a file at once, and its thread waits for that.
 pub(crate) fn ready() {
-    READY.store(identity::id(), Ordering::Relaxed);
+    // Release: pairs with the exchange in `note`.
+    READY.store(identity::id(), Ordering::Release);
 }
 
 /// The file of a panic is written, or will not be.
@@ -352,10 +353,11 @@ fn note(line: u32) {
         tid: identity::tid(),
         line,
     });
-    let written = WRITTEN.load(Ordering::Relaxed);
     let process = identity::id();
-    // Before the lookout sees the panic, and is ready for the next one.
-    let waits = READY.compare_exchange(process, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    // Before the lookout sees the panic, and is ready for the next one. Acquire: pairs with the
+    // store in `ready`, before which the file of the panic before is counted.
+    let waits = READY.compare_exchange(process, 0, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let written = WRITTEN.load(Ordering::Relaxed);
     // Release: a reader that sees it sees this panic above, or a later one.
     COUNT.fetch_add(1, Ordering::Release);
     if let Some(wake) = WAKE.get() {
