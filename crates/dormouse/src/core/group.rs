@@ -221,7 +221,7 @@ impl Group {
 
     /// All groups, for objectives.
     pub(crate) fn all_of_groups() -> Vec<OfGroup> {
-        REGISTRY.all().into_iter().map(Inner::of_group).collect()
+        REGISTRY.of_groups()
     }
 
     /// Reads all groups, in order of creation, and their counts if `counts` is true. Each thread is

@@ -15,8 +15,8 @@
 //! 2. The words of a slot begin with the *generation* of its objective. A request adds to a counter
 //!    of the generation that it has compared with alone, so a thread that was preempted in between
 //!    counts nothing for the objective that came next.
-//! 3. A group that begins has its slots before its first request, or as soon as the thread that has
-//!    the lock gives it back.
+//! 3. A group that begins has its slots before the first request of the thread that makes it, or as
+//!    soon as the thread that has the lock gives it back.
 //!
 //! # Locking
 //!
@@ -307,8 +307,8 @@ fn begin_all(wanted: Vec<(Chosen, Objective)>, groups: &[OfGroup]) -> Result<(Ob
     Ok((ObjectiveLeases { numbers }, with))
 }
 
-/// A group has just begun: it gets the objectives that match its name.
-pub(crate) fn group_begins(group: OfGroup) {
+/// A group has just begun: it gets the objectives that match its name. `groups` lists all.
+pub(crate) fn group_begins(group: OfGroup, groups: impl Fn() -> Vec<OfGroup>) {
     // Pairs with the fence in `begin`.
     fence(Ordering::SeqCst);
     if HELD.load(Ordering::SeqCst) == 0 {
@@ -321,15 +321,24 @@ pub(crate) fn group_begins(group: OfGroup) {
         PENDING.store(true, Ordering::SeqCst);
         let _attached = attach();
     }
+    // Another group may have begun while this thread had the lock.
+    settle(groups);
 }
 
-/// Gives groups the objectives that they lack, if there are such groups.
+/// Gives groups the objectives that they lack, if there are such groups. Called by each thread that
+/// has had the lock, once it has given it back.
 pub(crate) fn settle(groups: impl Fn() -> Vec<OfGroup>) {
-    while PENDING.load(Ordering::SeqCst) {
-        // A thread that has the lock does it then.
-        let Some(mut leases) = LEASES.try_lock() else { return };
-        PENDING.store(false, Ordering::SeqCst);
-        attach_all(&mut leases, &groups());
+    while PENDING.swap(false, Ordering::SeqCst) {
+        // Memory is not taken under a lock for which a fork waits.
+        let groups = groups();
+        let attach = || LEASES.try_lock().map(|mut leases| attach_all(&mut leases, &groups));
+        if attach().is_none() {
+            PENDING.store(true, Ordering::SeqCst);
+            // A thread that has the lock now does it then.
+            if LEASES.try_lock().is_none() {
+                return;
+            }
+        }
     }
 }
 

@@ -142,7 +142,7 @@ impl Registry {
         // There are more places than groups, so the way does not end before.
         let there = there.unwrap_or(shown);
         if ptr::eq(there, shown) {
-            group_begins(there.of_group());
+            group_begins(there.of_group(), || self.of_groups());
         } else {
             context.set_shown(None);
             self.spare(context);
@@ -190,6 +190,11 @@ impl Registry {
         let mut all: Vec<_> = self.by_name.iter().filter_map(Place::get).collect();
         all.sort_unstable_by_key(|inner| inner.context.id());
         all
+    }
+
+    /// All groups, for objectives.
+    pub(crate) fn of_groups(&self) -> Vec<OfGroup> {
+        self.all().into_iter().map(Inner::of_group).collect()
     }
 }
 

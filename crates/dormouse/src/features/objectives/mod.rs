@@ -12,7 +12,7 @@ use dormouse_sys::Capability;
 use dormouse_waits::Waiting;
 
 use crate::core::group::Group;
-use crate::core::objectives::{Chosen, NAME_GROUPS, ObjectiveLeases, UNMATCHED, begin, unmatched};
+use crate::core::objectives::{Chosen, NAME_GROUPS, ObjectiveLeases, UNMATCHED, begin, settle, unmatched};
 
 /// How many groups are named that an objective may have meant.
 const NEAR: usize = 3;
@@ -33,8 +33,19 @@ const NEAR: usize = 3;
 pub struct Objectives {
     // In this order: the counts end before the times from which they are made.
     leases: ObjectiveLeases,
+    settles: Settles,
     waiting: Waiting,
     groups: u64,
+}
+
+/// Groups that begin while leases end get the others' objectives when this is dropped.
+#[derive(Debug)]
+struct Settles;
+
+impl Drop for Settles {
+    fn drop(&mut self) {
+        settle(Group::all_of_groups);
+    }
 }
 
 /// Why requests cannot be counted by an objective. Nothing has changed.
@@ -151,7 +162,7 @@ impl Objectives {
         let waiting = Waiting::start()?;
         let begun = begin(wanted, Group::all_of_groups);
         let (leases, groups) = begun.map_err(|why| ObjectivesError::NoRoom { why: why.to_string() })?;
-        Ok(Self { leases, waiting, groups })
+        Ok(Self { leases, settles: Settles, waiting, groups })
     }
 
     /// How many groups had one of the objectives when this began.
@@ -161,8 +172,8 @@ impl Objectives {
 
     /// Lets requests be counted until the process ends.
     pub fn keep(self) {
-        let Self { leases, waiting, .. } = self;
-        std::mem::forget(leases);
+        let Self { leases, settles, waiting, .. } = self;
+        std::mem::forget((leases, settles));
         waiting.keep();
     }
 
