@@ -117,7 +117,7 @@ fn the_caller_of_uncovered_code_is_found() {
     let Some(uncovered) = crate::arch::UNCOVERED else { return };
     with_handler(|| {
         interrupt_in(uncovered);
-        // What no table covers is learned when a walk has met it.
+        // Code that no table covers is learned when a walk has met it.
         own::learn_missed();
         interrupt_in(uncovered);
         let functions = OUTSIDE.functions();
