@@ -27,6 +27,8 @@ global_asm!(
     "hog_on:",
     "stp x29, x30, [sp, #-16]!",
     "mov x9, sp",
+    // Its caller is on the other stack.
+    "mov x30, xzr",
     "mov sp, x1",
     "mov x29, x2",
     "3: subs x0, x0, #1",
