@@ -8,6 +8,11 @@ const INDIRECT: u8 = 0x80;
 /// There is no pointer.
 const OMITTED: u8 = 0xff;
 
+/// The word at an offset of a copy.
+pub(crate) fn word_at(copy: &[u8], at: usize) -> Option<usize> {
+    copy.get(at..)?.first_chunk().map(|word| usize::from_ne_bytes(*word))
+}
+
 /// Bytes, and the address at which they are mapped.
 #[derive(Debug, Clone, Copy)]
 pub struct MappedBytes<'a> {

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stub_leads_to_who_has_called_it() {
+    fn a_stub_leads_to_its_caller() {
         let uncovered = FrameRule::by_frame(FrameBase::Uncovered);
         let from = CallFrame { link: 0x4000, ..FROM };
         let caller = CallFrame { instruction: 0x3fff, link: 0, ..from };

@@ -287,18 +287,18 @@ impl<M: MemorySource> UnwindTables<M> {
         }
     }
 
-    /// Fills in the addresses of the functions of a stack of which this is a copy from its stack
-    /// pointer on: the instruction of `from`, and for each caller one inside of its call. The
-    /// innermost is first. At most [`MOST_FRAMES`] are found.
+    /// Fills in the functions of a stack whose copy begins at its stack pointer, the innermost
+    /// first: the instruction of `from`, then one inside of each call; [`MOST_FRAMES`] at most.
     pub fn follow(&mut self, from: CallFrame, copy: &[u8], into: &mut Vec<u64>) -> CopyEnd {
         let (mut at, mut is_beyond) = (from, false);
         into.clear();
         while into.len() < MOST_FRAMES {
             into.push(at.instruction as u64);
-            let mut read = |address: usize| {
-                let word = address.checked_sub(from.stack).and_then(|at| copy.get(at..)?.first_chunk());
+            let word = |address: usize| crate::bytes::word_at(copy, address.checked_sub(from.stack)?);
+            let read = |address: usize| {
+                let word = word(address);
                 is_beyond |= word.is_none() && address >= from.stack;
-                word.map(|word| usize::from_ne_bytes(*word))
+                word
             };
             let (rule, nowhere) = match self.code(at.instruction as u64) {
                 CallerWay::Ruled(rule) => (rule, CopyEnd::NoRule),
@@ -309,7 +309,7 @@ impl<M: MemorySource> UnwindTables<M> {
             let is_other = |address: usize| {
                 !matches!(self.code(address as u64), CallerWay::Ruled(FrameRule::UNCOVERED) | CallerWay::None)
             };
-            let linked = rule.linked_caller(at, &mut read, is_other).map(CallerStep::Found);
+            let linked = rule.linked_caller(at, word, is_other).map(CallerStep::Found);
             match linked.unwrap_or_else(|| rule.caller(at, read)) {
                 CallerStep::Found(caller) => at = caller,
                 CallerStep::Outermost => return CopyEnd::Outermost,
