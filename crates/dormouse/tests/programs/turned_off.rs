@@ -8,6 +8,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::fs::StatVfsMountFlags;
+
 use dormouse::{Access, Event, Group, InitError, ProfileSpec, TaskBudget, WatchSpec};
 
 dormouse::static_key! { static FLAG: "off.flag" = false; }
@@ -72,6 +74,12 @@ fn run_with_rights(setting: &str) -> Option<String> {
     let place = tempfile::tempdir().unwrap();
     let program = place.path().join("service");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // The kernel gives programs no rights there.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let flags = rustix::fs::statvfs(place.path()).unwrap().f_flag;
+    if flags.contains(StatVfsMountFlags::NOSUID) || status.contains("NoNewPrivs:\t1") {
+        return None;
+    }
     let [user, group] = [65533, 65532];
     chown(&program, None, Some(group)).ok()?;
     for (path, mode) in [(place.path(), 0o755), (&*program, 0o2755)] {

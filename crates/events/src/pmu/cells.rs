@@ -1,9 +1,9 @@
 //! Counts that a thread keeps in its own storage, and that other threads can read.
 //!
-//! A thread counts by an addition to a thread-local: no pointer, nothing to set up, also in the
-//! allocator and in a signal handler, which the addition is safe against. When a thread enters its
-//! first task, or when its counts are first read, it stores the address of its counts in the row of
-//! a static table that belongs to its block. At its end it clears the row.
+//! A thread counts by an addition to a thread-local, with nothing to set up, also in the allocator.
+//! A signal handler may interrupt an addition and add itself: neither is lost. When a thread enters
+//! its first task, or when its counts are first read, it stores the address of its counts in the
+//! row of a static table that belongs to its block. At its end it clears the row.
 //!
 //! # Invariants
 //!
