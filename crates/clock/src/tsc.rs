@@ -382,6 +382,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it has no counter")]
     fn a_late_first_measurement_does_no_harm() {
         in_child(|| {
             let measured = || {

@@ -59,6 +59,7 @@ fn a_lost_proof_means_a_resync() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has one tier")]
 fn a_thread_between_two_tiers_asks_the_kernel() {
     CLOCK.with(|clock| {
         thread_cpu_ns();
