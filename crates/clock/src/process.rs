@@ -59,6 +59,7 @@ mod tests {
     use crate::thread::asked_ns as thread_ns;
 
     #[test]
+    #[cfg_attr(miri, ignore = "it has no clocks of threads")]
     fn it_holds_the_time_of_running_threads() {
         let (stop, tid) = (&AtomicBool::new(false), &AtomicU32::new(0));
         std::thread::scope(|scope| {

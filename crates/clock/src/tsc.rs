@@ -404,6 +404,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it has no counter")]
     fn a_thread_notices_a_counter_that_jumps() {
         in_child(|| {
             assert_eq!(test(), Ok(()));

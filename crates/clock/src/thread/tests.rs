@@ -12,6 +12,7 @@ fn spin(for_ns: u64) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no clocks of threads")]
 fn a_clock_that_was_ahead_stands_still() {
     CLOCK.with(|clock| {
         let now = thread_cpu_ns();
@@ -29,6 +30,7 @@ fn a_clock_that_was_ahead_stands_still() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no clocks of threads")]
 fn a_clocks_lead_is_not_carried_on() {
     CLOCK.with(|clock| {
         let ahead = thread_cpu_ns() + 2_000_000;
@@ -80,6 +82,7 @@ fn a_thread_between_two_tiers_asks_the_kernel() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no clocks of threads")]
 fn without_the_counter_threads_ask_the_kernel() {
     in_child(|| {
         let best = tier();
