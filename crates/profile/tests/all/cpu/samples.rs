@@ -165,14 +165,19 @@ fn threads_that_ran_before_are_sampled() {
 
 #[test]
 fn profiles_do_not_disturb_one_another() {
+    /// So that it is sampled at once.
+    fn known_hog() {
+        current().unwrap();
+        hog(WORK);
+    }
     in_child(|| {
         let slow = Profiling::start(&options(19)).unwrap();
-        let first = worker("first", || hog(WORK));
+        let first = worker("first", known_hog);
         let fast = Profiling::start(&options(99)).unwrap();
-        let second = worker("second", || hog(WORK));
+        let second = worker("second", known_hog);
         let of_fast = fast.read();
         drop(fast);
-        let third = worker("third", || hog(WORK));
+        let third = worker("third", known_hog);
         let of_slow = slow.read();
         for worker in [&first, &second, &third] {
             let weight = weight_of(&of_slow, worker.tid);
