@@ -143,8 +143,14 @@ pub(super) fn of_command(
             (profiled, reads, outside) = (Some(found), Reads::new(), None);
         }
         if let Some(running) = profiled.as_mut().or(outside.as_mut()).filter(|_| goes_on) {
-            running.pass();
-            last = if is_over { running.look().map(|_| false) } else { reads.look(running) };
+            if running.pass() || is_over {
+                last = if is_over { running.look() } else { reads.look(running) };
+            } else if let Some(next) = search.outside() {
+                // It has executed another program: that one is profiled instead.
+                (outside, reads) = (Some(next), Reads::new());
+            }
+            // What is sampled from outside ends with the command alone.
+            last = last.map(|goes_on| goes_on || outside.is_some());
         }
         if is_over {
             until = None;
