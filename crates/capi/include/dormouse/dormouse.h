@@ -76,6 +76,9 @@ size_t dormouse_warnings(char *text, size_t length);
  * DORMOUSE_FIELD(name, value) names a value, DORMOUSE_TEXT(start, length) is text without a NUL at its end. In text
  * that is not UTF-8, invalid bytes are replaced.
  *
+ * In C++ put a field with a comma between `<` and `>` into parentheses, (convert<int, long>(cups)): without them the
+ * names of that field and of those behind it are wrong.
+ *
  * The macro is a statement. In C it cannot stand in an `inline` function without `static`, which may have no statics.
  *
  * COST. Asleep one instruction; the fields are not evaluated. Awake a time stamp and a copy into a ring that belongs to

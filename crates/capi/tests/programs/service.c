@@ -11,6 +11,7 @@
 
 #ifdef __cplusplus
 #include <string>
+#include <utility>
 #endif
 
 struct order {
@@ -39,7 +40,8 @@ static void brew(const struct order *order, int cups)
 		       cups > 1, DORMOUSE_TEXT(leaves, sizeof(leaves)), nothing, 1ULL << 63);
 	DORMOUSE_PROBE("brew.odd", DORMOUSE_FIELD(bytes, "tea \xff pot"), DORMOUSE_FIELD(self, order == order));
 #ifdef __cplusplus
-	DORMOUSE_PROBE("brew.text", DORMOUSE_FIELD(text, std::string("a pot")));
+	DORMOUSE_PROBE("brew.text", DORMOUSE_FIELD(text, std::string("a pot")), std::pair{ 1, 2 }.second,
+		       1'000'000 * cups);
 #endif
 }
 

@@ -89,17 +89,23 @@ impl Probe {
     }
 }
 
-/// The arguments of a macro of C: commas in parentheses and in quotes are not between two of them.
+/// The arguments of a macro of C or C++: commas in brackets and in quotes are not between two of
+/// them. In C++ those between `<` and `>` are, because `<` may also mean "less".
 fn items(text: &'static str) -> impl Iterator<Item = &'static str> {
     let (mut depth, mut quote, mut escaped) = (0usize, None, false);
+    // The first character of the word or number before.
+    let mut word: Option<char> = None;
     text.split(move |c| {
+        // In a number, ' is between two digits.
+        let is_digits = c == '\'' && quote.is_none() && word.is_some_and(|first| first.is_ascii_digit());
+        word = word.or(Some(c)).filter(|_| c.is_alphanumeric() || c == '_' || is_digits);
         match (c, quote) {
             _ if escaped => escaped = false,
             ('\\', Some(_)) => escaped = true,
             (c, Some(q)) if c == q => quote = None,
-            ('"' | '\'', None) => quote = Some(c),
-            ('(', None) => depth += 1,
-            (')', None) => depth = depth.saturating_sub(1),
+            ('"' | '\'', None) if !is_digits => quote = Some(c),
+            ('(' | '[' | '{', None) => depth += 1,
+            (')' | ']' | '}', None) => depth = depth.saturating_sub(1),
             (',', None) => return depth == 0,
             _ => {}
         }
@@ -295,6 +301,13 @@ mod tests {
             ("\"brew, then, step\", cups, order->id", &["cups", "order->id"]),
             ("\"a\\\",b\", most(a, (b, c)), ',', \",\"", &["most(a, (b, c))", "','", "\",\""]),
             ("\"a\", DORMOUSE_FIELD(order, o->id), DORMOUSE_TEXT(body, n)", &["order", "body"]),
+            (
+                "\"a\", m[{1, 2}], [a, b] {}, pair{a, b}.first",
+                &["m[{1, 2}]", "[a, b] {}", "pair{a, b}.first"],
+            ),
+            ("\"a\", 1'000 * n, 0x1'f, a8,'1','2'", &["1'000 * n", "0x1'f", "a8", "'1'", "'2'"]),
+            ("\"a\", u8',', L',', x1 + ',', (2)", &["u8','", "L','", "x1 + ','", "(2)"]),
+            ("\"a\", f<int, long>(n)", &["f<int", "long>(n)"]),
             ("\"a\", DORMOUSE_FIELD(", &[""]),
             ("\"a\", )x, y", &[")x", "y"]),
         ] {
