@@ -192,6 +192,8 @@ static inline struct dormouse_value dormouse_value_itself_(struct dormouse_value
 }
 
 extern "C++" {
+#include <type_traits>
+
 inline dormouse_value dormouse_value_of_(bool truth) { return dormouse_value_boolean_(truth); }
 inline dormouse_value dormouse_value_of_(int number) { return dormouse_value_signed_(number); }
 inline dormouse_value dormouse_value_of_(long number) { return dormouse_value_signed_(number); }
@@ -204,6 +206,13 @@ inline dormouse_value dormouse_value_of_(long double number) { return dormouse_v
 inline dormouse_value dormouse_value_of_(const char *string) { return dormouse_value_string_(string); }
 inline dormouse_value dormouse_value_of_(const volatile void *pointer) { return dormouse_value_pointer_(pointer); }
 inline dormouse_value dormouse_value_of_(dormouse_value value) { return value; }
+/* A pointer to a function, and one to a member, would be taken for a bool. */
+template <class Function, std::enable_if_t<std::is_function_v<Function>, int> = 0>
+inline dormouse_value dormouse_value_of_(Function *function)
+{
+	return dormouse_value_pointer_(reinterpret_cast<const void *>(function));
+}
+template <class Member, class Class> dormouse_value dormouse_value_of_(Member Class::*) = delete;
 
 template <class Text>
 inline auto dormouse_value_of_(const Text &text) -> decltype(dormouse_value_text_(text.data(), text.size()))

@@ -41,7 +41,7 @@ static void brew(const struct order *order, int cups)
 	DORMOUSE_PROBE("brew.odd", DORMOUSE_FIELD(bytes, "tea \xff pot"), DORMOUSE_FIELD(self, order == order));
 #ifdef __cplusplus
 	DORMOUSE_PROBE("brew.text", DORMOUSE_FIELD(text, std::string("a pot")), std::pair{ 1, 2 }.second,
-		       1'000'000 * cups);
+		       1'000'000 * cups, count);
 #endif
 }
 
