@@ -76,6 +76,9 @@ size_t dormouse_warnings(char *text, size_t length);
  * DORMOUSE_FIELD(name, value) names a value, DORMOUSE_TEXT(start, length) is text without a NUL at its end. In text
  * that is not UTF-8, invalid bytes are replaced.
  *
+ * If a macro of your own passes its arguments on to DORMOUSE_PROBE, the compiler expands them first: a field that is a
+ * macro itself, such as errno, is then named by its expansion unless DORMOUSE_FIELD names it.
+ *
  * In C++ put a field with a comma between `<` and `>` into parentheses, (convert<int, long>(cups)): without them the
  * names of that field and of those behind it are wrong.
  *
@@ -97,8 +100,9 @@ size_t dormouse_warnings(char *text, size_t length);
 	} while (0)
 
 #define DORMOUSE_FIRST_(first, ...) first
-#define DORMOUSE_FIELD(name, value) DORMOUSE_VALUE_(value)
-#define DORMOUSE_TEXT(start, length) dormouse_value_text_(start, length)
+/* The names are kept for a macro around the probe, in which these are expanded before their text is taken. */
+#define DORMOUSE_FIELD(name, value) dormouse_field_(#name, DORMOUSE_VALUE_(value))
+#define DORMOUSE_TEXT(start, length) dormouse_field_(#start, dormouse_value_text_(start, length))
 
 /* Defined by DORMOUSE_PROBE. Only the library uses its fields. */
 struct dormouse_probe {
@@ -181,6 +185,12 @@ static inline struct dormouse_value dormouse_value_text_(const char *start, size
 static inline struct dormouse_value dormouse_value_string_(const char *string)
 {
 	return dormouse_value_text_(string, string ? __builtin_strlen(string) : 0);
+}
+
+static inline struct dormouse_value dormouse_field_(const char *name, struct dormouse_value value)
+{
+	(void)name;
+	return value;
 }
 
 static inline struct dormouse_value dormouse_value_itself_(struct dormouse_value value)

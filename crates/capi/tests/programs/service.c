@@ -22,6 +22,9 @@ struct order {
 static DORMOUSE_KEY_NAMED(with_milk, "flags.milk", false);
 static DORMOUSE_KEY_NAMED(with_sugar, "flags.sugar", true);
 
+/* A macro around the probe, as projects have them. */
+#define LOG_STEP(...) DORMOUSE_PROBE(__VA_ARGS__)
+
 static int evaluated;
 
 static int count(int cups)
@@ -38,7 +41,8 @@ static void brew(const struct order *order, int cups)
 	DORMOUSE_PROBE("brew.start");
 	DORMOUSE_PROBE("brew.step", count(cups), DORMOUSE_FIELD(kind, order->kind), order->number, -0.5,
 		       cups > 1, DORMOUSE_TEXT(leaves, sizeof(leaves)), nothing, 1ULL << 63);
-	DORMOUSE_PROBE("brew.odd", DORMOUSE_FIELD(bytes, "tea \xff pot"), DORMOUSE_FIELD(self, order == order));
+	LOG_STEP("brew.odd", DORMOUSE_FIELD(bytes, "tea \xff pot"), DORMOUSE_FIELD(self, order == order),
+		 DORMOUSE_TEXT(leaves, 2));
 #ifdef __cplusplus
 	DORMOUSE_PROBE("brew.text", DORMOUSE_FIELD(text, std::string("a pot")), std::pair{ 1, 2 }.second,
 		       1'000'000 * cups, count);

@@ -114,10 +114,12 @@ fn items(text: &'static str) -> impl Iterator<Item = &'static str> {
     .map(str::trim)
 }
 
-/// The name of a field: its text, or the first argument if it is a macro of ours.
+/// The name of a field: its text, or the first argument if it is a macro of ours. If that was
+/// expanded in a macro around the probe, the first argument is in quotes.
 fn field_name(item: &'static str) -> &'static str {
-    let inside = item.strip_prefix("DORMOUSE_").and_then(|ours| ours.split_once('(')).map(|(_, rest)| rest);
-    inside.and_then(|arguments| items(arguments).next()).unwrap_or(item)
+    let ours = item.strip_prefix("DORMOUSE_").or_else(|| item.strip_prefix("dormouse_field_"));
+    let arguments = ours.and_then(|ours| ours.split_once('(')).map(|(_, arguments)| arguments);
+    arguments.and_then(|all| items(all).next()).map_or(item, |name| name.trim_matches('"'))
 }
 
 /// Lays a record down: header, what `fill` adds, into the thread's ring.
@@ -301,6 +303,10 @@ mod tests {
             ("\"brew, then, step\", cups, order->id", &["cups", "order->id"]),
             ("\"a\\\",b\", most(a, (b, c)), ',', \",\"", &["most(a, (b, c))", "','", "\",\""]),
             ("\"a\", DORMOUSE_FIELD(order, o->id), DORMOUSE_TEXT(body, n)", &["order", "body"]),
+            (
+                "\"a\", dormouse_field_(\"order\", _Generic((o->id), int: f, long: g)(o->id)), n",
+                &["order", "n"],
+            ),
             (
                 "\"a\", m[{1, 2}], [a, b] {}, pair{a, b}.first",
                 &["m[{1, 2}]", "[a, b] {}", "pair{a, b}.first"],
