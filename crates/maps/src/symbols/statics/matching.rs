@@ -3,7 +3,7 @@
 //! A symbol of Rust or C++ is demangled, without the hash. Compilers append words after a `.` when
 //! they make several variables of one (`count.0`, `COUNT.llvm.17`): the name in the source is the
 //! one before. For a variable inside of a function of C, some put the function before it
-//! (`brew.count`).
+//! (`brew.count`). A function of C++ has its name with its parameters and without.
 //!
 //! Demangling takes a microsecond, and files have a hundred thousand symbols, so a symbol is
 //! demangled only if it contains the last word of the wanted name, which no mangling changes.
@@ -47,10 +47,13 @@ impl<'t> Wanted<'t> {
     pub(super) fn fit(&self, raw: &[u8]) -> Option<(Fit, String)> {
         let full = self.demangled(raw)?;
         let own = without_suffix(&full);
-        let fit = if own == self.name || full == self.name {
+        let forms = [&full, own, without_parameters(own)];
+        let is_end = |form: &str| {
+            form.strip_suffix(self.name).is_some_and(|path| path.ends_with("::") || path.ends_with('.'))
+        };
+        let fit = if forms.contains(&self.name) {
             Fit::Whole
-        } else if own.strip_suffix(self.name).is_some_and(|path| path.ends_with("::") || path.ends_with('.'))
-        {
+        } else if forms[1..].iter().any(|form| is_end(form)) {
             Fit::End
         } else {
             return None;
@@ -82,13 +85,13 @@ pub(super) struct Near<'t> {
 
 impl<'t> Near<'t> {
     pub(super) fn new(wanted: &'t str) -> Self {
-        Self { wanted: last_part(wanted), found: Vec::new() }
+        Self { wanted: last_part(without_parameters(wanted)), found: Vec::new() }
     }
 
     pub(super) fn offer(&mut self, raw: &[u8]) {
         let Some(name) = demangled(raw) else { return };
         let name = without_suffix(&name);
-        let part = last_part(name);
+        let part = last_part(without_parameters(name));
         let (ours, theirs) = (self.wanted.to_lowercase(), part.to_lowercase());
         let like = strsim::jaro_winkler(&ours, &theirs);
         if like >= LEAST_LIKE && !self.found.iter().any(|(_, known)| known == name) {
@@ -169,6 +172,20 @@ fn without_suffix(name: &str) -> &str {
     &name[..end]
 }
 
+/// The name of a function of C++ without its parameters and what follows them: `tea::Pot::pour` for
+/// `tea::Pot::pour(int) const`. Any other name is left as it is.
+fn without_parameters(name: &str) -> &str {
+    // Names of variables inside of functions, and types of Rust, go on behind the last `)`.
+    let is_end = |rest: &str| !rest.contains([':', '.', '>']);
+    let Some((before, _)) = name.rsplit_once(')').filter(|(_, rest)| is_end(rest)) else { return name };
+    let mut depth = 1;
+    let start = before.rfind(|c| {
+        depth += i32::from(c == ')') - i32::from(c == '(');
+        depth == 0
+    });
+    start.map_or(name, |at| &name[..at])
+}
+
 /// The part behind the last `::`.
 fn last_part(name: &str) -> &str {
     name.rsplit("::").next().unwrap_or(name)
@@ -210,6 +227,29 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_cxx_need_no_parameters() {
+        for (raw, whole, end) in [
+            ("_ZN3tea4brewEiPKc", "tea::brew", "brew"),
+            ("_ZN3tea4brewEiPKc", "tea::brew(int, char const*)", "brew(int, char const*)"),
+            ("_ZN3tea4brewEPFviE.llvm.17", "tea::brew", "brew"),
+            ("_ZNK3tea3Pot4pourERKS0_", "tea::Pot::pour", "Pot::pour"),
+            ("_ZN3tea3PotclEi", "tea::Pot::operator()", "operator()"),
+            ("_ZN12_GLOBAL__N_14brewEv", "(anonymous namespace)::brew", "brew"),
+        ] {
+            assert_eq!(fit(whole, raw).map(|(fit, _)| fit), Some(Fit::Whole), "{whole}");
+            assert_eq!(fit(end, raw).map(|(fit, _)| fit), Some(Fit::End), "{end}");
+        }
+        // A part of a function that a compiler moved away, a variable inside of one, types of Rust.
+        for (name, raw) in [
+            ("tea::brew", "_ZN3tea4brewEi.cold"),
+            ("tea::brew", "_ZZN3tea4brewEiE5count"),
+            ("main::brew", "_RINvC4main4brewTmmEE"),
+        ] {
+            assert_eq!(fit(name, raw), None, "{raw}");
+        }
+    }
+
+    #[test]
     fn compilers_suffix_is_no_part_of_the_name() {
         for raw in ["count.0", "count.llvm.17", "_ZL5count.3", "_ZN3tea5count17h0123456789abcdefE.llvm.9"] {
             assert!(fit("count", raw).is_some(), "{raw}");
@@ -240,9 +280,9 @@ mod tests {
     #[test]
     fn nearest_names_come_first() {
         let mut near = Near::new("tea::HUOSE");
-        for raw in ["kettle", "_ZN3tea5HOUSE17h0123456789abcdefE", "HOUSES", "environ"] {
+        for raw in ["kettle", "_ZN3tea5HOUSE17h0123456789abcdefE", "HOUSES", "_Z5HOUSERKN3tea3PotE"] {
             near.offer(raw.as_bytes());
         }
-        assert_eq!(near.names(), ["tea::HOUSE", "HOUSES"]);
+        assert_eq!(near.names(), ["tea::HOUSE", "HOUSE(tea::Pot const&)", "HOUSES"]);
     }
 }
