@@ -45,7 +45,8 @@
  *
  * CANCELLATION. No function is a cancellation point: a thread that is cancelled (pthread_cancel) inside of one ends
  * at its next cancellation point after it. (With PTHREAD_CANCEL_ASYNCHRONOUS a thread may call none of them; the same
- * holds for nearly all functions of C.)
+ * holds for nearly all functions of C.) If a signal handler leaves an awake probe by siglongjmp, the thread can no
+ * longer be cancelled: where sigsetjmp returns again, call pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL).
  *
  * GROWTH. Structures that the caller provides begin with their size, which the *_INIT macros set. Later versions
  * add fields at the end, and fill only the fields within that size; on return, size is the number of bytes filled.
