@@ -57,6 +57,10 @@
 #if !(defined(__x86_64__) || defined(__aarch64__) && defined(__AARCH64EL__)) || defined(__ILP32__) || \
 	!defined(__linux__) || !defined(__GNUC__)
 #error "dormouse/keys.h: sites are for Linux on x86-64 or arm64, gcc or clang"
+#elif defined(__clang__) ? __clang_major__ < 9 : __GNUC__ < 9
+#error "dormouse/keys.h: sites need gcc 9 or clang 9"
+#elif defined(__cplusplus) ? __cplusplus < 201703L : __STDC_VERSION__ < 201112L
+#error "dormouse/keys.h: C11 or C++17 is needed"
 #endif
 
 #include <stddef.h>

@@ -185,6 +185,29 @@ fn sites_follow_keys_of_both_objects() {
 }
 
 #[test]
+fn standards_compile_or_are_refused() {
+    if !have_basics() {
+        return;
+    }
+    for (name, compiler) in compilers() {
+        for (language, standard, compiles) in [
+            (Language::C, "-std=c99", false),
+            (Language::C, "-std=c17", true),
+            (Language::C, "-std=c2x", true),
+            (Language::CAsCxx, "-std=c++14", false),
+            (Language::CAsCxx, "-std=c++20", true),
+            (Language::CAsCxx, "-std=c++2b", true),
+        ] {
+            let build = Build::new(&format!("standards-{name}"), compiler, standard);
+            let output = build.command(language).args(["-fsyntax-only", "service.c"]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.success(), compiles, "{name} {standard}: {said}");
+            assert!(compiles || said.contains("C11 or C++17 is needed"), "{name} {standard}: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_key_on_the_stack_does_not_compile() {
     if !have_basics() {
         return;
