@@ -38,7 +38,7 @@ impl Text {
     }
 
     /// The text as a `str`. C guarantees nothing about the encoding, so text that is not UTF-8
-    /// reads as empty.
+    /// reads as `(not UTF-8)`.
     pub fn as_str(&self) -> &'static str {
         if self.start.is_null() {
             return "";
