@@ -325,7 +325,7 @@ fn any_program_is_profiled_by_thread() {
     let program = compiled(directory.path(), SPINS, &["-fno-omit-frame-pointer", "-fno-ipa-icf"]);
     let program = program.to_str().unwrap();
     for command in [&[program][..], &["sh", "-c", "sleep 0.5; exec \"$0\"", program]] {
-        let ended = profile(&[&["--json", "--hz", "499", "--"], command].concat());
+        let ended = profile(&[&["--json", "--hz", "499", "--"][..], command].concat());
         if ended.code == Some(3) || ended.stdout.is_empty() {
             skip("the kernel does not allow profiles from outside");
             return;
