@@ -17,7 +17,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::duration::short_of;
 use crate::exit::{Exit, Failure, Outcome};
@@ -32,6 +33,9 @@ const INIT_HINT: &str = "call dormouse::init(), in C dormouse_init(), at its sta
 
 /// How dormouse comes back where it is turned off.
 pub(crate) const OFF_HINT: &str = "start it without DORMOUSE=off";
+
+/// How soon a socket whose queue is full is tried again, at first.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How many processes of a name a message lists.
 const MOST_NAMED: usize = 8;
@@ -253,40 +257,52 @@ impl Finder {
 
     /// Connects to the agent of `found`, and to no other process. Returns true if the kernel
     /// confirms that the wanted process listens there.
+    ///
+    /// Anybody can listen at a socket with that number and accept nothing. So a full queue is tried
+    /// again only after all other sockets, and `patience` is for all of them together.
     pub(crate) fn connect(&self, found: &Found, patience: Duration) -> Outcome<(UnixStream, bool)> {
         let process = &found.process;
         let root = self.proc.path(process.pid, "root");
+        let begun = Instant::now();
         let mut failure = without_agent(process);
-        for path in &found.sockets {
-            let stream = match door::connect_to(&root, path, patience) {
-                Ok(stream) => stream,
-                Err(error)
-                    if error.kind() == io::ErrorKind::ConnectionRefused
-                        && self.is_elsewhere(process, path) =>
-                {
-                    failure = in_another_network(process, path);
-                    continue;
+        let mut sockets: Vec<&PathBuf> = found.sockets.iter().collect();
+        loop {
+            let mut full = Vec::new();
+            for path in sockets {
+                let reached = door::connect_to(&root, path)
+                    .and_then(|stream| door::peer_pid(&stream).map(|peer| (stream, peer)));
+                match reached {
+                    // Of another process with the same number in a namespace of its own.
+                    Ok((_, Some(peer))) if peer != process.pid => {}
+                    // Anybody can have such a name.
+                    Ok((_, None)) if sockets::kernels_name(path).is_some() => {}
+                    Ok((stream, peer)) => return Ok((stream, peer.is_some())),
+                    // In a container, the process id alone proves little: that socket belongs to
+                    // another process.
+                    Err(error)
+                        if error.kind() == io::ErrorKind::NotFound && process.inner_pid != process.pid => {}
+                    Err(error)
+                        if error.kind() == io::ErrorKind::ConnectionRefused
+                            && self.is_elsewhere(process, path) =>
+                    {
+                        failure = in_another_network(process, path);
+                    }
+                    Err(error) => {
+                        if error.kind() == io::ErrorKind::WouldBlock {
+                            full.push(path);
+                        }
+                        failure = closed(process, path, &error, patience);
+                    }
                 }
-                // In a container, the process id alone proves little: that socket belongs to
-                // another process.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && process.inner_pid != process.pid => {
-                    continue;
-                }
-                Err(error) => {
-                    failure = closed(process, path, &error, patience);
-                    continue;
-                }
-            };
-            match door::peer_pid(&stream) {
-                // Of another process with the same number in a namespace of its own.
-                Ok(Some(peer)) if peer != process.pid => {}
-                // Anybody can have such a name.
-                Ok(None) if sockets::kernels_name(path).is_some() => {}
-                Ok(peer) => return Ok((stream, peer.is_some())),
-                Err(error) => failure = closed(process, path, &error, patience),
             }
+            let waited = begun.elapsed();
+            if full.is_empty() || waited >= patience {
+                return Err(failure);
+            }
+            // Rarer and rarer, because somebody may have made very many.
+            thread::sleep(PAUSE.max(waited / 8).min(patience - waited));
+            sockets = full;
         }
-        Err(failure)
     }
 }
 
@@ -391,109 +407,4 @@ pub(crate) fn near<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn report(failure: Failure) -> crate::exit::Report {
-        match failure {
-            Failure::Said(report) => *report,
-            Failure::StdoutClosed => panic!("it has something to say"),
-        }
-    }
-
-    /// A `/proc` with the given processes, all in the namespace of this test, and one table of
-    /// sockets.
-    fn machine(processes: &[(u32, &str, &str)], paths: &[&str]) -> (tempfile::TempDir, Finder) {
-        let dir = tempfile::tempdir().unwrap();
-        let rows = paths.iter().map(|path| format!("0: 00000002 00000000 00010000 0001 01 9 {path}\n"));
-        let table = rows.collect::<Vec<_>>().concat();
-        // No process of the machine has it, and no test gives it to another one.
-        let own = 5_000_000;
-        let me = (own, "dormouse", "NSpid:\t1\n");
-        for &(pid, comm, status) in processes.iter().chain([&me]) {
-            process::tests::put(dir.path(), pid, comm, Some(&format!("/bin/{comm}")), status);
-            let net = dir.path().join(pid.to_string()).join("net");
-            fs::create_dir(&net).unwrap();
-            fs::write(net.join("unix"), &table).unwrap();
-        }
-        std::os::unix::fs::symlink(own.to_string(), dir.path().join("self")).unwrap();
-        let finder = Finder { proc: Proc::at(dir.path()) };
-        (dir, finder)
-    }
-
-    #[test]
-    fn numbers_are_process_ids() {
-        assert_eq!("12".parse(), Ok(Target::Pid(12)));
-        assert_eq!("12a".parse(), Ok(Target::Name("12a".into())));
-        assert_eq!("99999999999".parse(), Ok(Target::Name("99999999999".into())));
-        assert_eq!("tea.dormouse".parse(), Ok(Target::File("tea.dormouse".into())));
-        assert_eq!("./12".parse(), Ok(Target::File("./12".into())));
-        assert_eq!("12@345".parse(), Ok(Target::Exact(12, 345)));
-        assert_eq!("tea@home".parse(), Ok(Target::Name("tea@home".into())));
-        assert!("0".parse::<Target>().is_err());
-        assert!("".parse::<Target>().is_err());
-    }
-
-    #[test]
-    fn a_process_is_found_by_its_inner_number() {
-        let (_dir, finder) = machine(
-            &[(10, "tea", "NSpid:\t10\t1\n"), (11, "shop", "NSpid:\t11\n")],
-            &["/run/dormouse/1.sock", "/run/dormouse/11.sock", "/run/dormouse/12.sock"],
-        );
-        assert_eq!(finder.find(&Target::Pid(10)).unwrap().sockets, [PathBuf::from("/run/dormouse/1.sock")]);
-        let shop = finder.find(&Target::Name("shop".into())).unwrap();
-        assert_eq!((shop.process.pid, shop.sockets), (11, vec![PathBuf::from("/run/dormouse/11.sock")]));
-    }
-
-    #[test]
-    fn what_is_not_there_is_told_apart() {
-        let (_dir, finder) = machine(
-            &[(10, "teaparty", ""), (11, "teaparty", ""), (12, "cat", ""), (13, "thread", "")],
-            &["/run/dormouse/10.sock", "/run/dormouse/11.sock"],
-        );
-        let fails = |target: &str| report(finder.find(&target.parse().unwrap()).unwrap_err());
-
-        assert_eq!(fails("10@1").message, "process 10 has ended");
-        let dead = fails("77");
-        assert_eq!((dead.exit, dead.message.as_str()), (Exit::NoTarget, "there is no process 77"));
-
-        let without = fails("12");
-        assert_eq!(
-            (without.exit, without.message.as_str()),
-            (Exit::NoTarget, "cat (process 12) has no dormouse in it")
-        );
-        assert_eq!(without.hint.as_deref(), Some(INIT_HINT));
-        assert_eq!(fails("cat"), without);
-
-        let several = fails("teaparty");
-        assert_eq!(several.exit, Exit::Usage);
-        assert!(
-            several.message.contains("teaparty (process 10), teaparty (process 11)"),
-            "{}",
-            several.message
-        );
-
-        let unknown = fails("teaprty");
-        assert_eq!((unknown.exit, unknown.near), (Exit::NoTarget, vec!["teaparty".to_owned()]));
-    }
-
-    #[test]
-    fn a_thread_is_not_taken_for_its_process() {
-        let dir = tempfile::tempdir().unwrap();
-        process::tests::put(dir.path(), 20, "tea", None, "");
-        let status = dir.path().join("20/status");
-        let text = fs::read_to_string(&status).unwrap().replace("Tgid:\t20", "Tgid:\t19");
-        fs::write(status, text).unwrap();
-        let finder = Finder { proc: Proc::at(dir.path()) };
-        let thread = report(finder.find(&Target::Pid(20)).unwrap_err());
-        assert_eq!((thread.exit, thread.message.as_str()), (Exit::NoTarget, "20 is a thread of process 19"));
-    }
-
-    #[test]
-    fn near_names_are_ranked() {
-        let names = ["teaparty", "teapartie", "party", "sh", "cat", "teaparty"];
-        assert_eq!(near("teapart", names.into_iter()), ["teaparty", "teapartie"]);
-        assert_eq!(near("party", names.into_iter()), ["party", "teaparty"]);
-        assert_eq!(near("xy", names.into_iter()), [] as [&str; 0]);
-    }
-}
+mod tests;
