@@ -48,6 +48,9 @@ pub(crate) trait Engine: Any + Debug {
     /// done theirs.
     fn step(&mut self, now: Instant, before: &mut [Box<dyn Engine>]) -> Option<Instant>;
 
+    /// Ends what would go on by itself during a sleep. Called in place of steps.
+    fn rest(&mut self, _before: &mut [Box<dyn Engine>]) {}
+
     /// Ends the thing with this number.
     fn end(&mut self, number: u64);
 
@@ -102,14 +105,13 @@ impl Duty for Engines {
     }
 
     fn step(&mut self) -> Duration {
-        if is_asleep() {
-            return ASLEEP;
-        }
-        let now = Instant::now();
-        let mut next = self.learning.step();
+        let (now, is_asleep) = (Instant::now(), is_asleep());
+        let mut next = if is_asleep { None } else { self.learning.step() };
         for at in 0..self.all.len() {
-            if let (before, [engine, ..]) = self.all.split_at_mut(at) {
-                next = next.into_iter().chain(engine.step(now, before)).min();
+            match self.all.split_at_mut(at) {
+                (before, [engine, ..]) if is_asleep => engine.rest(before),
+                (before, [engine, ..]) => next = next.into_iter().chain(engine.step(now, before)).min(),
+                _ => {}
             }
         }
         next.map_or(ASLEEP, |next| next.saturating_duration_since(Instant::now()).min(ASLEEP))

@@ -7,6 +7,7 @@
 //! | keys of probes and features, whoever holds them | suspended | as their baselines and leases are by then |
 //! | countings, and times of tasks, of the environment and the service's code | nothing is counted; totals stand still | go on |
 //! | the recorder, triggers | pause, with what they have | go on |
+//! | files that are being written | finished at once: their profiles are shorter | |
 //! | groups that are published | no thread shows one | shown again |
 //!
 //! The service's own keys, which are branches of its code, stay as they are, and so do keys that

@@ -7,7 +7,7 @@
 //! | records | half a megabyte of the newest records | records, then tasks |
 //! | tasks, places | a part of them; with the last, cancelled requests | the same, then figures |
 //! | figures | groups, threads, mappings | profile |
-//! | profile | it, a second after the file was begun | over: the file is in its place |
+//! | profile | it, a second after the file was begun, or as soon as the process is put to sleep | over: the file is in its place |
 //!
 //! Everything is streamed into the file.
 
@@ -342,19 +342,25 @@ fn write_stat(writer: &mut FileWriter<PartFile>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use dormouse_protocol::{FilePart, FileReader};
+    use dormouse_protocol::{FilePart, FileReader, TriggerRow};
     use dormouse_testkit::{eventually, in_child};
 
+    use crate::core::asleep;
     use crate::features::{recorder, triggers};
+    use crate::lookout::LOOKOUT;
 
     fn made(text: &str) {
         crate::probe!("losing.made", text);
     }
 
+    fn row(number: u64) -> Option<TriggerRow> {
+        triggers::list().unwrap().triggers.into_iter().find(|row| row.number == number)
+    }
+
     /// The note on losses in a new file.
     fn noted() -> Option<u64> {
         let number = triggers::save().unwrap();
-        let file = || triggers::list().unwrap().triggers.into_iter().find(|row| row.number == number)?.file;
+        let file = || row(number)?.file;
         eventually(|| file().is_some());
         let mut reader = FileReader::new(std::fs::File::open(file().unwrap()).unwrap()).unwrap();
         let mut noted = None;
@@ -366,6 +372,21 @@ mod tests {
             }
         }
         noted
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "the environment of a child")]
+    fn a_file_is_finished_before_a_sleep() {
+        in_child(|| {
+            let directory = tempfile::tempdir().unwrap();
+            // SAFETY: nothing else runs in the child.
+            unsafe { std::env::set_var("DORMOUSE_RECORD_DIR", directory.path()) };
+            let number = triggers::save().unwrap();
+            eventually(|| row(number).unwrap().fired_ago_ns.is_some());
+            asleep::begin(0, 0);
+            LOOKOUT.wake();
+            eventually(|| row(number).unwrap().file.is_some());
+        });
     }
 
     #[test]

@@ -138,6 +138,15 @@ impl Engine for Triggers {
         self.judge(now, lookout::find(before).unwrap_or(&mut none))
     }
 
+    /// Files are finished with the profiles that they have: those go on until then, and a part
+    /// that is left alone for long counts as left behind.
+    fn rest(&mut self, before: &mut [Box<dyn Engine>]) {
+        let mut none = Recording::default();
+        while let Some(firing) = self.firing.pop() {
+            self.write(firing, lookout::find(before).unwrap_or(&mut none));
+        }
+    }
+
     fn judges(&self) -> bool {
         true
     }
@@ -345,6 +354,7 @@ impl Triggers {
 
     /// Begins the next file, or ends the one that is being written, if it is time.
     fn fire(&mut self, now: Instant, recording: &mut Recording) {
+        // One part in a step: the lookout does its other duties in between.
         if let Some(firing) = self.firing.pop_if(|firing| firing.until <= now) {
             self.write(firing, recording);
         }
@@ -369,18 +379,9 @@ impl Triggers {
 
     /// Writes the next part of a file.
     fn write(&mut self, mut firing: Firing, recording: &mut Recording) {
-        // One in a step: the lookout does its other duties in between.
-        match firing.step(recording) {
-            Ok(None) => self.firing.push(firing),
-            Ok(Some(path)) => self.written(firing.number, Ok(path.display().to_string())),
-            Err(why) => self.written(firing.number, Err(why)),
-        }
-    }
-
-    /// The file of that trigger is in its place, or is not to come.
-    fn written(&mut self, number: u64, file: Result<String, String>) {
-        if let Some(armed) = self.armed.iter_mut().find(|armed| armed.number == number) {
-            armed.written(file);
+        let Some(file) = firing.step(recording).transpose() else { return self.firing.push(firing) };
+        if let Some(armed) = self.armed.iter_mut().find(|armed| armed.number == firing.number) {
+            armed.written(file.map(|path| path.display().to_string()));
         }
     }
 

@@ -31,7 +31,7 @@ fn command(triggers: &mut Triggers) -> u64 {
 fn finish(triggers: &mut Triggers, number: u64) {
     let armed = triggers.armed.iter_mut().find(|armed| armed.number == number).unwrap();
     armed.due = None;
-    triggers.written(number, Ok("a file".to_owned()));
+    armed.written(Ok("a file".to_owned()));
 }
 
 #[test]
