@@ -192,10 +192,11 @@ impl Client {
     }
 
     /// Closes the connection of a client that sends nothing more, once it has its answers and no
-    /// stream; at once if it does not read either.
+    /// stream; at once if it does not read either. (During a stream nothing is read behind a full
+    /// input, which shows no end.)
     pub(super) fn end(&mut self, is_hung_up: bool) {
         let is_done = self.takes_requests() && !self.has_request();
-        self.gone |= self.ended && (is_hung_up || is_done);
+        self.gone |= self.ended && is_done || is_hung_up && (self.ended || self.is_streaming());
     }
 
     /// Whether a whole line has come, or more than a line may have.
@@ -449,6 +450,19 @@ mod tests {
         fn lease_mut(&mut self) -> Option<&mut Lease> {
             None
         }
+    }
+
+    #[test]
+    fn a_stream_ends_behind_a_full_input() {
+        let (mut remote, mut client) = pair();
+        remote.write_all(&[b'x'; MAX_LINE + 1]).unwrap();
+        client.receive();
+        client.begin_stream(Frames::default());
+        client.receive();
+        client.end(false);
+        assert!(!client.gone);
+        client.end(true);
+        assert!(client.gone);
     }
 
     #[test]
