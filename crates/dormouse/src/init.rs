@@ -3,7 +3,7 @@
 use crate::agent::{self, Agent, Client, Companion, InitError};
 use crate::core::{library, panics};
 use crate::environment;
-use crate::features::{limit, publish, stat};
+use crate::features::{hello, limit, publish, stat};
 
 /// The features that come with a key.
 static COMPANIONS: [Companion; 1] = [publish::verb::COMPANION];
@@ -76,6 +76,7 @@ pub fn init() -> Result<Agent, InitError> {
 
 /// The agent's look from time to time.
 fn look(clients: &mut [Client]) -> Option<std::time::Duration> {
+    hello::remember();
     stat::remember();
     limit::look(clients)
 }

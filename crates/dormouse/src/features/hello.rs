@@ -2,6 +2,8 @@
 
 use dormouse_protocol::{Hello, HelloRequest, PROTOCOL, WireError};
 use dormouse_sys::brief;
+use dormouse_sys::process::identity;
+use dormouse_sys::sync::OnceBox;
 
 use crate::agent::{Answered, Asked};
 use crate::core::asleep::asleep;
@@ -13,21 +15,34 @@ impl Answered for HelloRequest {
     }
 }
 
-/// A file of `/proc`, empty where there is none. The kernel cuts names anywhere, also in the middle
-/// of a character.
-fn read(path: &str) -> String {
-    String::from_utf8_lossy(&brief::read(path).unwrap_or_default()).into_owned()
+/// The process, and its start and name when they were first read: at its limit of descriptors it
+/// cannot read them.
+static FIRST: OnceBox<(u64, StartAndName)> = OnceBox::new();
+
+type StartAndName = (u64, String);
+
+fn first() -> &'static (u64, StartAndName) {
+    FIRST.get_or_init(|| Box::new((identity::id(), read().unwrap_or_default())))
+}
+
+/// Reads the start and the name, while there are descriptors.
+pub(crate) fn remember() {
+    first();
+}
+
+/// The ticks of the process's start, and its name. The kernel cuts names anywhere, also in the
+/// middle of a character.
+fn read() -> Option<StartAndName> {
+    let read = |path| Some(String::from_utf8_lossy(&brief::read(path).ok()?).into_owned());
+    let status = read("/proc/self/stat")?;
+    // The name in parentheses may hold anything, so count from its end: `starttime` is field 22.
+    let start_ticks = status.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    Some((start_ticks, read("/proc/self/comm")?.trim_end().to_owned()))
 }
 
 pub(crate) fn hello() -> Hello {
-    let status = read("/proc/self/stat");
-    // The name in parentheses may hold anything, so count from its end: `starttime` is field 22.
-    let start_ticks = status
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
-        .and_then(|field| field.parse().ok())
-        .unwrap_or(0);
-    let name = read("/proc/self/comm").trim_end().to_owned();
+    let known = || Some(first()).filter(|(process, _)| *process == identity::id());
+    let (start_ticks, name) = read().or_else(|| known().map(|(_, known)| known.clone())).unwrap_or_default();
     Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -40,5 +55,25 @@ pub(crate) fn hello() -> Hello {
         sites: dormouse_keys::count_sites(),
         asleep: asleep(),
         ops: dormouse_protocol::announced().into_iter().map(str::to_owned).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(unsafe_code, reason = "the limit of a child")]
+    fn hello_needs_no_free_descriptor() {
+        dormouse_testkit::in_child(|| {
+            remember();
+            let before = hello();
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: only the limit changes.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
+            let now = hello();
+            assert!(!now.name.is_empty() && now.start_ticks > 0);
+            assert_eq!((now.name, now.start_ticks), (before.name, before.start_ticks));
+        });
     }
 }

@@ -103,10 +103,13 @@ impl TraceStream {
     /// threads.
     fn name_thread(&mut self, chunk: &Chunk<'_>, output: &mut Output) -> io::Result<()> {
         let Some(named) = self.named.get_mut(chunk.ring) else { return Ok(()) };
-        if named.replace(chunk.writer) == Some(chunk.writer) {
+        if *named == Some(chunk.writer) {
             return Ok(());
         }
         let RingOwner { tid, start } = chunk.writer;
-        output.note(&Note::Thread { tid, start, name: thread_name(tid) })
+        let name = thread_name(tid);
+        // Without a free descriptor there is none now.
+        *named = (!name.is_empty()).then_some(chunk.writer);
+        output.note(&Note::Thread { tid, start, name })
     }
 }

@@ -9,6 +9,7 @@
 
 mod admission;
 mod figures;
+mod introduction;
 mod session;
 mod terms;
 

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use super::admission::Priority;
 use super::figures::{lacks, shrink};
+use super::introduction::shortened;
 use super::terms::{Lack, Terms};
 use super::{Identity, report_of};
 use crate::client::Client;
@@ -47,15 +48,6 @@ pub(super) const GREETING: Duration = Duration::from_secs(10);
 /// leaves something out; some bytes are around that.
 const LONGEST_ANSWER: usize = 4 << 20;
 const AROUND: usize = 1 << 10;
-
-/// The longest name or version of a service, in bytes.
-const LONGEST_NAME: usize = 128;
-
-/// The longest path, as the kernel has it.
-const LONGEST_PATH: usize = 4096;
-
-/// The most operations that an agent may announce.
-const MOST_OPS: usize = 256;
 
 /// How soon a service that refused is asked again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -356,21 +348,6 @@ impl ServiceSession {
     }
 }
 
-/// An agent's report about itself, cut to a length that can be kept and shown.
-fn shortened(mut hello: Hello) -> Hello {
-    let Hello { name, version, exe, .. } = &mut hello;
-    for (text, longest) in [(name, LONGEST_NAME), (version, LONGEST_NAME), (exe, LONGEST_PATH)] {
-        if text.len() > longest {
-            let fits = (0..=longest - "…".len()).rev().find(|&end| text.is_char_boundary(end));
-            text.truncate(fits.unwrap_or(0));
-            text.push('…');
-        }
-    }
-    hello.ops.retain(|op| op.len() <= LONGEST_NAME);
-    hello.ops.truncate(MOST_OPS);
-    hello
-}
-
 /// Requests a snapshot with that part of an answer, and returns since when one has been wanted.
 fn want(session: &Arc<ServiceSession>, part: StatPart) -> Instant {
     let mut wanted = session.wanted();
@@ -452,11 +429,11 @@ impl SessionThread {
         let (mut client, hello) = Client::reach_again(finder, &self.found, GREETING)?;
         client.refuse_longer(LONGEST_ANSWER);
         if hello.asleep.is_some() {
-            return Ok((client, Arc::new(shortened(hello))));
+            return Ok((client, Arc::new(shortened(hello, &self.found.process))));
         }
         self.terms.ask(&mut client, |lack, why| self.warn(lack, why))?;
         client.be_patient(PATIENCE);
-        Ok((client, Arc::new(shortened(hello))))
+        Ok((client, Arc::new(shortened(hello, &self.found.process))))
     }
 
     /// Says once what the service lacks.
