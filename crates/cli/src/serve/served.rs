@@ -161,7 +161,7 @@ impl Run {
             // Free for the next when this one has ended.
             let _place = place;
             let said = sender.clone();
-            let hear = move |text: &str| drop(said.try_send(Part::Said(text.to_owned())));
+            let hear = move |text: &str| drop(said.blocking_send(Part::Said(text.to_owned())));
             let mut context = Context::remote(PartWriter(sender.clone()), hear, cancel, PATIENCE);
             let result = work(&mut context);
             // Data from before a failure is still worth having.
