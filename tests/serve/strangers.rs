@@ -82,11 +82,12 @@ fn converse(stream: &mut BufReader<UnixStream>, manner: &str, [stat, profile]: [
 /// An answer to `stat` of that manner.
 fn stat(manner: &str) -> String {
     let left_out = if manner == "long" { r#","left_out":{"histograms":true,"calls":12}"# } else { "" };
-    let (groups, threads, tail) = match manner {
-        "groups" => (5_000, 0, 0),
-        "threads" => (1, 20_000, 0),
-        "endless" => (1, 0, 60 << 20),
-        _ => (1, 0, 0),
+    let (groups, threads, tail, runtimes) = match manner {
+        "groups" => (5_000, 0, 0, 0),
+        "threads" => (1, 20_000, 0, 0),
+        "endless" => (1, 0, 60 << 20, 0),
+        "runtimes" => (1, 0, 0, 1_300_000),
+        _ => (1, 0, 0, 0),
     };
     let group = |n: usize| {
         format!(
@@ -99,8 +100,9 @@ fn stat(manner: &str) -> String {
     let threads = vec![r#"{"tid":1,"name":"t","cpu_ns":1}"#; threads].join(",");
     let stat = format!(
         r#"{{"mono_ns":1,"took_ns":1,"process_cpu_ns":1,"unattributed_cpu_ns":0,"groups":[{}],
-        "threads":[{threads}],"keys_on":1,"dropped":0{left_out}{}}}"#,
+        "threads":[{threads}],"keys_on":1,"dropped":0{left_out},"runtimes":[{}]{}}}"#,
         groups.join(","),
+        vec!["{}"; runtimes].join(","),
         " ".repeat(tail)
     );
     stat.replace('\n', "")
@@ -111,8 +113,10 @@ fn strangers_take_bounded_memory_and_nobodys_place() {
     if !rustix::process::geteuid().is_root() {
         return skip("only root can start services of other users");
     }
-    let manners =
-        ["groups", "threads", "endless", "names", "mute", "notices", "long"].into_iter().cycle().take(20);
+    let manners = ["groups", "threads", "endless", "names", "mute", "notices", "long", "runtimes"]
+        .into_iter()
+        .cycle()
+        .take(24);
     let start = |manner| Odd::of_user(NOBODY, "serve::strangers::stranger", manner);
     let strangers: Vec<(&str, Odd)> = manners.map(|manner| (manner, start(manner))).collect();
     let own = Service::visited();

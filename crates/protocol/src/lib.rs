@@ -36,6 +36,7 @@
 //!
 //! | module | is |
 //! |---|---|
+//! | `bounded` | lists of which a peer may send any number of elements |
 //! | [`WireId`] | an id of a trace or a span |
 //! | [`parse_length`], [`Objective`] | lengths of time and objectives, as people write them |
 //! | [`profile`], [`ProfileQuery`] | a profile as data, and as a query asks for it |
@@ -50,6 +51,7 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod id;
 mod length;
 mod objective;

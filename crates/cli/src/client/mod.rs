@@ -431,7 +431,7 @@ impl Client {
         .hint("use the dormouse command of the version that the service was built with")
     }
 
-    fn without_room(&self) -> Failure {
+    pub(crate) fn without_room(&self) -> Failure {
         Failure::failed(format!(
             "there is no room for an answer of {}: all answers of its user's services may take at most half of {} MiB",
             self.who,

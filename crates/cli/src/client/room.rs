@@ -9,7 +9,7 @@
 //! |---|---|
 //! | that is being read | 2 bytes for each of its bytes: a buffer that grows |
 //! | that is being parsed | 32 bytes more for each of its values |
-//! | that is kept | 1 byte for each of its bytes, and 16 for each of its values |
+//! | that is kept | 1 byte for each of its bytes, 16 for each of its values, and what its rows take |
 //!
 //! An agent that is stopped holds nothing: memory is lent as the bytes come.
 
@@ -85,6 +85,11 @@ impl AnswerRoom {
         AnswerRoom { budget: Arc::clone(&self.budget), uid: self.uid, bytes: kept, kept: 0 }
     }
 
+    /// Makes room for the rows that an answer became; false if there is none.
+    pub(crate) fn fit_rows(&mut self, bytes: usize) -> bool {
+        self.resize(self.bytes + bytes)
+    }
+
     /// Adds the room of an answer to those of earlier answers of the same agent.
     pub(crate) fn collect(all: &mut Option<AnswerRoom>, other: Option<AnswerRoom>) {
         match (all, other) {
@@ -152,6 +157,7 @@ mod tests {
         assert!(room.fit(100) && room.fit_parts(100, 10));
         let mut kept = Some(room.keep());
         assert_eq!((room.bytes, kept.as_ref().map(|kept| kept.bytes)), (0, Some(260)));
+        assert!(kept.as_mut().is_some_and(|kept| !kept.fit_rows(5_000) && kept.fit_rows(0)));
         assert!(room.fit_parts(50, 0));
         AnswerRoom::collect(&mut kept, Some(room.keep()));
         assert_eq!(budget.held.lock().unwrap().get(&1), Some(&310));

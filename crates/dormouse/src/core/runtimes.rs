@@ -19,7 +19,7 @@ use dormouse_sys::process::fork::{Mutex, Phase};
 use crate::core::record::floor_char_boundary;
 
 /// How many runtimes can be shown at once.
-pub(crate) const MOST_RUNTIMES: usize = 32;
+pub(crate) const MOST_RUNTIMES: usize = RuntimeRow::MOST;
 
 /// How many bytes of a name are kept.
 const MOST_NAME: usize = 64;

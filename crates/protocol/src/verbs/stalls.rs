@@ -4,8 +4,13 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::at_most;
+
 /// Less stalled time in a hundred is no reason to change anything.
 const NOTABLE_PERCENT: f64 = 1.0;
+
+/// The most calls and states of a group: a service distinguishes nine.
+const MOST_CALLS: usize = 16;
 
 /// The causes that a sentence names.
 const NAMED: usize = 3;
@@ -86,11 +91,19 @@ pub struct StallsRow {
     pub major_faults: Option<u64>,
     /// The names of the system calls in which they slept, `page fault`, and `other`; each with its
     /// time.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "at_most::<MOST_CALLS, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub within: Vec<(Cow<'static, str>, u64)>,
     /// The part of that in work that was entered by hand (scopes, threads, runs) and is no part of
     /// a request: it may have waited for work. Empty from services that do not distinguish it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "at_most::<MOST_CALLS, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub by_hand: Vec<(Cow<'static, str>, u64)>,
 }
 

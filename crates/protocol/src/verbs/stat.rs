@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::objectives::ObjectiveRow;
 use super::waits::WaitsRow;
+use crate::bounded::at_most;
 use crate::verb::{Each, Memory, Verb};
 
 pub use calls::CallRow;
@@ -109,7 +110,11 @@ pub struct Stat {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls: Option<TaskPolls>,
     /// The runtimes that the service has shown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "at_most::<{ RuntimeRow::MOST }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub runtimes: Vec<RuntimeRow>,
     /// The number of keys that are on.
     pub keys_on: usize,
@@ -212,7 +217,7 @@ pub struct GroupRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<WaitsRow>>,
     /// The requests by each objective by which somebody counts them; eight at most.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "at_most::<8, _, _>", skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<ObjectiveRow>,
     /// Blocking work that waited for a thread; absent if none was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

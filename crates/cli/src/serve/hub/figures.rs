@@ -1,6 +1,6 @@
 //! The figures of a service's answer: how many are kept, and whether some are missing.
 
-use dormouse_protocol::Stat;
+use dormouse_protocol::{CountRow, ExemplarRow, GroupRow, Stat, WaitsRow};
 
 use crate::sample::events::EventRequest;
 
@@ -20,8 +20,37 @@ pub(super) fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
     stat.groups.shrink_to_fit();
     for group in &mut stat.groups {
         group.counts.retain(|count| events.has(&count.event));
+        group.counts.shrink_to_fit();
     }
     stat.thread_total = stat.thread_count();
     stat.threads = Vec::new();
     left_out
+}
+
+/// The memory of the rows of groups, in bytes: in an answer, a group may take four.
+pub(super) fn rows_bytes(stat: &Stat) -> usize {
+    let of_group = |group: &GroupRow| {
+        let of_waits = |waits: &WaitsRow| {
+            size_of::<WaitsRow>() + waits.requests.exemplars.len() * size_of::<ExemplarRow>()
+        };
+        size_of::<GroupRow>()
+            + group.counts.len() * size_of::<CountRow>()
+            + group.waits.as_deref().map_or(0, of_waits)
+    };
+    stat.groups.iter().map(of_group).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_counted_as_they_are() {
+        let zeros = format!("[0{}]", ",0".repeat(999));
+        let columns = format!(r#"{{"id":{zeros},"waits":{{"poll_ns":{zeros}}}}}"#);
+        let mut stat = Stat { columns: Some(serde_json::from_str(&columns).unwrap()), ..Stat::default() };
+        assert_eq!(shrink(&mut stat, &EventRequest::default()), 0);
+        assert_eq!(rows_bytes(&stat), 1000 * (size_of::<GroupRow>() + size_of::<WaitsRow>()));
+        assert!(rows_bytes(&stat) > 200 * columns.len());
+    }
 }

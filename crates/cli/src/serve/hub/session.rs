@@ -25,7 +25,7 @@ use dormouse_protocol::{Code, Hello, Stat, StatPart, StatRequest};
 use tokio::sync::watch;
 
 use super::admission::Priority;
-use super::figures::{lacks, shrink};
+use super::figures::{lacks, rows_bytes, shrink};
 use super::introduction::shortened;
 use super::terms::{Lack, Terms};
 use super::{Identity, report_of};
@@ -325,7 +325,10 @@ impl ServiceSession {
         if let Some(known) = known {
             stat.keep_exemplars(&known.stat);
         }
-        let room = client.keep_room();
+        let mut room = client.keep_room();
+        if room.as_mut().is_some_and(|room| !room.fit_rows(rows_bytes(&stat))) {
+            return Some(client.without_room());
+        }
         // It was asleep, and counts nothing for this conversation: another one begins. If sleep and
         // wake came between two readings, only the missing figures show it.
         let woken = || Failure::failed("it was woken");

@@ -4,7 +4,11 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::at_most;
 use crate::verbs::stalls::FOR_LIMIT;
+
+/// The most control groups with a limit around a service.
+const MOST_LIMITS: usize = 64;
 
 /// Fewer throttled periods in a hundred are no reason to change anything.
 const NOTABLE_PERCENT: f64 = 1.0;
@@ -21,7 +25,11 @@ pub struct CpuLimits {
     pub unknown: Option<Cow<'static, str>>,
     /// The control groups with a limit that the service is in and sees, from the inside out. Empty
     /// if none has one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "at_most::<MOST_LIMITS, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub groups: Vec<CpuLimitRow>,
     /// For how long processors of the innermost control group were throttled, in nanoseconds, by
     /// any limit around it, also by those that the service does not see. Absent where the kernel

@@ -4,6 +4,11 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::at_most;
+
+/// The most words of a service's own: a service has six.
+pub(super) const MOST_OWN: usize = 16;
+
 /// The outcomes that dormouse finds by itself: `completed`, `client_error`, `error`, `cancelled`,
 /// `panicked`.
 pub(super) type KnownOutcomes = (u64, u64, u64, u64, u64);
@@ -31,7 +36,7 @@ pub struct OutcomesRow {
     /// Requests that a panic unwound, or that answered an error after a panic.
     pub panicked: u64,
     /// Requests with an outcome that the service has named: the word, and how many.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "at_most::<MOST_OWN, _, _>", skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<(Cow<'static, str>, u64)>,
 }
 

@@ -62,6 +62,9 @@ pub struct RuntimeRow {
 }
 
 impl RuntimeRow {
+    /// The most runtimes of a service.
+    pub const MOST: usize = 32;
+
     /// The runtimes over the time since `before`, earlier rows: totals are of that time. A runtime
     /// is new if it is not among those, or if one of its totals is less than there: the service has
     /// ended it, and made another one of that name.

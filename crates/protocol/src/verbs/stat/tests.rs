@@ -46,3 +46,20 @@ fn limits_that_were_not_read_have_no_counts() {
     assert_eq!(since.groups, [CpuLimitRow { periods: 0, ..limit }]);
     assert_eq!(since.throttled_ns, None);
 }
+
+#[test]
+fn lists_of_a_peer_are_cut() {
+    let many = |element: &str| format!("[{}]", [element; 1000].join(","));
+    let json = r#"{"mono_ns":1,"process_cpu_ns":1,"unattributed_cpu_ns":0,"groups":[],"threads":[],"keys_on":1,
+        "dropped":0,"runtimes":RUNTIMES,"columns":{"id":[1],"outcomes":[[1,0,0,0,0]],"own_outcomes":[PAIRS],
+        "counts":COUNTS,"waits":{"poll_ns":[1],"stalls":[{"cpu_wait_ns":0,"asleep_ns":0,"by_hand":PAIRS}],
+        "exemplars":{"of_group":[1000],"task":NUMBERS}}}}"#;
+    let json = json.replace("RUNTIMES", &many("{}")).replace("PAIRS", &many(r#"["",0]"#));
+    let json = json.replace("COUNTS", &many(r#"{"value":[0]}"#)).replace("NUMBERS", &many("7"));
+    let mut stat: Stat = serde_json::from_str(&json).unwrap();
+    assert_eq!((stat.runtimes.len(), stat.expand(9)), (32, 0));
+    let group = &stat.groups[0];
+    let (outcomes, waits) = (group.outcomes.as_ref().unwrap(), group.waits.as_ref().unwrap());
+    let lengths = [outcomes.own.len(), group.counts.len(), waits.stalls.as_ref().unwrap().by_hand.len()];
+    assert_eq!((lengths, waits.requests.exemplars.len()), ([16, 128, 16], 64));
+}

@@ -15,6 +15,9 @@ use crate::verbs::waits::{ExemplarRow, bucket_index};
 pub(super) const MOST_OUTCOMES: usize = 16;
 pub(super) const LONGEST_OUTCOME: usize = 64;
 
+/// The most exemplars of a group: a service has one for each power of two.
+const MOST_EXEMPLARS: usize = 64;
+
 /// Exemplars of requests, by columns, group by group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -125,10 +128,10 @@ impl ExemplarLists {
     pub(super) fn next(&mut self) -> Vec<ExemplarRow> {
         let count = self.of_group.next() as usize;
         // There are no more than these, whatever the peer says.
-        let mut exemplars = Vec::with_capacity(count.min(self.task.len()));
+        let mut exemplars = Vec::with_capacity(count.min(self.task.len()).min(MOST_EXEMPLARS));
         for task in self.task.by_ref().take(count) {
             let duration_ns = self.duration_ns.next();
-            exemplars.push(ExemplarRow {
+            let exemplar = ExemplarRow {
                 index: bucket_index(place(duration_ns)) >> self.wider,
                 task,
                 duration_ns,
@@ -138,7 +141,10 @@ impl ExemplarLists {
                     .and_then(|at| self.outcomes.get(at)?.clone()),
                 trace_id: self.trace_id.next().0,
                 span_id: self.span_id.next().0,
-            });
+            };
+            if exemplars.len() < MOST_EXEMPLARS {
+                exemplars.push(exemplar);
+            }
         }
         exemplars
     }

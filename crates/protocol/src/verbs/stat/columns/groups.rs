@@ -8,9 +8,10 @@ use super::StatPart;
 use super::column::{Column, leave_out};
 use super::counts::CountColumns;
 use super::waits::WaitsColumns;
+use crate::bounded::at_most;
 use crate::objective::Objective;
 use crate::verbs::objectives::ObjectiveRow;
-use crate::verbs::stat::outcomes::{KnownOutcomes, OutcomesRow};
+use crate::verbs::stat::outcomes::{KnownOutcomes, MOST_OWN, OutcomesRow};
 use crate::verbs::stat::{BlockingRow, CountRow, GroupRow, LongLivedRow, Outliving};
 
 /// The most bytes of all names of events, with [`EACH_EVENT`] for each: every group gets a copy of
@@ -57,7 +58,10 @@ pub struct GroupColumns {
     /// The `polls` of each group.
     pub polls: Vec<u64>,
     /// The `counts` of groups, event by event.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        deserialize_with = "at_most::<{ MOST_EVENTS / EACH_EVENT }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub counts: Vec<CountColumns>,
     /// The `outliving` of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -162,7 +166,8 @@ impl GroupColumns {
             finished: finished.next(),
             requests: requests.next(),
             outcomes: {
-                let own = own.next();
+                let mut own = own.next();
+                own.truncate(MOST_OWN);
                 outcomes.next().map(|(completed, client_error, error, cancelled, panicked)| OutcomesRow {
                     completed,
                     client_error,

@@ -105,13 +105,13 @@ impl HistogramRows {
             }
             buckets.push((next, n.unsigned_abs()));
             if self.has_tasks {
-                tasks.push((next, self.tasks.next()));
+                let task = self.tasks.next();
+                tasks.extend((task != 0).then_some((next, task)));
             }
             next = next.saturating_add(1);
         }
         // The end of the group.
         self.buckets.next();
-        tasks.retain(|(_, task)| *task != 0);
         HistogramRow {
             zero_count: self.zero_count.next(),
             buckets,

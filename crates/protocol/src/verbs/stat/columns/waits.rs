@@ -14,9 +14,6 @@ use crate::verbs::waits::{
     bucket_index,
 };
 
-/// The most things that polls of a group slept in: a service tells nine apart.
-const MOST_WITHIN: usize = 16;
-
 /// The times of groups, by columns.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -208,10 +205,7 @@ impl WaitsColumns {
                 streams: streams.next().map(|(frames, bytes, sending)| StreamsRow { frames, bytes, sending }),
                 carried: carried.next().map(|(read, written)| CarriedRow { read, written }),
                 messages: messages.next().map(|(messages, bytes)| MessagesRow { messages, bytes }),
-                stalls: stalls.next().map(|mut of| {
-                    of.within.truncate(MOST_WITHIN);
-                    of
-                }),
+                stalls: stalls.next(),
                 requests: HistogramRow { exemplars, ..requests },
             });
             poll_ns.map(|_| row)
