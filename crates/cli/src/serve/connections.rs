@@ -9,8 +9,8 @@
 //!
 //! A stranger is a connection that has not shown the token. A stranger that waits for a request may
 //! be closed to make room: so a client that opens connections without end only closes others that
-//! wait, and no answer is cut off. At most [`ANSWERED`] strangers are answered at once, so that a
-//! client with the token finds a place.
+//! wait, and no answer is cut off, but for what is in the server's buffer. At most [`ANSWERED`]
+//! strangers are answered at once, so that a client with the token finds a place.
 
 use std::collections::BTreeMap;
 use std::io;
