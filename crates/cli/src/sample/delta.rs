@@ -117,9 +117,10 @@ impl Window {
         let now: HashMap<_, u64> =
             sample.threads.iter().map(|thread| (thread.key(), thread.cpu_ns)).collect();
         let old = std::mem::replace(&mut self.last, sample);
-        // A smaller total belongs to another thread with the same number.
-        let has_ended = |thread: &Thread| now.get(&thread.key()).is_none_or(|&ns| ns < thread.cpu_ns);
-        self.ended.extend(old.threads.into_iter().filter(has_ended));
+        self.ended.extend(old.threads);
+        // A smaller total belongs to another thread with the same number. A thread that a sample
+        // lacked may be there again.
+        self.ended.retain(|thread| now.get(&thread.key()).is_none_or(|&ns| ns < thread.cpu_ns));
     }
 
     /// From the first sample to the last.
@@ -197,6 +198,17 @@ mod tests {
         assert_eq!((delta.elapsed_ns, delta.cpu_ns, delta.others_ns()), (2_000_000_000, 50, 5));
         assert_eq!(delta.runnable_ns(), Some(2 * (15 + 30)));
         // Switches go with their threads: the process's own account has lost those of the second.
+        assert_eq!(delta.usage.map(|usage| usage.voluntary_switches), Some(2 + 7));
+    }
+
+    #[test]
+    fn a_thread_that_is_back_has_not_ended() {
+        let mut window = Window::new(sample(0, 50, vec![thread(1, 10, 30, 3), thread(2, 11, 20, 2)]));
+        window.add(sample(1, 90, vec![thread(1, 10, 40, 4)]));
+        window.add(sample(2, 150, vec![thread(1, 10, 45, 5), thread(2, 11, 80, 9)]));
+        let delta = window.delta();
+        assert_eq!(cpu(&delta), [("t10", 15, false), ("t11", 60, false)]);
+        assert_eq!((delta.others_ns(), delta.runnable_ns()), (25, Some(2 * (15 + 60))));
         assert_eq!(delta.usage.map(|usage| usage.voluntary_switches), Some(2 + 7));
     }
 

@@ -8,6 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::SplitAsciiWhitespace;
 
+use dormouse_sys::process::threads::list_whole_at;
+
 use crate::exit::{Exit, Failure, Outcome};
 
 /// The longest name that the kernel keeps in `comm`.
@@ -112,12 +114,21 @@ impl Proc {
 
     /// The ids of all processes that can be seen, in order.
     pub(crate) fn pids(&self) -> io::Result<Vec<u32>> {
-        numbers(&self.root)
+        // An entry that cannot be read is left out, and the others are returned.
+        let entries = fs::read_dir(&self.root)?.filter_map(Result::ok);
+        let mut pids: Vec<u32> =
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        Ok(pids)
     }
 
     /// The ids of the threads of a process, in order.
     pub(crate) fn tids(&self, pid: u32) -> io::Result<Vec<u32>> {
-        numbers(&self.path(pid, "task"))
+        let mut tids = Vec::new();
+        // A list that stays incomplete has most.
+        list_whole_at(self.path(pid, "task"), &mut tids)?;
+        tids.sort_unstable();
+        Ok(tids)
     }
 
     /// The facts about a process; `None` when there is none.
@@ -154,16 +165,6 @@ impl Proc {
         // An executable that was replaced while it runs, as every upgrade does.
         Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
     }
-}
-
-/// The names in a directory that are numbers, in order.
-fn numbers(directory: &Path) -> io::Result<Vec<u32>> {
-    // An entry that cannot be read is left out, and the others are returned.
-    let entries = fs::read_dir(directory)?.filter_map(Result::ok);
-    let mut numbers: Vec<u32> =
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
 }
 
 /// The name in a line of `stat`, and the fields behind it: the first is field 3, the state. The

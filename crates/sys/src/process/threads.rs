@@ -36,7 +36,7 @@ const LISTS: u32 = 32;
 ///
 /// About a microsecond for each thread.
 pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
-    list_at("/proc/self/task", into)
+    list_at("/proc/self/task".as_ref(), into)
 }
 
 /// [`list`], again until the list is complete, up to 32 times. Returns whether it is.
@@ -49,8 +49,21 @@ pub fn list(into: &mut Vec<u32>) -> io::Result<bool> {
 ///
 /// That of [`list`], for each time.
 pub fn list_whole(into: &mut Vec<u32>) -> io::Result<bool> {
+    list_whole_at("/proc/self/task", into)
+}
+
+/// [`list_whole`] for a process's folder `task` in `/proc`.
+///
+/// # Errors
+///
+/// An error of reading it: `NotFound` for a process that is gone.
+///
+/// # Cost
+///
+/// That of [`list_whole`].
+pub fn list_whole_at(folder: impl AsRef<Path>, into: &mut Vec<u32>) -> io::Result<bool> {
     for _ in 0..LISTS {
-        if list(into)? {
+        if list_at(folder.as_ref(), into)? {
             return Ok(true);
         }
     }
@@ -67,7 +80,7 @@ pub fn list_whole(into: &mut Vec<u32>) -> io::Result<bool> {
 ///
 /// The same as [`list`].
 pub fn list_of(pid: u32, into: &mut Vec<u32>) -> io::Result<bool> {
-    list_at(&format!("/proc/{pid}/task"), into)
+    list_at(format!("/proc/{pid}/task").as_ref(), into)
 }
 
 /// Whether a thread of a process has this id. A thread that has ended but is not gone yet counts.
@@ -104,14 +117,14 @@ fn flags(stat: &[u8]) -> Option<u32> {
 
 /// Whether the list is complete. The last thread is looked up in `/proc`: a filter may refuse
 /// `tgkill`, or kill for it.
-fn list_at(folder: &str, into: &mut Vec<u32>) -> io::Result<bool> {
+fn list_at(folder: &Path, into: &mut Vec<u32>) -> io::Result<bool> {
     // Twice as many as the last time.
     let room = FIRST.max(2 * ENTRY * into.len());
     into.clear();
     let is_whole = brief::list(folder, room, |name| {
         into.extend(std::str::from_utf8(name).ok().and_then(|name| name.parse::<u32>().ok()));
     })?;
-    Ok(is_whole && into.last().is_some_and(|last| Path::new(&format!("{folder}/{last}")).exists()))
+    Ok(is_whole && into.last().is_some_and(|last| folder.join(last.to_string()).exists()))
 }
 
 /// Gives the calling thread the lowest priority of usual threads (nice 19), until it ends: only a
@@ -166,6 +179,7 @@ mod tests {
         assert!(ours.iter().all(|tid| from_outside.contains(tid)) && is_alive_in(pid(), tid()));
         assert!(!is_alive_in(pid(), 1) || pid() == 1);
     }
+
     #[test]
     fn lists_are_complete_where_tgkill_kills() {
         dormouse_testkit::in_child(|| {
