@@ -43,7 +43,8 @@ use dormouse_protocol::profile::{MappedRange, Profile, ProfileCoverage, ProfileK
 use dormouse_sys::perf::{
     Attr, Buffer, Error as Refusal, KernelEvent, OpenEvent, Sampling, Subject, What, online_cpus,
 };
-use dormouse_sys::process::{schedstat::Schedstat, threads::list_of};
+use dormouse_sys::process::schedstat::Schedstat;
+use dormouse_sys::process::threads::{is_alive_in, list_whole_at};
 use rustix::process::{Resource, getrlimit};
 
 use crate::aggregate::Aggregate;
@@ -252,9 +253,8 @@ impl OutsideProfiling {
     /// Looks for threads; `first`: for those that have used time before the profile.
     fn look(&mut self, first: bool) {
         let mut tids = Vec::new();
-        if list_of(self.pid, &mut tids).is_err() {
-            tids.clear();
-        }
+        // Threads that a list lacks are looked up below.
+        let _incomplete = list_whole_at(format!("/proc/{}/task", self.pid), &mut tids);
         self.cpu[1] = process_cpu_ns_of(self.pid).or(self.cpu[1]);
         for &tid in &tids {
             let Some(used) = thread_cpu(self.pid, tid) else { continue };
@@ -265,7 +265,9 @@ impl OutsideProfiling {
             }
         }
         let listed: HashSet<u32> = tids.into_iter().collect();
-        for (_, gone) in self.threads.iter_mut().filter(|(tid, _)| !listed.contains(tid)) {
+        let pid = self.pid;
+        let has_ended = |tid: u32| !listed.contains(&tid) && !is_alive_in(pid, tid);
+        for (_, gone) in self.threads.iter_mut().filter(|(tid, thread)| thread.is_alive && has_ended(**tid)) {
             gone.is_alive = false;
             gone.events.clear();
         }
@@ -436,6 +438,25 @@ mod tests {
                 Ok(rings) => assert_eq!(rings.len(), online_cpus().len()),
                 Err(why) => dormouse_testkit::skip(why.to_string()),
             }
+        });
+    }
+
+    #[test]
+    fn a_thread_missing_from_a_list_lives() {
+        in_child(|| {
+            let mut profiling = match OutsideProfiling::start(std::process::id(), &Options::default()) {
+                Ok(profiling) => profiling,
+                Err(why) => return dormouse_testkit::skip(why.to_string()),
+            };
+            let threads = profiling.coverage.threads;
+            let limit = getrlimit(Resource::Nofile);
+            // Without a descriptor the list is empty.
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+            profiling.look(false);
+            setrlimit(Resource::Nofile, limit).unwrap();
+            assert!(profiling.threads.values().all(|thread| thread.is_alive));
+            profiling.look(false);
+            assert_eq!(profiling.coverage.threads, threads, "no thread is new");
         });
     }
 
