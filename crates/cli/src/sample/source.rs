@@ -41,6 +41,8 @@ pub(crate) struct Source {
     /// Whether samples have outgoing calls, and times of tasks.
     pub(crate) has_calls: bool,
     has_waits: bool,
+    /// Whether the kernel has shown the process.
+    is_shown: bool,
 }
 
 impl Source {
@@ -72,6 +74,7 @@ impl Source {
             clock: None,
             has_calls: false,
             has_waits: false,
+            is_shown: false,
         };
         if found.has_agent() {
             let (mut client, hello) = Client::reach(finder, found, patience)?;
@@ -153,12 +156,7 @@ impl Source {
                     stat.groups.iter_mut().for_each(|group| group.waits = None);
                 }
                 self.clock.clone_from(&stat.clock);
-                let mut sample = Sample::of_agent(stat);
-                // Where the kernel shows it to nobody else, the agent's word is enough.
-                if let Ok(Some(seen)) = seen {
-                    sample.join(seen);
-                }
-                Ok(Some(sample))
+                Ok(self.joined(stat, seen))
             }
             (Some(Err(failure)), _) => {
                 if self.has_ended() {
@@ -170,6 +168,22 @@ impl Source {
             (None, Ok(seen)) => Ok(seen),
             (None, Err(error)) => Err(self.hidden(&error)),
         }
+    }
+
+    /// An agent's answer, with the kernel's part. `None` when the process has ended since: without
+    /// that part its threads would look like new ones.
+    fn joined(&mut self, stat: Stat, seen: io::Result<Option<Sample>>) -> Option<Sample> {
+        let mut sample = Sample::of_agent(stat);
+        match seen {
+            Ok(Some(seen)) => {
+                self.is_shown = true;
+                sample.join(seen);
+            }
+            Ok(None) if self.is_shown => return None,
+            // Where the kernel shows it to nobody else, the agent's word is enough.
+            _ => {}
+        }
+        Some(sample)
     }
 
     /// Whether the process is gone, or about to be: its agent hangs up a moment before.
@@ -213,6 +227,23 @@ impl Source {
             clock,
             has_calls: false,
             has_waits: true,
+            is_shown: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_after_its_answer_has_ended() {
+        let mut source = Source::fake(&[], None);
+        let hidden = || Err(io::ErrorKind::PermissionDenied.into());
+        let answer = Stat::default;
+        assert!(source.joined(answer(), Ok(None)).is_some(), "`/proc` may hide it");
+        assert!(source.joined(answer(), Ok(Some(Sample::default()))).is_some());
+        assert!(source.joined(answer(), hidden()).is_some());
+        assert_eq!(source.joined(answer(), Ok(None)), None);
     }
 }

@@ -56,8 +56,8 @@ impl Tasks {
         let Some(stat) = there(read_text(&self.proc.path(self.pid, "stat")))? else { return Ok(None) };
         let status = there(read_text(&self.proc.path(self.pid, "status")))?.unwrap_or_default();
         let threads = match there(self.threads())? {
-            // A zombie has one thread and no clock worth reading.
-            Some(threads) if !is_over(&stat) => threads,
+            // A zombie has one thread and no clock worth reading, unless its other threads go on.
+            Some(threads) if threads.len() > 1 || !is_over(&stat) => threads,
             _ => return Ok(None),
         };
         let Some(fields) = Fields::of(&stat).filter(|fields| fields.start_ticks == self.start_ticks) else {
