@@ -29,10 +29,10 @@ const SHORTEST_MS: u64 = 50;
 
 /// Show where the CPU time of a process goes: groups and threads, live
 ///
-/// CPU % and figures per second are of the last interval. CPU s and CPU/REQ are since `top` began;
-/// (before) is what the process had used by then. REQ/s counts tasks of a group that ended, without
-/// parts of other tasks. (unattributed) is CPU time in no group. In a narrow window the least
-/// important columns are left out.
+/// CPU % and figures per second are of the last interval. CPU s and CPU/REQ are since `top` began,
+/// or since counts of groups woke; (before) is what the process had used by then. REQ/s counts
+/// tasks of a group that ended, without parts of other tasks. (unattributed) is CPU time in no
+/// group. In a narrow window the least important columns are left out.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {

@@ -71,7 +71,8 @@ impl View {
         let interval_ns = recent.elapsed_ns;
         let inside = after.inside.as_ref().zip(total.inside.as_ref().zip(recent.inside.as_ref()));
         let inside = inside.map(|(now, (total, recent))| {
-            let is_refused = now.cpu_refused.is_some();
+            let cpu_refused = total.cpu_refused.as_ref().or(recent.cpu_refused.as_ref());
+            let (cpu_refused, is_refused) = (cpu_refused.cloned().map(Into::into), cpu_refused.is_some());
             let row = |(now, (counted, recent)): (&GroupRow, (&GroupRow, &GroupRow))| {
                 Row::group(&GroupSpan { now, counted, recent, interval_ns, is_refused })
             };
@@ -83,7 +84,7 @@ impl View {
             let (total, recent) = (total.unattributed_cpu_ns, recent.unattributed_cpu_ns);
             Inside {
                 coverage_percent,
-                cpu_refused: now.cpu_refused.clone().map(Into::into),
+                cpu_refused,
                 unattributed: Row::sum("(unattributed)", total, recent, interval_ns, is_refused),
                 groups: sorted(parts.map(row).collect()),
                 runtimes: runtimes.collect(),
@@ -118,6 +119,11 @@ impl View {
             of_groups,
             no_waits: None,
         }
+    }
+
+    /// Whether CPU time of groups is refused.
+    pub(crate) fn has_refused_cpu(&self) -> bool {
+        self.inside.as_ref().is_some_and(|inside| inside.cpu_refused.is_some())
     }
 
     /// The groups, if there are any.

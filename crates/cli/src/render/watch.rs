@@ -42,6 +42,11 @@ impl Watch {
         self.begin_waits(&after);
         let view = View::between(&self.first, &self.before, &after, &self.events);
         self.before = after;
+        // Totals of CPU time that lack some begin anew as soon as it is counted again.
+        let is_counted = self.before.inside.as_ref().is_some_and(|inside| inside.cpu_refused.is_none());
+        if is_counted && view.has_refused_cpu() {
+            self.first.clone_from(&self.before);
+        }
         // A late view does not bring the next one closer.
         self.due = (self.due + self.interval).max(Instant::now());
         Ok(view)

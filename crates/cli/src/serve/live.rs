@@ -275,7 +275,7 @@ fn sample<'a>(pid: u32, windows: &Windows, snapshot: &'a Snapshot, last: Option<
     let groups = (0..stat.groups.len()).filter(is_new).map(|at| {
         let tick = tick.as_ref().map(|tick| Tick::of(&tick.groups[at], tick));
         let of_group = each.each_ref().map(|(window, calls)| {
-            let is_refused = stat.cpu_refused.is_some();
+            let is_refused = window.cpu_refused.is_some();
             GroupWindow::of(&stat.groups[at], &window.groups[at], calls, window.mono_ns, is_refused)
         });
         LiveGroup::of(&stat.groups[at], stat, tick, of_group)

@@ -66,6 +66,12 @@ pub(crate) fn counts_stopped() -> u64 {
     COUNTS_STOPPED.load(Ordering::Relaxed)
 }
 
+/// Why counts of groups are suspended, if they are.
+pub(crate) fn counts_asleep() -> Option<String> {
+    let sleep = || is_asleep().then(|| "dormouse is asleep".to_owned());
+    limited().filter(|_| is_limited(Part::Counts)).or_else(sleep)
+}
+
 /// The suspended parts and the reason, if there are any.
 pub(crate) fn limited() -> Option<String> {
     let parts = Part::ALL.into_iter().filter(|(part, _)| is_limited(*part));

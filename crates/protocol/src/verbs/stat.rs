@@ -129,6 +129,10 @@ pub struct Stat {
     /// The parts of dormouse that are asleep because of `DORMOUSE_MAX_CPU`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited: Option<Cow<'static, str>>,
+    /// How often counts of groups have been put to sleep. If two answers differ in it, what was used
+    /// between them is not in groups as a whole. 0 from services that do not count it.
+    #[serde(default)]
+    pub counts_stopped: u64,
     /// The objectives that match no group, though they were set a while ago, as they were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unmatched: Vec<String>,
@@ -284,8 +288,11 @@ impl Stat {
             // The service reads the process's clock and its groups one after the other, so the
             // difference of both may shrink.
             unattributed_cpu_ns: self.unattributed_cpu_ns.saturating_sub(before.unattributed_cpu_ns),
-            // An interval that begins while counts are asleep lacks some.
-            cpu_refused: self.cpu_refused.clone().or_else(|| before.cpu_refused.clone()),
+            // An interval in which counts were asleep lacks some.
+            cpu_refused: self.cpu_refused.clone().or_else(|| before.cpu_refused.clone()).or_else(|| {
+                let has_slept = self.counts_stopped != before.counts_stopped;
+                has_slept.then(|| "counts of groups were asleep in between".into())
+            }),
             limited: self.limited.clone(),
             unmatched: self.unmatched.clone(),
             groups: GroupRow::all_since(&self.groups, &before.groups),

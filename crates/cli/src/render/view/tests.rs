@@ -135,6 +135,22 @@ fn an_uncounted_event_is_not_zero() {
 }
 
 #[test]
+fn an_interval_with_a_sleep_is_refused() {
+    let (before, mut after) = pair();
+    let refused = |before: &Sample, after: &Sample| {
+        let view = View::between(before, before, after, &[]);
+        let has_none = view.groups().iter().all(|group| group.cpu_percent.is_none());
+        (view.headline("tea").contains("refused: counts of groups were asleep"), has_none)
+    };
+    assert_eq!(refused(&before, &after), (false, false));
+    let mut asleep = before.clone();
+    asleep.inside.as_mut().unwrap().cpu_refused = Some("counts of groups were asleep".into());
+    assert_eq!(refused(&asleep, &after), (true, true), "it begins asleep");
+    after.inside.as_mut().unwrap().counts_stopped += 1;
+    assert_eq!(refused(&before, &after), (true, true), "both ends are awake");
+}
+
+#[test]
 fn no_time_between_samples_is_no_division() {
     let (before, _) = pair();
     let view = View::between(&before, &before, &before, &[]);

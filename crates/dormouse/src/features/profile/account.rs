@@ -57,7 +57,7 @@ impl Account {
             ProfileKind::Faults => Some(faults_of_process()),
             _ => None,
         };
-        let is_counted = !(asleep::is_asleep() || asleep::is_limited(asleep::Part::Counts));
+        let is_counted = asleep::counts_asleep().is_none();
         Self { groups, is_counted, process, own, stopped: asleep::counts_stopped() }
     }
 

@@ -8,6 +8,7 @@ use dormouse_keys::Key;
 use dormouse_protocol::{Code, CountAnswer, CountRow, CountedCpu, EventInfo, WireError};
 
 use super::history;
+use crate::core::asleep::counts_stopped;
 use crate::core::group::{Group, start_counting};
 use crate::core::rows::{count_row, event_info};
 
@@ -20,6 +21,8 @@ pub(crate) struct ClientEvents {
     counting: Option<Counting>,
     /// CPU time when that began.
     before: CountedCpu,
+    /// How often counts had been suspended by then.
+    stopped: u64,
 }
 
 /// All events by name, as the agent lists them for clients, with the reason if this process cannot
@@ -51,13 +54,15 @@ impl ClientEvents {
             }
             Some(start_counting(&all).map_err(wire_error)?)
         };
+        let stopped = counts_stopped();
         let before = if counting.is_some() { cpu() } else { CountedCpu::default() };
-        Ok((Self { events, counting, before }, CountAnswer { counted, refused }))
+        Ok((Self { events, counting, before, stopped }, CountAnswer { counted, refused }))
     }
 
-    /// The part of that CPU time that was used since it is counted for the client.
+    /// The part of that CPU time that was used since it is counted for the client; `None` if counts
+    /// were asleep since then, because the groups lack some.
     pub(crate) fn since(&self, now: CountedCpu) -> Option<CountedCpu> {
-        self.counting.as_ref()?;
+        self.counting.as_ref().filter(|_| self.stopped == counts_stopped())?;
         let CountedCpu { process_ns, groups_ns } = now.since(self.before);
         // The two were not read at the same moment.
         Some(CountedCpu { process_ns, groups_ns: groups_ns.min(process_ns) })

@@ -17,7 +17,7 @@ use dormouse_waits::calls::read_calls;
 
 use self::counting::ClientEvents;
 pub(crate) use self::limits::{cpu_limits_check, pressure_check};
-use crate::core::asleep::{self, Part, is_limited};
+use crate::core::asleep;
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::objectives;
@@ -120,9 +120,11 @@ fn totals(counting: Option<&ClientEvents>) -> (Stat, bool) {
         thread.runnable_ns = Schedstat::of_own(thread.tid).and_then(|said| said.runnable_ns);
     }
     history::settle(&mut best, listed.as_ref(), begun_cpu_ns);
-    if best.cpu_refused.is_none() && is_limited(Part::Counts) {
+    if best.cpu_refused.is_none()
+        && let Some(why) = asleep::counts_asleep()
+    {
         // Totals stand still, and go on when the counts are awake.
-        best.cpu_refused.clone_from(&best.limited);
+        best.cpu_refused = Some(why.into());
         best.counted = None;
     }
     let has_cpu = counting.is_some_and(ClientEvents::is_counting) && best.cpu_refused.is_none();
@@ -190,6 +192,8 @@ fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
     let tids = tids();
     let listed = tids.is_some().then(|| lists_ns..dormouse_clock::point().monotonic_ns);
     let begun_ns = dormouse_clock::point().monotonic_ns;
+    // Before the groups are read: a sleep that ends meanwhile belongs to the next interval.
+    let counts_stopped = asleep::counts_stopped();
     let begun_cpu_ns = dormouse_clock::process_cpu_ns();
     let row = |(row, counts): (GroupRow, Vec<_>)| {
         let counts = counting.map(|counting| counting.of(&counts)).unwrap_or_default();
@@ -233,6 +237,7 @@ fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
         dropped: records::dropped(),
         own: None,
         limited: asleep::limited().map(Into::into),
+        counts_stopped,
         unmatched: Vec::new(),
         clock: Some(clock()),
         columns: None,
@@ -261,7 +266,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::asleep::limit;
+    use crate::core::asleep::{Part, limit};
     use crate::features::sleep;
 
     #[test]
@@ -282,10 +287,24 @@ mod tests {
             sleep::resume_all().unwrap();
             let (later, has_cpu) = read();
             assert!(has_cpu && later.cpu_refused.is_none());
+            assert_eq!(later.counted, None, "some CPU time since the beginning was not counted");
             // An interval in which counts were asleep lacks some.
-            assert!(later.since(&now).cpu_refused.is_some() && later.since(&before).cpu_refused.is_none());
+            assert!(later.since(&now).cpu_refused.is_some() && later.since(&before).cpu_refused.is_some());
+            assert!(read().0.since(&later).cpu_refused.is_none());
             let used = |stat: &Stat| stat.groups.iter().map(|group| group.cpu_ns).sum::<u64>();
             assert!(used(&later) >= used(&before), "totals go on");
+        });
+    }
+
+    #[test]
+    fn counts_are_refused_during_a_sleep() {
+        dormouse_testkit::in_child(|| {
+            let refused = || totals(None).0.cpu_refused;
+            assert_eq!(refused(), None);
+            asleep::begin(0, 1);
+            assert_eq!(refused().as_deref(), Some("dormouse is asleep"));
+            asleep::end();
+            assert_eq!(refused(), None);
         });
     }
 }

@@ -23,6 +23,20 @@ fn what_was_not_read_has_no_difference() {
 }
 
 #[test]
+fn a_sleep_in_between_refuses_the_interval() {
+    let at = |counts_stopped| Stat { counts_stopped, ..Stat::default() };
+    assert_eq!(at(2).since(&at(2)).cpu_refused, None);
+    let since = at(2).since(&at(1));
+    assert_eq!(since.cpu_refused.as_deref(), Some("counts of groups were asleep in between"));
+    assert_eq!(since.coverage_percent(), None);
+    let older: Stat = serde_json::from_str(
+        r#"{"mono_ns":1,"process_cpu_ns":0,"unattributed_cpu_ns":0,"groups":[],"threads":[],"keys_on":0,"dropped":0}"#,
+    )
+    .unwrap();
+    assert_eq!(older.counts_stopped, 0);
+}
+
+#[test]
 fn threads_that_were_not_listed_have_no_number() {
     let thread = ThreadStat { tid: 7, ..ThreadStat::default() };
     let [some, none] = [vec![thread], Vec::new()].map(|threads| Stat { threads, ..Stat::default() });
