@@ -115,28 +115,38 @@ fn moments(profile: &Profile) -> Vec<Vec<Timed<'_>>> {
             *sum = sum.saturating_add(moment.value);
         }
     }
+    // What a row has beyond its moments. These were scaled to the account as the row was; less than
+    // a sample is rounding.
+    let rest = |at: usize| {
+        let rest = profile.samples[at].values[main].saturating_sub(sums[at]);
+        if sums[at] == 0 || rest >= profile.period.max(1) { rest } else { 0 }
+    };
     for moment in &profile.timeline {
-        let Some(sample) = profile.samples.get(moment.sample as usize) else { continue };
+        let at = moment.sample as usize;
+        let Some(sample) = profile.samples.get(at) else { continue };
         let Some(thread) = threads.get_mut(sample.thread as usize) else { continue };
-        // All moments of a row are worth what the row is, which was scaled to the account.
-        let share = moment.value as f64 / sums[moment.sample as usize].max(1) as f64;
-        let value = (sample.values[main] as f64 * share).round() as u64;
+        let share = moment.value as f64 / sums[at].max(1) as f64;
+        let value = ((sample.values[main] - rest(at)) as f64 * share).round() as u64;
         thread.push(Timed { ns: moment.at_ns, value, sample });
     }
     let mut totals = vec![0_u128; threads.len()];
-    let rest = || profile.samples.iter().zip(&sums).filter(|(_, sum)| **sum == 0).map(|it| it.0);
-    for sample in rest() {
+    let rests = || profile.samples.iter().enumerate().map(|(at, sample)| (sample, rest(at)));
+    let rests = || rests().filter(|(_, value)| *value > 0);
+    for (sample, value) in rests() {
         if let Some(total) = totals.get_mut(sample.thread as usize) {
-            *total += u128::from(sample.values[main]);
+            *total += u128::from(value);
         }
     }
+    // Samples without moments are those after a full timeline.
+    let full_ns = profile.timeline.iter().map(|it| it.at_ns).max().unwrap_or(0).min(profile.duration_ns);
     let mut passed = vec![0_u128; threads.len()];
-    for sample in rest() {
+    for (sample, value) in rests() {
         let index = sample.thread as usize;
         let Some(thread) = threads.get_mut(index) else { continue };
-        let value = sample.values[main];
         passed[index] += u128::from(value);
-        let ns = (passed[index] * u128::from(profile.duration_ns) / totals[index].max(1)) as u64;
+        let begin = if sample.values[0] > 0 { full_ns } else { 0 };
+        let left = u128::from(profile.duration_ns - begin);
+        let ns = begin + (passed[index] * left / totals[index].max(1)) as u64;
         thread.push(Timed { ns, value, sample });
     }
     for thread in &mut threads {

@@ -24,6 +24,10 @@ use crate::options::Options;
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
 
+/// What a full timeline lacks.
+const NO_MOMENTS: &str = "there was no more room for the times of samples: later ones are spread over the rest of \
+                          the time; profile for less time";
+
 /// The end of a profile whose tables cannot grow.
 pub(super) const NO_MEMORY: &str = "there was no more memory for the profile: nothing was sampled after that";
 
@@ -303,13 +307,13 @@ impl Take {
         coverage.ended += u64::from(frames.is_whole() || is_whole);
         let stack = frames.stack(frames.lack().filter(|_| !is_whole));
         let row = aggregate.add(record.group, index, stack, [1, weight, 0, 0]);
-        let has_room =
-            |timeline: &mut Vec<_>| timeline.len() < MOST_MOMENTS && timeline.try_reserve(1).is_ok();
-        if let Some(timeline) =
-            self.timeline.as_mut().and_then(|timeline| has_room(timeline).then_some(timeline))
-        {
-            let at_ns = record.at_ns.saturating_sub(self.began_ns);
-            timeline.push(Moment { at_ns, sample: row, value: weight });
+        if let Some(timeline) = &mut self.timeline {
+            if timeline.len() < MOST_MOMENTS && timeline.try_reserve(1).is_ok() {
+                let at_ns = record.at_ns.saturating_sub(self.began_ns);
+                timeline.push(Moment { at_ns, sample: row, value: weight });
+            } else {
+                self.note(NO_MOMENTS);
+            }
         }
     }
 

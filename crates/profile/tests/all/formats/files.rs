@@ -136,8 +136,8 @@ fn samples_lie_over_the_whole_time() {
 #[test]
 fn samples_stand_where_they_were_taken() {
     let mut profile = profile();
-    // Two samples of 1 and 3 in a row that is worth 4 seconds, later than their rest.
-    profile.timeline = [(7_000_000_000, 3), (5_000_000_000, 1)]
+    // Two samples of 1 and 3 seconds in a row of 4.
+    profile.timeline = [(7_000_000_000, 3_000_000_000), (5_000_000_000, 1_000_000_000)]
         .map(|(at_ns, value)| Moment { at_ns, sample: 0, value })
         .to_vec();
     let expected =
@@ -145,6 +145,16 @@ fn samples_stand_where_they_were_taken() {
     let mut read = threads(&profile).remove(0).1;
     read[..2].sort_by(|a, b| a[1].total_cmp(&b[1]));
     assert_eq!(read, expected);
+}
+
+#[test]
+fn samples_beyond_the_timeline_come_after_it() {
+    let mut profile = profile();
+    // One second of the four in the row.
+    profile.timeline = vec![Moment { at_ns: 5_000_000_000, sample: 0, value: 1_000_000_000 }];
+    let expected =
+        [[5000.0, 1000.0, 1e6], [8750.0, 3000.0, 3e6], [8750.0, 500.0, 5e5], [10_000.0, 500.0, 5e5]];
+    assert_eq!(threads(&profile).remove(0).1, expected);
 }
 
 #[test]

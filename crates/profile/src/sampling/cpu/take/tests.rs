@@ -65,6 +65,22 @@ fn late_samples_are_counted() {
 }
 
 #[test]
+fn a_full_timeline_is_noted() {
+    let mut take = Take::new(&Options { hz: 1000, timeline: true, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.add_thread(id, 7, Some(0));
+    let moment = Moment { at_ns: 0, sample: 0, value: 1 };
+    take.timeline = Some(vec![moment; MOST_MOMENTS - 1]);
+    let notes = [4_000_000, 8_000_000].map(|cpu_ns| {
+        let record = whole(Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false });
+        take.add(&record, cpu_ns, 1_000_000, &(0..0), || None);
+        take.coverage.notes.len()
+    });
+    assert_eq!(notes, [0, 1], "there was room for one");
+    assert_eq!(take.timeline.map(|timeline| timeline.len()), Some(MOST_MOMENTS));
+}
+
+#[test]
 fn stacks_inside_of_libraries_have_not_ended() {
     let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
     let id = SlotId { index: 3, generation: 4 };
