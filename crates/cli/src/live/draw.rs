@@ -263,8 +263,8 @@ q leave  ? help  Enter functions  / filter  s sort  Tab groups/threads
                 .map(|(n, event)| CountRow {
                     event: event.clone().into(),
                     value: 20_430_333 / n * times,
-                    enabled_ns: 1,
-                    running_ns: 1,
+                    enabled_ns: times,
+                    running_ns: times,
                 })
                 .collect();
         }

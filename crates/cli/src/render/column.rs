@@ -184,9 +184,8 @@ fn figure_cell(row: &Row, value: &FigureValue, unit: Unit, digits: Digits) -> St
 fn count_text(event: &EventInfo, count: &CountRow) -> Option<String> {
     let value = if event.unit == "ns" { ms(count.value) } else { count.value.to_string() };
     match count.running_ns {
-        _ if event.unavailable.is_some() || count.enabled_ns == 0 => None,
+        _ if event.unavailable.is_some() || !count.is_counted() => None,
         running if running >= count.enabled_ns => Some(value),
-        0 => None,
         running => Some(format!("{value} ({:.0} %)", ratio(running, count.enabled_ns) * 100.0)),
     }
 }

@@ -135,14 +135,15 @@ impl Row {
         self.values.get(place).map_or(FigureValue::Absent, |value| value.part(part))
     }
 
-    /// How often an event happened in the interval, where it was counted.
+    /// How often an event happened in the interval, where it was to be counted.
     pub(crate) fn count(&self, event: &str) -> Option<&CountRow> {
         self.counts.iter().find(|count| count.event == event)
     }
 
-    /// How often per second.
+    /// How often per second, where it was counted.
     pub(crate) fn rate(&self, event: &str) -> Option<f64> {
-        self.count(event).map(|count| ratio(count.value, self.interval_ns) * 1e9)
+        let count = self.count(event).filter(|count| count.is_counted())?;
+        Some(ratio(count.value, self.interval_ns) * 1e9)
     }
 
     /// The part of a document for the row, whose figures are those of the table.

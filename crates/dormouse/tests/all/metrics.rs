@@ -310,6 +310,20 @@ fn nobody_breaks_a_scrape_by_what_he_says() {
 }
 
 #[test]
+fn an_uncounted_event_has_no_point() {
+    let count = |event: &'static str, running_ns| CountRow {
+        event: event.into(),
+        value: 0,
+        enabled_ns: 8,
+        running_ns,
+    };
+    let counts = vec![count("page-faults", 8), count("a", 4), count("b", 0), count("cycles", 0)];
+    let text = text(&exposition(vec![GroupRow { counts, ..group(1, "tea") }]));
+    assert_eq!(text.matches("event=\"").count(), 1, "{text}");
+    assert!(!text.contains("cycles_total{"), "{text}");
+}
+
+#[test]
 fn nobody_makes_a_scrape_long() {
     let long = "ä".repeat(1000);
     let count = |n: usize| {

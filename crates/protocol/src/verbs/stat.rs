@@ -439,6 +439,11 @@ impl Outliving {
 }
 
 impl CountRow {
+    /// Whether the event was counted for any of the time. If not, `value` means nothing.
+    pub fn is_counted(&self) -> bool {
+        self.enabled_ns > 0 && self.running_ns > 0
+    }
+
     /// The count since `before`, an earlier row of the event.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::str::FromStr;
 
 use dormouse::waits::Histogram;
-use dormouse_protocol::{GroupRow, Stat};
+use dormouse_protocol::{CountRow, GroupRow, Stat};
 
 use crate::sample::events::{EventRequest, TASK_CLOCK};
 use crate::sample::totals;
@@ -82,7 +82,16 @@ impl Metric {
             Metric::Event(event) => event == TASK_CLOCK || of.cpu_refused == of.limited,
             Metric::Latency => false,
         };
-        totals::refusal(of).filter(|_| is_missing)
+        totals::refusal(of).filter(|_| is_missing).or_else(|| self.uncounted(of))
+    }
+
+    /// The sentence about an event that no thread counts, as where there are no descriptors left.
+    fn uncounted(&self, of: &Stat) -> Option<String> {
+        let Metric::Event(event) = self else { return None };
+        let mut counts =
+            of.groups.iter().flat_map(|group| &group.counts).filter(|count| count.event == *event);
+        let is_uncounted = |count: &CountRow| count.enabled_ns > 0 && !count.is_counted();
+        counts.any(is_uncounted).then(|| format!("{event} was not counted so far: dormouse doctor shows why"))
     }
 
     /// The use that a group made of the time between, which `since` has.
@@ -207,6 +216,12 @@ mod tests {
             assert_eq!(metric.refusal(&false_clock).is_some(), by_clock, "{metric:?}");
             assert_eq!(metric.refusal(&limited).is_some(), by_limit, "{metric:?}");
         }
+        let counted = |running_ns| {
+            let count = CountRow { event: "cycles".into(), value: 0, enabled_ns: 8, running_ns };
+            let group = GroupRow { counts: vec![count], ..GroupRow::default() };
+            event("cycles").refusal(&Stat { groups: vec![group], ..Stat::default() })
+        };
+        assert!(counted(4).is_none() && counted(0).unwrap().contains("cycles was not counted"));
         assert!(Metric::Cpu.refusal(&false_clock).unwrap().contains("a clock is false"));
     }
 }

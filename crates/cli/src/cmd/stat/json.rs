@@ -193,7 +193,7 @@ impl<'a> Figures<'a> {
 fn counts<'a>(source: &'a Source, row: &Row, otherwise: &'a str) -> Vec<EventCount<'a>> {
     let entry = |event: &'a EventInfo, count: Option<&CountRow>, reason| {
         let reason = if count.is_some() { "it was not counted in this time" } else { reason };
-        let count = count.filter(|count| count.enabled_ns > 0);
+        let count = count.filter(|count| count.is_counted());
         EventCount {
             event: &event.name,
             unit: &event.unit,
@@ -206,4 +206,25 @@ fn counts<'a>(source: &'a Source, row: &Row, otherwise: &'a str) -> Vec<EventCou
     let counted = &source.counted;
     let told = counted.counted.iter().map(|event| entry(event, row.count(&event.name), otherwise));
     told.chain(counted.refused.iter().map(|event| entry(event, None, refused(event)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_uncounted_event_has_a_reason() {
+        let source = Source::fake(&["cycles"], None);
+        let row = |running_ns| {
+            let count = CountRow { event: "cycles".into(), value: 0, enabled_ns: 8, running_ns };
+            let mut row = Row::total("tea", 0);
+            row.counts = vec![count];
+            row
+        };
+        let told = |row: &Row| {
+            let counts = counts(&source, row, "");
+            (counts[0].value, counts[0].reason.is_some())
+        };
+        assert_eq!([8, 4, 0].map(|ns| told(&row(ns))), [(Some(0), false), (Some(0), false), (None, true)]);
+    }
 }

@@ -121,9 +121,13 @@ fn cpu_time_is_since_the_first_sample() {
 #[test]
 fn an_uncounted_event_is_not_zero() {
     let (mut before, mut after) = pair();
-    let count = |value| vec![CountRow { event: "sneezes".into(), value, enabled_ns: 1, running_ns: 1 }];
-    before.inside.as_mut().unwrap().groups[0].counts = count(10);
-    after.inside.as_mut().unwrap().groups[0].counts = count(35);
+    let count =
+        |value, running_ns| vec![CountRow { event: "sneezes".into(), value, enabled_ns: value, running_ns }];
+    // The second group has no thread that counts.
+    for (sample, value) in [(&mut before, 10), (&mut after, 35)] {
+        let groups = &mut sample.inside.as_mut().unwrap().groups;
+        (groups[0].counts, groups[1].counts) = (count(value, value), count(value, 0));
+    }
     let view = View::between(&before, &before, &after, &["sneezes".into()]);
     let rates: Vec<_> =
         view.groups().iter().map(|group| (group.name.as_str(), group.rate("sneezes"))).collect();

@@ -323,6 +323,10 @@ fn add_locks(part: &mut ProcessPart<'_>, groups: &[&GroupRow], labels: &[LabelSe
 }
 
 fn add_count(part: &mut ProcessPart<'_>, own: LabelSet, count: &CountRow) {
+    // Absent rather than 0.
+    if !count.is_counted() {
+        return;
+    }
     match EVENT_FAMILIES.iter().find(|(event, _)| *event == count.event) {
         Some((_, family)) => part.add(family, [own, LabelSet::NONE], MetricValue::Count(count.value)),
         // CPU time has a family of its own.
