@@ -196,8 +196,12 @@ pub(crate) fn ms(ns: u64) -> String {
 }
 
 impl Digits {
+    /// Only what is nothing is `0.0`, and only what is all `100.0`: one missed request in 10,000
+    /// is one.
     pub(crate) fn percent(self, percent: f64) -> String {
         match self {
+            _ if percent > 0.0 && percent < 0.05 => "<0.1".to_owned(),
+            _ if percent >= 99.95 && percent < 100.0 => ">99.9".to_owned(),
             Digits::Few if percent >= 10_000.0 => scaled(percent),
             _ => format!("{percent:.1}"),
         }
@@ -215,6 +219,7 @@ impl Digits {
     /// With a decimal only for small rates.
     fn rate(self, per_second: f64) -> String {
         match self {
+            _ if per_second > 0.0 && per_second < 0.05 => "<0.1".to_owned(),
             Digits::Few if per_second >= 9_999.5 => scaled(per_second),
             _ => format!("{per_second:.*}", usize::from(per_second < 100.0)),
         }
@@ -285,6 +290,22 @@ mod tests {
         let seconds = [375_000_000, 99_999_000_000, 1_234_560_000_000, 40_860_666_000_000_000];
         let seconds = seconds.map(|ns: u64| Digits::Few.seconds(ns as f64));
         assert_eq!(seconds, ["0.375", "99.999", "1234.6", "40.9M"]);
+    }
+
+    #[test]
+    fn little_is_not_nothing_nor_nearly_all() {
+        for (value, percent, rate) in [
+            (0.0, "0.0", "0.0"),
+            (0.04, "<0.1", "<0.1"),
+            (0.05, "0.1", "0.1"),
+            (99.94, "99.9", "99.9"),
+            (99.96, ">99.9", "100.0"),
+            (100.0, "100.0", "100"),
+        ] {
+            for digits in [Digits::All, Digits::Few] {
+                assert_eq!((digits.percent(value).as_str(), digits.rate(value).as_str()), (percent, rate));
+            }
+        }
     }
 
     #[test]

@@ -199,7 +199,7 @@ idle              0.0  0.000    0.0                              0.0      1
 
 THREAD  TID  CPU %  RUNNABLE %  CPU s
 main     10   82.0         8.2  0.410
-worker   11    0.0              0.000
+worker   11   <0.1              0.000
 "
     );
 }

@@ -158,6 +158,7 @@ impl CpuLimitRow {
 /// A number with two significant digits, if it is small.
 fn digits(number: f64) -> String {
     match number {
+        _ if number > 0.0 && number < 0.005 => "<0.01".to_owned(),
         _ if number >= 10.0 => format!("{number:.0}"),
         _ => {
             let text = format!("{number:.2}");
@@ -190,6 +191,7 @@ mod tests {
             sentence,
             "throttled in 41 % of its active periods; the limit of /pod7 is 0.5 CPU, at least 0.86 were wanted"
         );
+        assert!(half(100_000, 4, 1, None).sentence().starts_with("throttled in <0.01 % of"));
         // All periods used up their quota: as much was used, at least.
         assert!(half(100, 100, 5_000, None).sentence().ends_with("at least 1 were wanted"));
         let idle = half(0, 0, 0, None);
