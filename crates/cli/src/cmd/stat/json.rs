@@ -61,7 +61,8 @@ pub(super) struct Figures<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     runtimes: Vec<RowDocument<'a, RuntimeFigure>>,
     threads: Vec<RowDocument<'a, ThreadFigure>>,
-    /// The CPU time of threads that came and went between two samples.
+    /// The CPU time of threads that came and went between two samples. Where it is not 0, the
+    /// process's `runnable_ns` and context switches lack those of such threads.
     other_threads_cpu_ns: u64,
 }
 

@@ -42,6 +42,10 @@ const NO_CALLS: &str =
 const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the kernel's account: a wait that goes on \
                         is not in it yet";
 
+/// What the sums over threads lack.
+const BRIEF_THREADS: &str =
+    "context switches, and waits for a CPU, of threads that came and went between two looks are missing";
+
 /// The time between the readings of groups and of the process that needs no word.
 const NOTABLE_SKEW_NS: u64 = 1_000_000;
 
@@ -185,6 +189,9 @@ fn bounds(account: &Account<'_>) -> Vec<String> {
     if let Some(why) = limits.and_then(|limits| limits.unknown.as_ref()) {
         lines.push(format!("whether it is throttled at a CPU limit is unknown: {}", clean(why)));
     }
+    if delta.others_ns() > TICK_NS {
+        lines.push(BRIEF_THREADS.to_owned());
+    }
     if delta.usage.is_some() {
         lines.push(format!("user and kernel mode are counted in ticks of {}", short(TICK_NS)));
     }
@@ -254,6 +261,16 @@ mod tests {
         assert!(line.is_some_and(|line| line.contains("75")), "{text}");
         let text = account("", &Account::of(&source, &Delta::between(&with(None), &with(None), &[])));
         assert!(!text.contains("polls of tasks"), "{text}");
+    }
+
+    #[test]
+    fn sums_name_the_threads_they_lack() {
+        let source = Source::fake(&[], None);
+        let text = |cpu_ns| {
+            let later = Sample { cpu_ns, ..Sample::default() };
+            account("", &Account::of(&source, &Delta::between(&Sample::default(), &later, &[])))
+        };
+        assert_eq!([TICK_NS, TICK_NS + 1].map(|ns| text(ns).contains(BRIEF_THREADS)), [false, true]);
     }
 
     #[test]
