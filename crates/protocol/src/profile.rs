@@ -267,7 +267,8 @@ pub struct ProfileCoverage {
     /// Number of samples taken.
     pub samples: u64,
     /// Number of samples for which there was no room, or that came after a later one of their
-    /// thread. Their weight is in their thread's next sample.
+    /// thread. In profiles of time their weight is in their thread's next sample; in others what
+    /// they stood for is missing.
     pub dropped: u64,
     /// Number of timer expiries that were merged with others. Their weight is in the sample.
     pub overruns: u64,

@@ -66,6 +66,15 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
     } else {
         "refused an event by the kernel"
     };
+    let dropped = match profile.kind {
+        ProfileKind::Cpu | ProfileKind::Wall => {
+            "dropped: the queue was full, or a later one of the thread came first; the weight is in the \
+             thread's next sample"
+        }
+        ProfileKind::Alloc | ProfileKind::Faults => {
+            "dropped: the queue was full; what they stood for is missing from their stacks"
+        }
+    };
     let missing = [
         (coverage.in_library, "sample", "in a library of the system, without the function that called it"),
         (
@@ -79,12 +88,7 @@ pub(crate) fn lines(profile: &Profile) -> Vec<String> {
             "with callers by frame pointers alone: there was no room for its copy, or no unwind table",
         ),
         (coverage.merged, "sample", "without a stack: the table of stacks is full"),
-        (
-            coverage.dropped,
-            "sample",
-            "dropped: the queue was full, or a later one of the thread came first; the weight is in the \
-             thread's next sample",
-        ),
+        (coverage.dropped, "sample", dropped),
         (coverage.refused, "thread", refused),
         (coverage.blocking, "thread", "not sampled: the signal is blocked there"),
     ];
@@ -168,5 +172,10 @@ mod tests {
         (coverage.overruns, coverage.refused, coverage.blocking) = (4, 5, 6);
         coverage.notes.push("a note\x1b[31m".into());
         insta::assert_snapshot!("losses", text(&profile));
+        profile.kind = ProfileKind::Alloc;
+        assert!(
+            text(&profile).contains("what they stood for is missing"),
+            "a later sample has its own weight"
+        );
     }
 }
