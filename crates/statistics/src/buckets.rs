@@ -157,8 +157,8 @@ impl Histogram {
     }
 
     /// The durations since `before`, an earlier reading of the same histogram. Their longest is
-    /// known if it is the longest of all; otherwise it is bounded by the end of its bucket, and
-    /// `max_task` is a recent task of that bucket, if one is known.
+    /// known if it is the longest of all; otherwise it is bounded by the end of its bucket (that of
+    /// the last bucket by the longest of all), and `max_task` is a recent task of that bucket, if one is known.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         if self.scale != before.scale {
@@ -173,12 +173,14 @@ impl Histogram {
             return Self { buckets, sum_ns, tasks, ..*self };
         }
         let last = buckets.iter().rposition(|&n| n > 0);
-        let (bound, max_task) = last.map_or((0, 0), |last| (upper_bound_ns(last) as u64, tasks[last]));
+        let bound = |last| if last == BUCKETS - 1 { u64::MAX } else { upper_bound_ns(last) as u64 };
+        let (bound, max_task) = last.map_or((0, 0), |last| (bound(last), tasks[last]));
         Self { buckets, sum_ns, max_ns: self.max_ns.min(bound), max_task, tasks, ..*self }
     }
 
     /// The duration that the share `share` of all durations does not exceed, in nanoseconds; `None`
-    /// if there are none. It lies within its bucket, and is at most the longest duration.
+    /// if there are none. It lies within its bucket, and is at most the longest duration, with which
+    /// the last bucket ends.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let rank = share.clamp(0.0, 1.0) * count as f64;
@@ -191,6 +193,7 @@ impl Histogram {
             })?;
         let upper = upper_bound_ns(place);
         let lower = if place == 0 { 0.0 } else { upper / f64::from(-self.scale).exp2().exp2() };
+        let upper = if place == BUCKETS - 1 { upper.max(self.max_ns as f64) } else { upper };
         Some(((lower + (upper - lower) * inside.clamp(0.0, 1.0)) as u64).min(self.max_ns))
     }
 }
@@ -237,6 +240,16 @@ mod tests {
         assert_eq!((wide.scale, wide.buckets), (2, since.widened(2).buckets), "by the wider of the two");
         assert_eq!((slow.count(), slow.max_ns, slow.max_task), (1, 2_000_000, 6));
         assert_eq!(now.since(&now), Histogram::default());
+    }
+
+    #[test]
+    fn the_last_bucket_ends_with_the_longest() {
+        let hours = |n: u64| n * 3_600 * UNIT_NS;
+        let all = [hours(4), hours(3)];
+        assert_eq!(of(&all).quantile_ns(1.0), Some(hours(4)));
+        let since = of(&all).since(&of(&all[..1]));
+        assert_eq!((since.count(), since.max_ns), (1, hours(4)), "it is no longer than the longest");
+        assert_eq!(since.quantile_ns(1.0), Some(hours(4)));
     }
 
     #[test]

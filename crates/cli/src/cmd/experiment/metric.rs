@@ -9,6 +9,9 @@ use dormouse_protocol::{CountRow, GroupRow, Stat};
 use crate::sample::events::{EventRequest, TASK_CLOCK};
 use crate::sample::totals;
 
+/// Where the last bucket of latencies ends, for want of the longest one: 2^12 s.
+const LONGEST_NS: u64 = 4_096_000_000_000;
+
 /// The threads of dormouse in a service that work for an experiment, or for its keys.
 const OWN_THREADS: [&str; 5] =
     ["dormouse", "dormouse-door", "dormouse-look", "dormouse-timer", "dormouse-budget"];
@@ -171,7 +174,7 @@ impl Use {
 
     /// The latency that 99 % do not exceed; 0 where there is none.
     pub(super) fn p99_ns(&self) -> f64 {
-        let mut all = Histogram { max_ns: u64::MAX, scale: self.scale, ..Histogram::default() };
+        let mut all = Histogram { max_ns: LONGEST_NS, scale: self.scale, ..Histogram::default() };
         for &(at, n) in &self.latencies {
             all.buckets[at] += n;
         }
