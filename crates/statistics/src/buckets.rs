@@ -157,8 +157,9 @@ impl Histogram {
     }
 
     /// The durations since `before`, an earlier reading of the same histogram. Their longest is
-    /// known if it is the longest of all; otherwise it is bounded by the end of its bucket (that of
-    /// the last bucket by the longest of all), and `max_task` is a recent task of that bucket, if one is known.
+    /// known if it is the longest of all; otherwise it is bounded by the end of its bucket (in the
+    /// last one by the longest of all), and `max_task` is a recent task of that bucket, if one is
+    /// known.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         if self.scale != before.scale {
@@ -179,8 +180,8 @@ impl Histogram {
     }
 
     /// The duration that the share `share` of all durations does not exceed, in nanoseconds; `None`
-    /// if there are none. It lies within its bucket, and is at most the longest duration, with which
-    /// the last bucket ends.
+    /// if there are none. It lies within its bucket, and is at most the longest duration, with
+    /// which the last bucket ends.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let rank = share.clamp(0.0, 1.0) * count as f64;

@@ -129,8 +129,8 @@ pub struct Stat {
     /// The parts of dormouse that are asleep because of `DORMOUSE_MAX_CPU`, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limited: Option<Cow<'static, str>>,
-    /// How often counts of groups have been put to sleep. If two answers differ in it, what was used
-    /// between them is not in groups as a whole. 0 from services that do not count it.
+    /// How often counts of groups have been put to sleep. If two answers differ in it, what was
+    /// used between them is not in groups as a whole. 0 from services that do not count it.
     #[serde(default)]
     pub counts_stopped: u64,
     /// The objectives that match no group, though they were set a while ago, as they were given.
@@ -267,7 +267,8 @@ pub struct CountRow {
     pub event: Cow<'static, str>,
     /// The count in the event's unit; scaled up if the counter was shared.
     pub value: u64,
-    /// How long the event was enabled, in nanoseconds.
+    /// How long the event was enabled, in nanoseconds: for events of the processor, of the running
+    /// time of all threads.
     pub enabled_ns: u64,
     /// The part of `enabled_ns` in which the event was really counted, in nanoseconds. If this is
     /// less, `value` is an estimate.
