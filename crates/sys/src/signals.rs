@@ -31,8 +31,8 @@ const CONTROL_BLOCK: usize = 4096;
 /// The longest wait for a thread that does not begin: a filter may have ended it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The running threads: process and thread id, 32 bits each; 0 for a free entry. A fork leaves the
-/// parent's threads here, whose process id is not the child's.
+/// The running threads, as [`own`] numbers them; 0 for a free entry. A fork leaves the parent's
+/// threads here, whose process is not the child's.
 static OWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 /// The stacks of the running threads, by their places in [`OWN`]: the address of the thread's
@@ -42,13 +42,18 @@ static STACKS: [[AtomicUsize; 2]; 32] = [const { [const { AtomicUsize::new(0) };
 /// CPU time of those that have ended, in nanoseconds.
 static ENDED_NS: AtomicU64 = AtomicU64::new(0);
 
+/// A thread of this process: the process's number above 32 bits of thread id.
+fn own(tid: u32) -> u64 {
+    identity::id() << 32 | u64::from(tid)
+}
+
 /// The calling thread's place among those that run. Beyond the last place a thread is known when it
 /// has ended.
 struct Running(Option<&'static AtomicU64>);
 
 impl Running {
     fn begin(stack: usize) -> Self {
-        let own = u64::from(identity::pid()) << 32 | u64::from(identity::tid());
+        let own = own(identity::tid());
         let take = |(_, place): &(usize, &AtomicU64)| {
             let there = place.load(Ordering::Relaxed);
             let is_free = there >> 32 != own >> 32;
@@ -138,27 +143,28 @@ pub(crate) fn of_samplers() -> u64 {
 /// Whether dormouse has started the running thread with this id. False for a thread for which the
 /// table had no room.
 pub fn is_ours(tid: u32) -> bool {
-    let own = u64::from(identity::pid()) << 32 | u64::from(tid);
+    let own = own(tid);
     OWN.iter().any(|place| place.load(Ordering::Relaxed) == own)
 }
 
 /// CPU time that threads of dormouse have used in this process, in nanoseconds: of those that have
 /// ended, and of those that run, for which `cpu_of` returns the time by thread id.
 pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
-    let pid = u64::from(identity::pid());
+    let process = own(0);
     // Acquire, and first: a thread whose time is in it has no place any more.
     let ended = ENDED_NS.load(Ordering::Acquire);
-    let running = OWN.iter().map(|place| place.load(Ordering::Relaxed)).filter(|own| own >> 32 == pid);
+    let places = OWN.iter().map(|place| place.load(Ordering::Relaxed));
+    let running = places.filter(|own| own >> 32 == process >> 32);
     ended + running.filter_map(|own| cpu_of(own as u32)).sum::<u64>()
 }
 
 /// The stacks of the threads that dormouse runs in this process, with their thread-local data.
 /// Where the control block is not known there are none.
 pub fn own_stacks() -> impl Iterator<Item = Range<usize>> + Clone {
-    let pid = u64::from(identity::pid());
+    let process = own(0);
     OWN.iter().zip(&STACKS).filter_map(move |(place, stack)| {
         let [block, length] = stack.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let is_running = place.load(Ordering::Relaxed) >> 32 == pid && block != 0;
+        let is_running = place.load(Ordering::Relaxed) >> 32 == process >> 32 && block != 0;
         is_running.then(|| block.saturating_sub(length)..block + CONTROL_BLOCK)
     })
 }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_sys::directory::{CLOSED, of_runtime, own_uid, prepare};
+use dormouse_sys::process::identity;
 use dormouse_sys::{Capability, brief};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
@@ -192,14 +193,15 @@ fn sweep(directory: &Path, older_than: Duration) {
     }
 }
 
-/// The last agent's place, and its process. Not under a lock, which a thread that ends the process,
+/// The last agent's place, and its process by [`identity::id`]: a child in a PID namespace of its
+/// own may have the parent's process id. Not under a lock, which a thread that ends the process,
 /// or one that forks beside it, might have for ever; and never freed.
-static AT_EXIT: AtomicPtr<(u32, Arc<Place>)> = AtomicPtr::new(ptr::null_mut());
+static AT_EXIT: AtomicPtr<(u64, Arc<Place>)> = AtomicPtr::new(ptr::null_mut());
 
 /// Has the socket file removed when this process ends in order. (One that is killed leaves it for
 /// [`sweep`].)
 pub(super) fn remove_at_exit(place: &Arc<Place>) {
-    let kept = Box::leak(Box::new((std::process::id(), Arc::clone(place))));
+    let kept = Box::leak(Box::new((identity::id(), Arc::clone(place))));
     // Pairs with the load in `remove`.
     if AT_EXIT.swap(kept, Ordering::Release).is_null() {
         // SAFETY: a plain function of this object. A failure leaves the file for the next process
@@ -211,8 +213,8 @@ pub(super) fn remove_at_exit(place: &Arc<Place>) {
 extern "C" fn remove() {
     // Pairs with the swap in `remove_at_exit`. SAFETY: null, or leaked there.
     let kept = unsafe { AT_EXIT.load(Ordering::Acquire).as_ref() };
-    if let Some((pid, place)) = kept
-        && *pid == std::process::id()
+    if let Some((process, place)) = kept
+        && *process == identity::id()
     {
         place.remove();
     }

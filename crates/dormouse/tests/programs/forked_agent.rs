@@ -1,11 +1,16 @@
 //! A forked child has none of its parent's agent: no socket, no client, no lease, and may start one
-//! of its own. No test harness: the process forks.
+//! of its own, even if it has its parent's process id in a PID namespace of its own. No test
+//! harness: the process forks.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use dormouse::{static_key, unlikely};
+use dormouse_testkit::{fork, join};
+
+/// The exit code of a process that may make no namespace.
+const REFUSED: i32 = 77;
 
 static_key! {
     static KEY: "forked.key" = false;
@@ -55,12 +60,60 @@ fn child(parents: &Path) {
     assert!(on.contains("\"ok\"") && is_awake(), "{on}");
 }
 
+/// Has the children of this process begin in a PID namespace of their own, or ends the process.
+fn separate_children() {
+    // SAFETY: children alone are affected.
+    #[expect(unsafe_code, reason = "unshare is")]
+    let refused = unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0;
+    if refused {
+        std::process::exit(REFUSED);
+    }
+}
+
+/// The first process of a namespace, as a container's, with a child that is the first of another
+/// one.
+fn first_of_namespace() {
+    assert_eq!(std::process::id(), 1);
+    let agent = dormouse::init().unwrap();
+    separate_children();
+    // SAFETY: as in `main`.
+    #[expect(unsafe_code, reason = "fork is")]
+    let forked = unsafe { libc::fork() };
+    if forked == 0 {
+        assert_eq!(std::process::id(), 1);
+        assert_ne!(dormouse::init().unwrap().path(), agent.path());
+        // Runs the handlers of the end, which remove a socket file.
+        std::process::exit(0);
+    }
+    let code = join(forked).code();
+    if code != Some(0) {
+        std::process::exit(code.unwrap_or(101));
+    }
+    Client::connect(agent.path());
+}
+
+/// Returns whether this user may make namespaces.
+fn children_with_the_parents_process_id() -> bool {
+    let status = fork(|| {
+        separate_children();
+        std::process::exit(fork(first_of_namespace).code().unwrap_or(101));
+    });
+    assert!([Some(0), Some(REFUSED)].contains(&status.code()), "{status}");
+    status.success()
+}
+
 pub(crate) fn main() {
     let place = tempfile::tempdir().unwrap();
     // SAFETY: no other thread runs yet.
     #[expect(unsafe_code, reason = "set_var is")]
     unsafe {
         std::env::set_var("DORMOUSE_RUNTIME_DIR", place.path());
+    }
+    let mut passed = 1;
+    if children_with_the_parents_process_id() {
+        passed += 1;
+    } else {
+        dormouse_testkit::skip("this user may make no PID namespace");
     }
     let agent = dormouse::init().unwrap();
     let mut client = Client::connect(agent.path());
@@ -92,5 +145,5 @@ pub(crate) fn main() {
     #[expect(unsafe_code, reason = "waitpid is")]
     let waited = unsafe { libc::waitpid(forked, &raw mut status, 0) };
     assert_eq!((waited, status), (forked, 0), "the child failed");
-    println!("1 passed, 0 failed");
+    println!("{passed} passed, 0 failed");
 }

@@ -110,10 +110,11 @@ fn after_fork(_: *const Stage, side: Side) {
 }
 
 /// In the child, before any phase that calls [`forks`]: the first copy that comes here increments
-/// the count.
+/// the count, and forgets the parent's agent.
 fn count_fork() {
     if used().forking.swap(false, Ordering::Relaxed) {
         used().forks.fetch_add(1, Ordering::Relaxed);
+        used().agent.clear();
     }
 }
 

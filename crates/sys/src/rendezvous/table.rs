@@ -69,7 +69,8 @@ pub struct Table {
 #[repr(C)]
 pub(super) struct Agent {
     pub(super) lock: Lock,
-    /// The process in which it runs: a forked child has none.
+    /// The process in which it runs. A fork's handler clears it in the child, which may have the
+    /// parent's number in a PID namespace of its own; a child without handlers has another number.
     pid: AtomicU32,
     path: AtomicPtr<u8>,
     length: AtomicUsize,
@@ -149,6 +150,12 @@ impl Table {
     }
 }
 
+impl Agent {
+    pub(super) fn clear(&self) {
+        self.pid.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The right to start the agent.
 #[derive(Debug)]
 pub struct AgentPlace {
@@ -180,6 +187,6 @@ impl AgentPlace {
 
     /// Records that there is no agent.
     pub fn clear(&self) {
-        self.agent.pid.store(0, Ordering::Relaxed);
+        self.agent.clear();
     }
 }
