@@ -121,6 +121,7 @@ impl Answered for DoctorRequest {
             .chain([cost_check()])
             .chain(stat::outliving_check())
             .chain(proc_check())
+            .chain(dormouse_sys::descriptors::capability())
             .chain(asked.place.check());
         Ok(Doctor { checks: checks.map(check).collect() })
     }

@@ -25,12 +25,27 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use crate::clock;
+use crate::{Capability, clock};
 
 /// How often a thread looks whether the host still has the standard error that it lent.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// The error number with which the kernel has refused a thread its table; 0: it has not.
+static REFUSED: AtomicI32 = AtomicI32::new(0);
+
+/// The refusal of a table, if a thread has met one. Makes no call itself: a filter may kill for it.
+pub fn capability() -> Option<Capability> {
+    let errno = REFUSED.load(Ordering::Relaxed);
+    (errno != 0).then(|| {
+        let why = io::Error::from_raw_os_error(errno);
+        let missing = "no profiles, watches, recorder, triggers, long polls or stalls";
+        Capability::unavailable("host.descriptors", format!("close_range was refused ({why}): {missing}"))
+            .with_fix("allow close_range in the seccomp profile, or run on Linux 5.9 or later")
+    })
+}
 
 /// Gives the calling thread, which must be one of dormouse's, a table of its own. It contains only
 /// standard streams that lead nowhere: otherwise a file would get one of their numbers, and what a
@@ -140,7 +155,9 @@ fn begin_table(first: u32) -> io::Result<()> {
         libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_uint)
     };
     if is_left != 0 {
-        return Err(io::Error::last_os_error());
+        let refusal = io::Error::last_os_error();
+        REFUSED.store(refusal.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
+        return Err(refusal);
     }
     fill_standard_streams();
     Ok(())

@@ -63,7 +63,7 @@ pub trait Duty: Default + 'static {
     /// Whether there is nothing to do: then the thread ends.
     fn is_empty(&self) -> bool;
 
-    /// Does the work that is due, and gives the time until the next step.
+    /// Does the work that is due, and gives the time until the next step ([`Duration::MAX`]: none).
     fn step(&mut self) -> Duration;
 
     /// Takes the place of [`Duty::step`] where there is no memory for that: what must not wait, and
@@ -95,7 +95,7 @@ pub enum KeeperError {
     #[error("no thread: {0}")]
     Thread(io::Error),
     /// The thread could not get a descriptor table of its own.
-    #[error("no table of descriptors: {0}")]
+    #[error("no table of descriptors (close_range): {0}")]
     Table(io::Error),
     /// The thread was killed, for example by a filter of system calls.
     #[error("its thread was killed")]

@@ -31,7 +31,7 @@ impl From<KeeperError> for Error {
     fn from(error: KeeperError) -> Self {
         let reason = match error {
             KeeperError::Reentrant | KeeperError::Forked => return Self::Reentrant,
-            KeeperError::Thread(source) | KeeperError::Table(source) => return Self::Keeper(source),
+            KeeperError::Thread(source) => return Self::Keeper(source),
             KeeperError::NoMemory => return Self::Keeper(io::ErrorKind::OutOfMemory.into()),
             KeeperError::Killed => "it was killed".to_owned(),
             KeeperError::Ended => "it has ended".to_owned(),

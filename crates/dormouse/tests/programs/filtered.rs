@@ -1,5 +1,7 @@
 //! A host whose seccomp filter kills for system calls that it does not know: nothing is tried there
-//! that nobody has asked for, neither by `init` nor by a client that only looks.
+//! that nobody has asked for, neither by `init` nor by a client that only looks. And one whose
+//! filter refuses `close_range`, as those that are older than this call do: what needs a table of
+//! descriptors is refused by that name, and the rest works.
 //!
 //! No test harness: this program is the host too, in a child process.
 
@@ -48,8 +50,10 @@ fn install(call: &str) {
 
 fn host(what: &str) {
     let (when, call) = what.split_once(' ').unwrap();
-    if when == "before" {
-        install(call);
+    match when {
+        "before" => install(call),
+        "refused" => Filter::refuse(&[libc::SYS_close_range]).install_on_all_threads(),
+        _ => {}
     }
     let agent = dormouse::init().unwrap();
     if when == "after" {
@@ -100,11 +104,45 @@ impl Host {
     }
 }
 
+/// What a client gets where the filter refuses `close_range`.
+fn refused() {
+    println!("close_range, refused");
+    let mut host = Host::start("refused close_range");
+    let doctor = r#""op":"doctor""#;
+    assert!(!host.ask(&[doctor])[1].contains("close_range was refused"), "nothing has needed it");
+    let works = [
+        r#""op":"on","glob":"host.key""#,
+        r#""op":"stat""#,
+        r#""op":"count","events":["task-clock"]"#,
+        r#""op":"waits""#,
+        r#""op":"trace","glob":"host.*""#,
+    ];
+    for operation in works {
+        let answers = host.ask(&[operation]);
+        assert!(answers[1].contains("\"ok\""), "{}", answers[1]);
+    }
+    let refused = [
+        r#""op":"profile","kind":"cpu""#,
+        r#""op":"profile","kind":"alloc""#,
+        r#""op":"long-polls","threshold_us":10000"#,
+        r#""op":"trigger-add","rules":"request>1s""#,
+        r#""op":"record-save""#,
+    ];
+    for operation in refused {
+        let answers = host.ask(&[operation]);
+        assert!(answers[1].contains("no table of descriptors (close_range)"), "{operation}: {}", answers[1]);
+    }
+    let found = &host.ask(&[doctor])[1];
+    assert!(found.contains("host.descriptors") && found.contains("close_range was refused"), "{found}");
+    host.end();
+}
+
 pub(crate) fn main() {
     if let Ok(what) = std::env::var(HOST) {
         return host(&what);
     }
-    let mut passed = 0;
+    refused();
+    let mut passed = 1;
     for (when, count) in [("before", KILLED.len() - OF_INIT), ("after", KILLED.len())] {
         for (at, (call, _)) in KILLED.into_iter().take(count).enumerate() {
             println!("{call}, filtered {when} init");
