@@ -27,9 +27,6 @@ const STACK: usize = 256 * 1024;
 /// The memory that a step may take, beside that of queues and files, which ask by themselves.
 const STEP: usize = 512 * 1024;
 
-/// The longest sleep.
-const ASLEEP: Duration = Duration::from_secs(10);
-
 /// The lookout of this process.
 pub(crate) static LOOKOUT: Keeper<Engines> = Keeper::new(Phase::Lookout, NAME, STACK, STEP);
 
@@ -114,7 +111,8 @@ impl Duty for Engines {
                 _ => {}
             }
         }
-        next.map_or(ASLEEP, |next| next.saturating_duration_since(Instant::now()).min(ASLEEP))
+        // An errand, a panic, and the service's sleep and its end wake the thread.
+        next.map_or(Duration::MAX, |next| next.saturating_duration_since(Instant::now()))
     }
 
     fn end(&mut self, Watched(watched): Watched) {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -161,6 +162,25 @@ fn assert_no_timeouts() {
         // futex(word, operation, value, timeout, …)
         assert_eq!((call[0].cast_signed(), call[4]), (libc::SYS_futex, 0), "{name}: {call:x?}");
     }
+}
+
+#[test]
+fn a_trigger_on_panics_wakes_nobody() {
+    in_child(|| {
+        let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let place = tempfile::tempdir().unwrap();
+        // SAFETY: the child has one thread, and its standard error is replaced on purpose.
+        #[expect(unsafe_code, reason = "a pipe at standard error would be looked at each second")]
+        unsafe {
+            assert!(libc::dup2(nowhere.as_raw_fd(), libc::STDERR_FILENO) >= 0);
+            std::env::set_var("DORMOUSE_RUNTIME_DIR", place.path());
+            std::env::set_var("DORMOUSE_RECORD_DIR", place.path());
+        }
+        let _agent = dormouse::init().unwrap();
+        let _trigger = dormouse::triggers::add("panic").unwrap();
+        assert!(await_rest().keys().any(|(_, name)| name == "dormouse-look"));
+        assert_no_timeouts();
+    });
 }
 
 #[test]
