@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use rustix::fs::StatVfsMountFlags;
 
-use dormouse::{Access, Event, Group, InitError, ProfileSpec, TaskBudget, WatchSpec};
+use dormouse::metrics::{Metrics, MetricsSpec};
+use dormouse::sync::{Holds, LockTimes};
+use dormouse::{Access, Event, Group, InitError, ProfileSpec, TaskBudget, Watch, WatchSpec};
+use dormouse_events::Mode;
 
 dormouse::static_key! { static FLAG: "off.flag" = false; }
 
@@ -48,10 +51,15 @@ fn service() {
         dormouse::long_polls(Duration::from_millis(10)).map(drop).unwrap_err().to_string(),
         dormouse::Publishing::start().map(drop).unwrap_err().to_string(),
         group.budget(Duration::from_secs(1)).map(drop).unwrap_err().to_string(),
-        dormouse::ProfileRun::start(&ProfileSpec::cpu()).map(drop).unwrap_err().to_string(),
-        dormouse::ProfileRun::start(&ProfileSpec::wall()).map(drop).unwrap_err().to_string(),
+        group.start_counting(&[Event::TASK_CLOCK], Mode::GroupExact).map(drop).unwrap_err().to_string(),
+        Metrics::start(&MetricsSpec::new()).map(drop).unwrap_err().to_string(),
+        LockTimes::start(Holds::Sampled).map(drop).unwrap_err().to_string(),
         watched.arm().map(drop).unwrap_err().to_string(),
+        Watch::for_group(group, &watched).map(drop).unwrap_err().to_string(),
     ];
+    let profiles = [ProfileSpec::cpu(), ProfileSpec::wall(), ProfileSpec::alloc(), ProfileSpec::faults()]
+        .map(|spec| dormouse::ProfileRun::start(&spec).map(drop).unwrap_err().to_string());
+    let refused = [&refused[..], &profiles].concat();
     assert!(refused.iter().all(|why| why.contains("dormouse is off")), "{refused:?}");
     assert!(!dormouse::waits::is_on() && group.read_counts().is_empty());
     assert_eq!(traces(), before);
