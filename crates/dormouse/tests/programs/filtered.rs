@@ -104,7 +104,7 @@ impl Host {
     }
 }
 
-/// What a client gets where the filter refuses `close_range`.
+/// Asks a host whose filter refuses `close_range` for what works there, and for what does not.
 fn refused() {
     println!("close_range, refused");
     let mut host = Host::start("refused close_range");
