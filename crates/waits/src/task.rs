@@ -88,12 +88,24 @@ struct Place {
 }
 
 impl Place {
-    const EMPTY: Self = Self { is_filled: false, polling: MaybeUninit::uninit() };
+    /// A constant in its place would have each poll copy all of its words.
+    #[inline]
+    fn empty() -> Self {
+        Self { is_filled: false, polling: MaybeUninit::uninit() }
+    }
 
     #[inline]
     fn get(&self) -> Option<&Polling> {
         // SAFETY: the flag is set when it is written.
         self.is_filled.then(|| unsafe { self.polling.assume_init_ref() })
+    }
+
+    /// Not inlined, so that asleep the end of a poll need not save the registers that this uses.
+    #[inline(never)]
+    fn end(&mut self) {
+        let _timed = TASKS.begin();
+        // SAFETY: only `drop` calls this, if the flag is set; it is not used any more.
+        unsafe { self.polling.assume_init_drop() };
     }
 }
 
@@ -101,9 +113,7 @@ impl Drop for Place {
     #[inline]
     fn drop(&mut self) {
         if self.is_filled {
-            let _timed = TASKS.begin();
-            // SAFETY: as above; it is not used any more.
-            unsafe { self.polling.assume_init_drop() };
+            self.end();
         }
     }
 }
@@ -186,7 +196,7 @@ impl TaskWaits {
             begin_sharing();
         }
         // Dropped from the last to the first: the poll ends once the caller has left.
-        let mut place = Place::EMPTY;
+        let mut place = Place::empty();
         let _entered = enter();
         if is_on {
             place.is_filled = self.begin_poll(who, cx.waker(), &mut place.polling).is_some();
@@ -412,6 +422,7 @@ impl TaskWaits {
 }
 
 impl Drop for TaskWaits {
+    #[inline]
     fn drop(&mut self) {
         let _no_age = self.end(TaskEnd::NoRequest);
     }
