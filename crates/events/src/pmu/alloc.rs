@@ -114,7 +114,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if unlikely!(AWAKE) {
             // SAFETY: the caller's promise.
-            return unsafe { self.alloc_awake(layout, stack::here()) };
+            return unsafe { Self::alloc_awake(layout, stack::here(), self) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.0.alloc(layout) }
@@ -124,7 +124,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if unlikely!(AWAKE) {
             // SAFETY: the caller's promise.
-            return unsafe { self.alloc_zeroed_awake(layout, stack::here()) };
+            return unsafe { Self::alloc_zeroed_awake(layout, stack::here(), self) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.0.alloc_zeroed(layout) }
@@ -134,7 +134,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         if unlikely!(AWAKE) {
             // SAFETY: the caller's promise.
-            return unsafe { self.dealloc_awake(place, layout) };
+            return unsafe { Self::dealloc_awake(place, layout, self) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.0.dealloc(place, layout) };
@@ -144,33 +144,34 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if unlikely!(AWAKE) {
             // SAFETY: the caller's promise.
-            return unsafe { self.realloc_awake(place, layout, size, stack::here()) };
+            return unsafe { Self::realloc_awake(place, layout, size, stack::here(), self) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.0.realloc(place, layout, size) }
     }
 }
 
-/// Awake. Apart from the others, so that these need no register for it.
+/// Awake. Apart from the others, so that these need no register for it. The allocator comes last,
+/// so that the other arguments stay in their registers.
 impl<A: GlobalAlloc> Alloc<A> {
     #[inline(never)]
-    unsafe fn alloc_awake(&self, layout: Layout, from: CallFrame) -> *mut u8 {
+    unsafe fn alloc_awake(layout: Layout, from: CallFrame, own: &Self) -> *mut u8 {
         // SAFETY: the caller's promise.
-        let place = unsafe { self.0.alloc(layout) };
+        let place = unsafe { own.0.alloc(layout) };
         allocated(place, layout.size(), from);
         place
     }
 
     #[inline(never)]
-    unsafe fn alloc_zeroed_awake(&self, layout: Layout, from: CallFrame) -> *mut u8 {
+    unsafe fn alloc_zeroed_awake(layout: Layout, from: CallFrame, own: &Self) -> *mut u8 {
         // SAFETY: the caller's promise.
-        let place = unsafe { self.0.alloc_zeroed(layout) };
+        let place = unsafe { own.0.alloc_zeroed(layout) };
         allocated(place, layout.size(), from);
         place
     }
 
     #[inline(never)]
-    unsafe fn dealloc_awake(&self, place: *mut u8, layout: Layout) {
+    unsafe fn dealloc_awake(place: *mut u8, layout: Layout, own: &Self) {
         if unlikely!(COUNTED) {
             count_freed(layout.size());
         }
@@ -179,17 +180,23 @@ impl<A: GlobalAlloc> Alloc<A> {
             sampling::freed(place.addr());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.0.dealloc(place, layout) };
+        unsafe { own.0.dealloc(place, layout) };
     }
 
     #[inline(never)]
-    unsafe fn realloc_awake(&self, place: *mut u8, layout: Layout, size: usize, from: CallFrame) -> *mut u8 {
+    unsafe fn realloc_awake(
+        place: *mut u8,
+        layout: Layout,
+        size: usize,
+        from: CallFrame,
+        own: &Self,
+    ) -> *mut u8 {
         // As in `dealloc_awake`. One that then fails is taken for freed.
         if unlikely!(FOLLOWED) {
             sampling::freed(place.addr());
         }
         // SAFETY: the caller's promise.
-        let moved = unsafe { self.0.realloc(place, layout, size) };
+        let moved = unsafe { own.0.realloc(place, layout, size) };
         if unlikely!(COUNTED) && !moved.is_null() {
             count_freed(layout.size());
         }
