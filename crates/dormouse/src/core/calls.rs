@@ -64,12 +64,7 @@ impl Call {
     /// Begins a call to a peer whose name is found only if calls are timed.
     #[inline]
     pub(crate) fn to(peer: impl FnOnce() -> PeerName) -> Self {
-        if !dormouse_waits::are_times_taken() {
-            return Self(None);
-        }
-        let _timed = TASKS.begin();
-        let peer = Peer::of(dormouse_events::current_context(), &peer());
-        Self(peer.map(|peer| Open { peer, begun: stamp() }))
+        Self(if dormouse_waits::are_times_taken() { Open::to(peer) } else { None })
     }
 
     /// Ends the call.
@@ -81,10 +76,7 @@ impl Call {
     /// Ends the call, and returns the peer: a failure may still come.
     #[inline]
     pub(crate) fn answered(mut self, is_error: bool) -> Option<Peer> {
-        let Open { peer, begun } = self.0.take()?;
-        let _timed = TASKS.begin();
-        peer.answered(ticks_to_ns(stamp().saturating_sub(begun)), Some(is_error));
-        Some(peer)
+        self.0.take().map(|open| open.answered(is_error))
     }
 
     /// Makes a future the call: the call ends when the future does, and has failed if the output is
@@ -104,7 +96,25 @@ impl Call {
     }
 }
 
+/// Not inlined, so that a call that nobody times need not save the registers that these use.
+impl Open {
+    #[inline(never)]
+    fn to(peer: impl FnOnce() -> PeerName) -> Option<Self> {
+        let _timed = TASKS.begin();
+        let peer = Peer::of(dormouse_events::current_context(), &peer())?;
+        Some(Self { peer, begun: stamp() })
+    }
+
+    #[inline(never)]
+    fn answered(self, is_error: bool) -> Peer {
+        let _timed = TASKS.begin();
+        self.peer.answered(ticks_to_ns(stamp().saturating_sub(self.begun)), Some(is_error));
+        self.peer
+    }
+}
+
 impl Drop for Call {
+    #[inline]
     fn drop(&mut self) {
         if let Some(Open { peer, .. }) = self.0 {
             peer.cancelled();
