@@ -108,6 +108,8 @@ impl ResponseWrites {
         Self { group, task: dormouse_events::Task::new(group.0.context, number) }
     }
 
+    /// Not inlined, so that asleep a write need not save the registers that this uses.
+    #[inline(never)]
     fn charge<T>(&mut self, f: impl FnOnce() -> T) -> T {
         // The time of a write holds that of its switches.
         charge_group(self.group.id(), || {
