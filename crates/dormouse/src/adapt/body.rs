@@ -191,6 +191,7 @@ pin_project! {
 
 impl<B> GroupBody<B> {
     /// A body of `left` bytes, after such a head.
+    #[inline]
     pub(super) fn new(body: B, mut task: Option<Task>, left: u64, sending: Sending, head: Head) -> Self {
         let unsure = (head == Head::Unsure).then(FirstMessage::default);
         if let Some(task) = &mut task {

@@ -1,6 +1,5 @@
 //! A handler whose requests are charged to a group.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -12,10 +11,10 @@ use ::axum::handler::Handler;
 use ::axum::response::Response;
 use pin_project_lite::pin_project;
 
-use crate::adapt::body::{Sending, ServerResponse};
+use crate::adapt::body::Sending;
 use crate::adapt::cloned::ClonedFor;
 use crate::adapt::responded::responded;
-use crate::adapt::tower::sending;
+use crate::adapt::tower::{grouped, sending};
 use crate::core::group::Group;
 use crate::core::task::{Task, poll_to_its_end};
 
@@ -118,8 +117,11 @@ impl<H: Handler<T, S>, T, S> Future for GroupHandlerFuture<H, T, S> {
             poll_to_its_end(future, cx)
         }));
         responded(task.group());
-        let task = this.task.take();
-        let Ok(response) = Response::charged(Ok::<_, Infallible>(response), task, *this.sending);
-        Poll::Ready(response.map(Body::new))
+        Poll::Ready(charged(response, this.task.take(), *this.sending))
     }
+}
+
+/// Lets the task pay for the body. It is not generic, so all handlers share one copy of it.
+fn charged(response: Response, task: Option<Task>, sending: Sending) -> Response {
+    grouped(response, task, sending).map(Body::new)
 }

@@ -28,33 +28,32 @@ impl<B: Body, E> ServerResponse<E> for Response<B> {
         mut task: Option<Task>,
         sending: Sending,
     ) -> Result<Self::Grouped, E> {
-        match answer {
-            Ok(response) => {
-                let is_tunnel = sending == Sending::Tunnel && response.status().is_success();
-                let has_none = is_tunnel || sending == Sending::Nothing;
-                let left = if has_none { NO_BODY } else { length(&response) };
-                if let Some(task) = &mut task {
-                    task.ends(ending(&response, left));
-                    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                        upgrade(task.group(), response.headers());
-                    }
-                }
-                let content_type = || response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-                let head = if is_tunnel {
-                    Head::Stream
-                } else {
-                    head_of(response.status().as_u16(), left, content_type)
-                };
-                Ok(response.map(|body| GroupBody::new(body, task, left, sending, head)))
-            }
-            Err(error) => {
-                if let Some(task) = &mut task {
-                    task.ends(Ending::Error);
-                }
-                Err(error)
-            }
+        if let (Err(_), Some(task)) = (&answer, &mut task) {
+            task.ends(Ending::Error);
+        }
+        answer.map(|response| grouped(response, task, sending))
+    }
+}
+
+/// Lets the task pay for the body, and end as the response says.
+#[inline]
+pub(in crate::adapt) fn grouped<B: Body>(
+    response: Response<B>,
+    mut task: Option<Task>,
+    sending: Sending,
+) -> Response<GroupBody<B>> {
+    let is_tunnel = sending == Sending::Tunnel && response.status().is_success();
+    let has_none = is_tunnel || sending == Sending::Nothing;
+    let left = if has_none { NO_BODY } else { length(&response) };
+    if let Some(task) = &mut task {
+        task.ends(ending(&response, left));
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            upgrade(task.group(), response.headers());
         }
     }
+    let content_type = || response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let head = if is_tunnel { Head::Stream } else { head_of(response.status().as_u16(), left, content_type) };
+    response.map(|body| GroupBody::new(body, task, left, sending, head))
 }
 
 /// The response of `group` makes another protocol of the connection.

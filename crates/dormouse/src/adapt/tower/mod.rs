@@ -55,6 +55,8 @@ use super::groups::Groups;
 use crate::core::results::InstrumentedResult;
 use crate::core::task::Task;
 
+#[cfg(feature = "axum")]
+pub(super) use self::body::grouped;
 pub(super) use self::body::sending;
 
 pub use self::answered::Answered;
