@@ -26,6 +26,7 @@
 //! | `OWNED` | its thread ends, and all is read | `FREE` |
 //! | `OWNED` | its thread ends, and records are left | `ORPHANED` |
 //! | `ORPHANED` | a reader empties it | `FREE` |
+//! | `CLAIMED` | a reader has the ring | as before the claim, which counts as given back |
 //! | `ORPHANED` | no other ring is free, and a thread claims it | `CLAIMED`, then `OWNED`; unread records count as dropped |
 //! | any | a fork, in the child | `FREE` |
 //!
@@ -54,21 +55,20 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+use self::mark::{EIGHTHS, HELD, LONGEST, Mark};
 use crate::underway::Underway;
+use crate::{array_of, const_unless_loom};
 
-/// Bytes in one ring.
-pub const RING_BYTES: usize = 64 * 1024;
+crate::atomics!(AtomicU8, AtomicU32, AtomicU64);
+
+mod mark;
+
+pub use self::mark::RING_BYTES;
+
 /// Rings in the pool; the records of further threads are dropped and counted.
-pub const RINGS: usize = 128;
-
-/// The parts of a ring of which one is discarded at a time.
-const EIGHTHS: usize = 8;
-/// The longest record, so that one begins in every eighth.
-const LONGEST: usize = RING_BYTES / EIGHTHS;
-/// In `tail`: a reader has the ring.
-const HELD: u64 = 1 << 63;
+pub const RINGS: usize = if cfg!(all(test, loom)) { 1 } else { 128 };
 
 const FREE: u8 = 0;
 const OWNED: u8 = 1;
@@ -93,56 +93,11 @@ struct Ring {
 }
 
 // Copies share the pool (see `rendezvous::ABI`).
-const _: () = assert!(size_of::<Ring>() == RING_BYTES + 128 && std::mem::offset_of!(Ring, bytes) == 112);
-const _: () = assert!(size_of::<Pool>() == RINGS * size_of::<Ring>() + 128);
-
-/// A position in the stream of one ring, in one word: the bytes before it modulo 2^32 in the lower
-/// half, the records before it modulo 2^31 in the upper. The bit that is left is [`HELD`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark(u64);
-
-impl Mark {
-    fn position(self) -> u32 {
-        self.0 as u32
-    }
-
-    fn records(self) -> u32 {
-        ((self.0 & !HELD) >> 32) as u32
-    }
-
-    fn is_held(self) -> bool {
-        self.0 & HELD != 0
-    }
-
-    /// The position behind one more record.
-    #[inline]
-    fn after(self, length: usize) -> Self {
-        let (position, records) =
-            (self.position().wrapping_add(length as u32), self.records().wrapping_add(1));
-        Self((u64::from(records) << 32 | u64::from(position)) & !HELD)
-    }
-
-    #[inline]
-    fn bytes_since(self, earlier: Self) -> usize {
-        self.position().wrapping_sub(earlier.position()) as usize
-    }
-
-    fn records_since(self, earlier: Self) -> u64 {
-        u64::from(self.records().wrapping_sub(earlier.records()) & (u32::MAX >> 1))
-    }
-
-    /// The index of its byte in the ring.
-    #[inline]
-    fn index(self) -> usize {
-        self.position() as usize % RING_BYTES
-    }
-
-    /// The eighth of the ring that it lies in.
-    #[inline]
-    fn eighth(self) -> usize {
-        self.index() / LONGEST
-    }
-}
+#[cfg(not(all(test, loom)))]
+const _: () = {
+    assert!(size_of::<Ring>() == RING_BYTES + 128 && std::mem::offset_of!(Ring, bytes) == 112);
+    assert!(size_of::<Pool>() == RINGS * size_of::<Ring>() + 128);
+};
 
 // SAFETY: the bytes between `tail` and `head` are only read, by the reader that holds `tail`; the
 // others are only written, by the owner under `writing` (invariants 1 and 2).
@@ -161,11 +116,16 @@ pub(crate) struct Pool {
 }
 
 /// The pool of this copy.
-pub(crate) static POOL: Pool = Pool {
-    rings: [const { Ring::new() }; RINGS],
-    given_back: AtomicU32::new(0),
-    homeless: AtomicU64::new(0),
-};
+#[cfg(not(all(test, loom)))]
+pub(crate) static POOL: OwnPool = Pool::new();
+/// Models have pools of their own.
+#[cfg(all(test, loom))]
+pub(crate) static POOL: OwnPool = OwnPool::new(Pool::new);
+
+#[cfg(not(all(test, loom)))]
+pub(crate) type OwnPool = Pool;
+#[cfg(all(test, loom))]
+pub(crate) type OwnPool = std::sync::LazyLock<Pool>;
 
 /// The ring that a thread has claimed, as the thread remembers it.
 #[derive(Debug)]
@@ -187,8 +147,10 @@ pub struct RingOwner {
 }
 
 impl Claimed {
-    pub(crate) const fn new() -> Self {
-        Self { ring: AtomicU32::new(0), pool_empty_at: AtomicU32::new(0) }
+    const_unless_loom! {
+        pub(crate) const fn new() -> Self {
+            Self { ring: AtomicU32::new(0), pool_empty_at: AtomicU32::new(0) }
+        }
     }
 
     fn index(&self) -> Option<usize> {
@@ -203,18 +165,20 @@ impl Claimed {
 }
 
 impl Ring {
-    #[expect(clippy::large_stack_arrays, reason = "evaluated at compile time, for a static")]
-    const fn new() -> Self {
-        Self {
-            state: AtomicU8::new(FREE),
-            tid: AtomicU32::new(0),
-            start: AtomicU64::new(0),
-            writing: Underway::new(),
-            head: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            tail: AtomicU64::new(0),
-            firsts: [const { AtomicU64::new(0) }; EIGHTHS],
-            bytes: UnsafeCell::new([0; RING_BYTES]),
+    const_unless_loom! {
+        #[expect(clippy::large_stack_arrays, reason = "evaluated at compile time, for a static")]
+        const fn new() -> Self {
+            Self {
+                state: AtomicU8::new(FREE),
+                tid: AtomicU32::new(0),
+                start: AtomicU64::new(0),
+                writing: Underway::new(),
+                head: AtomicU64::new(0),
+                dropped: AtomicU64::new(0),
+                tail: AtomicU64::new(0),
+                firsts: array_of![AtomicU64::new(0); EIGHTHS],
+                bytes: UnsafeCell::new([0; RING_BYTES]),
+            }
         }
     }
 
@@ -296,10 +260,20 @@ impl Ring {
         (!tail.is_held()).then_some(tail)
     }
 
+    /// For the holder of `tail`.
+    #[inline]
+    fn move_tail(&self, tail: u64) {
+        #[cfg(not(all(test, loom)))]
+        self.tail.store(tail, Ordering::Release);
+        // Loom does not know that an exchange which was before a store is not after it, too.
+        #[cfg(all(test, loom))]
+        self.tail.swap(tail, Ordering::Release);
+    }
+
     fn end_draining(&self, tail: Mark) {
         // Pairs with the acquire exchange in `begin_draining`, and with the acquire load of `tail`
         // in `push`: the bytes before it are read, and may be overwritten.
-        self.tail.store(tail.0, Ordering::Release);
+        self.move_tail(tail.0);
     }
 
     /// Appends the ring's bytes to `out`, and names their writer; `None` if another reader is at
@@ -326,7 +300,7 @@ impl Ring {
             // Not the end of a record, perhaps, but the owner looks at the position alone while the
             // ring is held. Pairs with the acquire load of `tail` in `push`: these bytes are read.
             let position = tail.position().wrapping_add(done as u32);
-            self.tail.store(HELD | u64::from(position), Ordering::Release);
+            self.move_tail(HELD | u64::from(position));
         }
         // Pairs with the release store of ORPHANED in `Pool::release`: this load of `head` sees the
         // thread's last record.
@@ -340,7 +314,7 @@ impl Ring {
         Some(owner)
     }
 
-    fn claim(&self, from: u8, owner: RingOwner) -> bool {
+    fn claim(&self, from: u8, owner: RingOwner, given_back: &AtomicU32) -> bool {
         // Looked at first: the exchange would take the line away from the ring's owner. The
         // exchange pairs with the release stores of FREE and ORPHANED in `drain`, `Pool::release`
         // and below: `head` and the count of drops are as the last owner left them.
@@ -352,6 +326,9 @@ impl Ring {
         let Some(tail) = self.begin_draining() else {
             // Pairs with the exchange above, on another thread.
             self.state.store(from, Ordering::Release);
+            // The reader may have left it meanwhile, and other threads have found it claimed.
+            // Release: pairs with the load in `Pool::ring_of`.
+            given_back.fetch_add(1, Ordering::Release);
             return false;
         };
         let head = Mark(self.head.load(Ordering::Relaxed));
@@ -370,6 +347,17 @@ impl Ring {
 }
 
 impl Pool {
+    const_unless_loom! {
+        #[allow(clippy::large_stack_arrays, reason = "it is made in a static")]
+        const fn new() -> Self {
+            Self {
+                rings: array_of![Ring::new(); RINGS],
+                given_back: AtomicU32::new(0),
+                homeless: AtomicU64::new(0),
+            }
+        }
+    }
+
     /// Writes `record` to the calling thread's ring, whole or not at all; false when it was dropped
     /// and counted.
     #[inline]
@@ -396,7 +384,7 @@ impl Pool {
             return None;
         }
         let owner = owner();
-        let claim = |from| self.rings.iter().position(|ring| ring.claim(from, owner));
+        let claim = |from| self.rings.iter().position(|ring| ring.claim(from, owner, &self.given_back));
         let index = claim(FREE).or_else(|| claim(ORPHANED));
         match index {
             Some(index) => claimed.ring.store(index as u32 + 1, Ordering::Relaxed),
@@ -485,5 +473,8 @@ impl Pool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod interleavings;
+
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -11,13 +11,15 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::process::identity;
 use crate::rseq::thread_pointer;
 use crate::sync::answer;
-use crate::{bare_thread, clock};
+use crate::{array_of, bare_thread, clock, shared};
+
+crate::atomics!(AtomicU64, AtomicUsize);
 
 /// Signals that a thread raises by its own instructions. If they were blocked, they would kill the
 /// process all the same, but without the host's handler. (SIGSYS comes from a filter, and its
@@ -31,16 +33,24 @@ const CONTROL_BLOCK: usize = 4096;
 /// The longest wait for a thread that does not begin: a filter may have ended it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The running threads, as [`own`] numbers them; 0 for a free entry. A fork leaves the parent's
-/// threads here, whose process is not the child's.
-static OWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+/// The places for running threads.
+const PLACES: usize = if cfg!(all(test, loom)) { 1 } else { 32 };
 
-/// The stacks of the running threads, by their places in [`OWN`]: the address of the thread's
-/// control block, which is at the upper end, and the length.
-static STACKS: [[AtomicUsize; 2]; 32] = [const { [const { AtomicUsize::new(0) }; 2] }; 32];
+shared! {
+    /// The running threads, as [`own`] numbers them; 0 for a free entry. A fork leaves the parent's
+    /// threads here, whose process is not the child's.
+    static OWN: [AtomicU64; PLACES] = array_of![AtomicU64::new(0); PLACES];
 
-/// CPU time of those that have ended, in nanoseconds.
-static ENDED_NS: AtomicU64 = AtomicU64::new(0);
+    /// The stacks of the running threads, by their places in [`OWN`]: the address of the thread's
+    /// control block, which is at the upper end, and the length.
+    static STACKS: [[AtomicUsize; 2]; PLACES] = array_of![array_of![AtomicUsize::new(0); 2]; PLACES];
+
+    /// CPU time of those that have ended, in nanoseconds.
+    static ENDED_NS: AtomicU64 = AtomicU64::new(0);
+
+    /// The signals of samplers, by bits.
+    static SAMPLERS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// A thread of this process: the process's number above 32 bits of thread id.
 fn own(tid: u32) -> u64 {
@@ -127,9 +137,6 @@ pub fn all_but_faults() -> libc::sigset_t {
     }
 }
 
-/// The signals of samplers, by bits.
-static SAMPLERS: AtomicU64 = AtomicU64::new(0);
-
 /// Records that a sampler has taken this signal. It keeps it for good.
 pub fn is_of_a_sampler(signal: libc::c_int) {
     SAMPLERS.fetch_or(1 << (signal - 1), Ordering::Relaxed);
@@ -162,7 +169,7 @@ pub fn own_cpu_ns(cpu_of: impl Fn(u32) -> Option<u64>) -> u64 {
 /// Where the control block is not known there are none.
 pub fn own_stacks() -> impl Iterator<Item = Range<usize>> + Clone {
     let process = own(0);
-    OWN.iter().zip(&STACKS).filter_map(move |(place, stack)| {
+    OWN.iter().zip(STACKS.iter()).filter_map(move |(place, stack)| {
         let [block, length] = stack.each_ref().map(|word| word.load(Ordering::Relaxed));
         let is_running = place.load(Ordering::Relaxed) >> 32 == process >> 32 && block != 0;
         is_running.then(|| block.saturating_sub(length)..block + CONTROL_BLOCK)
@@ -206,6 +213,9 @@ fn spawn_boxed(name: &str, stack: usize, run: Box<dyn FnOnce() + Send>) -> io::R
     let _ = begins.wait(PATIENCE);
     Ok(())
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {

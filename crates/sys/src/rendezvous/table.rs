@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use crate::loader::PinError;
 use crate::process::lock::{Guard, Lock, Reentrant};
-use crate::ring::{POOL, Pool};
+use crate::ring::{OwnPool, POOL};
 use crate::thread::{self, Current};
 use crate::trap_types::PerfTrap;
 use crate::{debug_trap, passing, sigtrap};
@@ -55,7 +55,7 @@ pub struct Table {
     /// The table of the copy that reads the rings.
     pub(super) recorder: AtomicPtr<Table>,
     pub(super) next_probe: AtomicU32,
-    pub(super) pool: &'static Pool,
+    pub(super) pool: &'static OwnPool,
     pub(super) push: unsafe extern "C" fn(*const u8, usize) -> bool,
     pub(super) current: extern "C" fn(&mut Current),
     pub(super) trap_handler: passing::Handler,

@@ -116,7 +116,7 @@ fn unread_records_of_orphans_are_counted() {
         assert!(ring.push(&[0; 24]));
     }
     ring.state.store(ORPHANED, Ordering::Relaxed);
-    assert!(ring.claim(ORPHANED, RingOwner { tid: 1, start: 1 }));
+    assert!(ring.claim(ORPHANED, RingOwner { tid: 1, start: 1 }, &AtomicU32::new(0)));
     assert_eq!(ring.dropped.load(Ordering::Relaxed), 100);
     assert!(ring.push(b"new"));
     let mut read = Vec::new();

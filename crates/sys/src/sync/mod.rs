@@ -3,7 +3,7 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | `seam` | [`atomics!`](crate::atomics) and [`const_unless_loom!`](crate::const_unless_loom) |
+//! | `seam` | [`atomics!`](crate::atomics), [`shared!`](crate::shared), and others for loom |
 //! | `answer` | [`answer()`]: one answer, from a thread to another that waits for it |
 //! | `once` | [`OnceBox`], [`OnceRef`]: values that are made once |
 //! | `sequence` | [`Sequence`]: several words that readers see whole |

@@ -21,13 +21,16 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::process::identity;
 use crate::ring::{Claimed, POOL, RingOwner};
+use crate::{array_of, const_unless_loom, shared, thread_values};
+
+crate::atomics!(AtomicU8, AtomicU32, AtomicU64, AtomicUsize);
 
 /// The number of threads that can have a block at once; further ones run uncounted.
-pub const MAX_THREADS: usize = 4096;
+pub const MAX_THREADS: usize = if cfg!(all(test, loom)) { 1 } else { 4096 };
 
 const FREE: u8 = 0;
 const CLAIMED: u8 = 1;
@@ -45,6 +48,7 @@ pub struct ThreadBlock {
     task: AtomicU64,
 }
 
+#[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ThreadBlock>() == 128);
 
 /// The task that a thread runs at one moment. Copies of dormouse share the layout.
@@ -57,32 +61,36 @@ pub struct Current {
     pub group: u32,
 }
 
-static BLOCKS: [ThreadBlock; MAX_THREADS] = [const { ThreadBlock::new() }; MAX_THREADS];
-/// One past the highest index ever claimed: [`live`] looks no further.
-static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
-static NEXT_START: AtomicU64 = AtomicU64::new(1);
-/// How often [`find`] may have come to find another thread.
-static CLAIMS: AtomicU64 = AtomicU64::new(0);
-static REFUSED: AtomicU64 = AtomicU64::new(0);
-/// How often a block was given back.
-static GIVEN_BACK: AtomicU64 = AtomicU64::new(1);
+shared! {
+    static BLOCKS: [ThreadBlock; MAX_THREADS] = array_of![ThreadBlock::new(); MAX_THREADS];
+    /// One past the highest index ever claimed: [`live`] looks no further.
+    static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
+    static NEXT_START: AtomicU64 = AtomicU64::new(1);
+    /// How often [`find`] may have come to find another thread.
+    static CLAIMS: AtomicU64 = AtomicU64::new(0);
+    static REFUSED: AtomicU64 = AtomicU64::new(0);
+    /// How often a block was given back.
+    static GIVEN_BACK: AtomicU64 = AtomicU64::new(1);
+}
 
-thread_local! {
+thread_values! {
     /// Atomic for the signal handlers of the thread.
-    static BLOCK: AtomicPtr<ThreadBlock> = const { AtomicPtr::new(std::ptr::null_mut()) };
-    static ENDED: Cell<bool> = const { Cell::new(false) };
-    static FULL_AT: Cell<u64> = const { Cell::new(0) };
+    static BLOCK: AtomicPtr<ThreadBlock> = AtomicPtr::new(std::ptr::null_mut());
+    static ENDED: Cell<bool> = Cell::new(false);
+    static FULL_AT: Cell<u64> = Cell::new(0);
 }
 
 impl ThreadBlock {
-    const fn new() -> Self {
-        Self {
-            state: AtomicU8::new(FREE),
-            tid: AtomicU32::new(0),
-            start: AtomicU64::new(0),
-            ring: Claimed::new(),
-            group: AtomicU32::new(0),
-            task: AtomicU64::new(0),
+    const_unless_loom! {
+        const fn new() -> Self {
+            Self {
+                state: AtomicU8::new(FREE),
+                tid: AtomicU32::new(0),
+                start: AtomicU64::new(0),
+                ring: Claimed::new(),
+                group: AtomicU32::new(0),
+                task: AtomicU64::new(0),
+            }
         }
     }
 
@@ -274,3 +282,6 @@ pub(super) fn begin_in_child() {
 pub(super) fn find_table_full() {
     FULL_AT.with(|at| at.set(GIVEN_BACK.load(Ordering::Relaxed)));
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;
