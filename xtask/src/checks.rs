@@ -145,8 +145,9 @@ pub(crate) fn fuzz(suite: &mut Suite) -> Result {
 
 /// Models of what threads do to one another, in every order.
 pub(crate) fn models(suite: &mut Suite) -> Result {
-    const MODELED: &str = "--package dormouse-events --package dormouse-keys --package dormouse-locks \
-                           --package dormouse-maps --package dormouse-sys --package dormouse-waits";
+    const MODELED: &str = "--package dormouse-api --package dormouse-events --package dormouse-keys \
+                           --package dormouse-locks --package dormouse-maps --package dormouse-sys \
+                           --package dormouse-waits";
     let folder = target().join("models");
     let chosen = format!("--release {MODELED} --target-dir {}", folder.display());
     suite.run(&chosen, "--lib -- interleavings", &[("RUSTFLAGS", "--cfg loom")])?;

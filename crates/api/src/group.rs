@@ -9,10 +9,15 @@ use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicU32, Ordering};
+#[cfg(not(all(test, loom)))]
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering;
 use core::task::{Context, Poll};
 
 use crate::host::{Groups, host};
+
+#[cfg(all(test, loom))]
+use loom::sync::atomic::AtomicU32;
 
 /// A name to which CPU time, polls and tasks are charged; a row of `dormouse top`. Groups of the
 /// same name are one, also where the service has that group.
@@ -31,6 +36,7 @@ struct Found {
 
 impl Group {
     /// A group; nothing happens until it is used.
+    #[cfg(not(all(test, loom)))]
     pub const fn new(name: &'static str) -> Self {
         Self { name, number: AtomicU32::new(0) }
     }
@@ -188,3 +194,6 @@ impl<F: Future> Future for Instrumented<F> {
         future.poll(cx)
     }
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;
