@@ -84,8 +84,9 @@ impl DroppedTask {
 
     /// The drop of the slot's task, by the code with the stack of this number.
     pub(crate) fn now(slot: &Slot, stack: u32, is_panicking: bool) -> Self {
-        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        let (polls, begun, woken) = (load(&slot.polls), load(&slot.begun), load(&slot.woken));
+        let load = |word: &crate::primitive::AtomicU64| word.load(Ordering::Relaxed);
+        let polls = slot.polls.load(Ordering::Relaxed);
+        let (begun, woken) = (load(&slot.begun), load(&slot.woken));
         let waited = match polls {
             0 if begun == 0 => Waited::Unknown,
             0 => Waited::NotBegun,

@@ -1,7 +1,8 @@
 //! The places where a task waits, from those in its registrations.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+use crate::primitive::AtomicU64;
 use crate::registration::PART;
 use crate::slot::{PLACES, STAMP_BITS, Slot, wake_stamp};
 

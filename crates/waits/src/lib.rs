@@ -72,6 +72,7 @@ mod numbered;
 mod part;
 mod place_times;
 pub mod places;
+mod polling;
 mod primitive;
 mod read;
 mod received_gaps;

@@ -1,13 +1,14 @@
 //! The tasks that are alive.
 
 use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use dormouse_clock::{stamp, ticks_to_ns};
 
 use crate::cpu;
 use crate::known::Known;
 use crate::places;
+use crate::primitive::{AtomicU64, fence};
 use crate::rows::{self, Going};
 use crate::run::run;
 use crate::sites::{self, Site};
@@ -194,9 +195,9 @@ pub(crate) fn stamps(slot: &Slot, run: u64) -> Option<(Stamps, u64)> {
         since: load(&slot.since),
         polling: load(&slot.polling),
         woken: load(&slot.woken),
-        ticks: slot.ticks.each_ref().map(load),
-        polls: load(&slot.polls),
-        wakes: load(&slot.wakes),
+        ticks: slot.ticks.each_ref().map(|ticks| ticks.load(Ordering::Relaxed)),
+        polls: slot.polls.load(Ordering::Relaxed),
+        wakes: slot.wakes.load(Ordering::Relaxed),
         trace: slot.traced.get(),
         is_whole: true,
     });

@@ -1,3 +1,3 @@
 //! The atomics of what loom checks here.
 
-dormouse_sys::atomics!(AtomicPtr, AtomicU32, AtomicU64);
+dormouse_sys::atomics!(AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence);

@@ -41,7 +41,7 @@ const KEPT_IN_POLL: u32 = 64;
 pub(crate) const PART: u32 = u32::MAX;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Registration {
     /// The wakers of turn 1 and of turn 2.
     wakers: [AtomicU32; 2],
@@ -58,12 +58,6 @@ pub(crate) fn turn(poll: u32) -> usize {
 }
 
 impl Registration {
-    #[cfg(all(test, loom))]
-    pub(crate) fn new() -> Self {
-        let wakers = [AtomicU32::new(0), AtomicU32::new(0)];
-        Self { wakers, place: AtomicU32::new(0), poll: AtomicU32::new(0) }
-    }
-
     /// The number of its place, also when the wakers are gone.
     #[inline]
     pub(crate) fn place(&self) -> u32 {

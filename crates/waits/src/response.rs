@@ -37,7 +37,7 @@ pub struct Frames {
 
 /// How far the response of a slot's task is. Apart from [`Response`], because a reader of groups
 /// looks at it in each slot.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ResponseState(AtomicU8);
 
 pub(crate) const OPEN: u8 = 0;
@@ -60,7 +60,7 @@ impl ResponseState {
 }
 
 /// The response of a slot's task.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Response {
     /// When the head was made, and the last frame, as stamps; 0: it was not, or before times were
     /// taken.

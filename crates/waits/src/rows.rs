@@ -137,7 +137,7 @@ pub(crate) struct Shelf {
     start: AtomicU64,
     index: AtomicUsize,
     /// The innermost task that the thread polls, and since when.
-    polled: AtomicPtr<Slot>,
+    polled: crate::primitive::AtomicPtr<Slot>,
     begins: AtomicU64,
     /// The row that is charged with that; null: none is.
     charged: AtomicPtr<Row>,

@@ -37,7 +37,7 @@ const WAKERS: u64 = CELL - WAKER;
 const FULL: u64 = WAKERS / 2;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Share {
     word: AtomicU64,
     /// The runtime's waker: its data, and its vtable.
@@ -90,12 +90,6 @@ impl Raw {
 }
 
 impl Share {
-    #[cfg(all(test, loom))]
-    pub(crate) fn new() -> Self {
-        let (data, vtable) = (AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut()));
-        Self { word: AtomicU64::new(0), data, vtable }
-    }
-
     /// Marks a slot that is in no use as held by a task.
     pub(crate) fn hold(&self) {
         debug_assert_eq!(self.word.load(Ordering::Relaxed), 0);

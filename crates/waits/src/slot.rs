@@ -17,12 +17,13 @@
 //! which stay.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64 as Plain, Ordering};
 use std::task::Waker;
 
 use dormouse_sys::sync::Sequence;
 
 use crate::memory::Zeroed;
+use crate::primitive::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 use crate::registration::Registration;
 use crate::response::{Response, ResponseState};
 use crate::share::Share;
@@ -48,7 +49,7 @@ pub(crate) fn wake_stamp(wake: u64) -> u64 {
 }
 
 /// The first three cache lines are those that a poll uses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     /// The users of the slot, and the runtime's waker while leaves hold ours.
@@ -74,9 +75,9 @@ pub(crate) struct Slot {
     /// When the poll that goes on began; 0 in between.
     pub(crate) polling: AtomicU64,
     /// Ticks in polls, runnable, and awaiting.
-    pub(crate) ticks: [AtomicU64; 3],
-    pub(crate) polls: AtomicU64,
-    pub(crate) wakes: AtomicU64,
+    pub(crate) ticks: [Plain; 3],
+    pub(crate) polls: Plain,
+    pub(crate) wakes: Plain,
 
     /// The run of [`crate::waiting`] to which the stamps belong.
     pub(crate) run: AtomicU64,
@@ -121,7 +122,7 @@ const _: () = assert!(std::mem::offset_of!(Slot, cpu) == 3 * 64);
 unsafe impl Zeroed for Slot {}
 
 /// A CPU time, and the number of the run of [`crate::cpu`] to which it belongs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CpuTime {
     run: AtomicU64,
     ns: AtomicU64,
@@ -152,6 +153,21 @@ pub(crate) fn at(place: &AtomicPtr<Slot>) -> Option<&'static Slot> {
 }
 
 impl Slot {
+    /// The slot is for this task, which takes it next.
+    #[inline]
+    pub(crate) fn prepare(&self, task: u64, group: u32) {
+        self.task.store(task, Ordering::Relaxed);
+        self.group.store(group, Ordering::Relaxed);
+        self.spawned.store(0, Ordering::Relaxed);
+    }
+
+    /// The task leaves the slot.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.turn();
+        self.polling.store(0, Ordering::Relaxed);
+    }
+
     /// The task takes the slot, or leaves it: on its own thread, and no other changes the word.
     #[inline]
     pub(crate) fn turn(&self) {
@@ -170,6 +186,9 @@ impl Slot {
         at(&self.of).unwrap_or(self)
     }
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;
 
 #[cfg(test)]
 mod tests {

@@ -8,8 +8,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code makes references to slots, which stay, shortens the lifetime of a context, and
-//! drops a poll that was written in place.
+//! The unsafe code makes references to slots, which stay, and shortens the lifetime of a context.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -26,6 +25,8 @@ use crate::answered::{self, RequestEnd};
 use crate::arrival::{Arrival, QueuedTicks};
 use crate::cancelled::{CancelledRequest, DroppedTask};
 use crate::places;
+use crate::polling::{Place, Polling};
+use crate::primitive::AtomicU64;
 use crate::registration::Registration;
 use crate::response::{Frames, Head, OPEN};
 use crate::rows::{self, Account, Going, Shelf};
@@ -38,7 +39,7 @@ use crate::trace_context::TraceContext;
 use crate::traces;
 use crate::wait::Wait;
 use crate::waiting::WAITS;
-use crate::waker::{self, Lent};
+use crate::waker;
 
 /// A task, as the account of groups identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,50 +74,6 @@ impl RefUnwindSafe for TaskWaits {}
 unsafe impl Send for TaskWaits {}
 // SAFETY: as above: there is nothing to be done with a shared one.
 unsafe impl Sync for TaskWaits {}
-
-/// A poll with times. In this order: the waker ends with the time.
-struct Polling {
-    lent: Lent,
-    stretch: Stretch,
-}
-
-/// The place of a [`Polling`], which is written where it stays: a copy of words that were just
-/// written would wait until they are in the cache.
-struct Place {
-    is_filled: bool,
-    polling: MaybeUninit<Polling>,
-}
-
-impl Place {
-    /// A constant in its place would have each poll copy all of its words.
-    #[inline]
-    fn empty() -> Self {
-        Self { is_filled: false, polling: MaybeUninit::uninit() }
-    }
-
-    #[inline]
-    fn get(&self) -> Option<&Polling> {
-        // SAFETY: the flag is set when it is written.
-        self.is_filled.then(|| unsafe { self.polling.assume_init_ref() })
-    }
-
-    /// Not inlined, so that asleep the end of a poll need not save the registers that this uses.
-    #[inline(never)]
-    fn end(&mut self) {
-        let _timed = TASKS.begin();
-        // SAFETY: only `drop` calls this, if the flag is set; it is not used any more.
-        unsafe { self.polling.assume_init_drop() };
-    }
-}
-
-impl Drop for Place {
-    #[inline]
-    fn drop(&mut self) {
-        if self.is_filled {
-            self.end();
-        }
-    }
-}
 
 /// Marks the end of a poll, with the stamp of clock readings made until then, if it has times.
 struct Ends(bool);
@@ -347,9 +304,7 @@ impl TaskWaits {
     ) -> Option<&'static Slot> {
         let slot = slab::take(shelf.index())?;
         slot.share.hold();
-        slot.task.store(who.task, Ordering::Relaxed);
-        slot.group.store(who.group, Ordering::Relaxed);
-        slot.spawned.store(0, Ordering::Relaxed);
+        slot.prepare(who.task, who.group);
         restart(slot, shelf, account, run, now, begun);
         slot.turn();
         self.0 = Some(NonNull::from(slot));
@@ -431,14 +386,14 @@ impl Drop for TaskWaits {
 /// Times begin now: with the task, or in its midst.
 #[inline]
 fn restart(slot: &Slot, shelf: &Shelf, account: Account, run: u64, now: u64, begun: u64) {
-    let store = |word: &std::sync::atomic::AtomicU64, value| word.store(value, Ordering::Relaxed);
+    let store = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
     slot.sequence.write(|| {
         store(&slot.run, run);
         store(&slot.begun, begun);
         store(&slot.since, now);
         store(&slot.polling, 0);
         for word in slot.ticks.iter().chain([&slot.polls, &slot.wakes]) {
-            store(word, 0);
+            word.store(0, Ordering::Relaxed);
         }
         traces::begin(slot, shelf, run);
     });
@@ -460,8 +415,7 @@ fn end(slot: &'static Slot, as_what: Option<(TaskEnd, Option<u8>)>) -> Option<u6
     let shelf = rows::own();
     let account = shelf.and_then(|shelf| Some((shelf, shelf.account(slot.group.load(Ordering::Relaxed))?)));
     let age = account.and_then(|(shelf, account)| end_times(slot, shelf, account, as_what));
-    slot.turn();
-    slot.polling.store(0, Ordering::Relaxed);
+    slot.leave();
     waker::end(slot);
     age
 }

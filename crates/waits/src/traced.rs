@@ -44,7 +44,7 @@ pub struct ActiveSpan {
 }
 
 /// The words of a slot; all zeros: it has none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Traced {
     ids: [AtomicU64; 3],
     /// [`Origin`], and [`SAMPLED`].

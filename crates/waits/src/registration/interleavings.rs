@@ -14,7 +14,7 @@ fn use_up(registration: &Registration, place: u32, turn: usize, is_polling: bool
 #[test]
 fn a_seat_is_its_wakers_until_the_last() {
     loom::model(|| {
-        let registration = Arc::new(Registration::new());
+        let registration = Arc::new(Registration::default());
         assert!(registration.take(7, 1));
         registration.add(turn(1));
         let others = {
@@ -41,7 +41,7 @@ fn a_seat_is_its_wakers_until_the_last() {
 #[test]
 fn a_waker_that_goes_meanwhile_takes_one_away() {
     loom::model(|| {
-        let registration = Arc::new(Registration::new());
+        let registration = Arc::new(Registration::default());
         assert!(registration.take(7, 1));
         registration.add(turn(1));
         let other = {
@@ -61,7 +61,7 @@ fn a_waker_that_goes_meanwhile_takes_one_away() {
 #[test]
 fn the_polling_thread_drops_beside_others() {
     loom::model(|| {
-        let registration = Arc::new(Registration::new());
+        let registration = Arc::new(Registration::default());
         assert!(registration.take(7, 1));
         registration.add(turn(1));
         registration.add(turn(1));

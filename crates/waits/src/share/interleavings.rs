@@ -25,7 +25,7 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         let world = Self {
-            share: Share::new(),
+            share: Share::default(),
             alive: [const { AtomicBool::new(false) }; 8],
             made: AtomicUsize::new(0),
             frees: AtomicUsize::new(0),
