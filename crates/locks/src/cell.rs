@@ -11,7 +11,7 @@ use dormouse_sys::thread::TasksAround;
 use crate::primitive::{AtomicU32, AtomicU64, AtomicUsize, fence};
 
 /// How often a reader looks at a cell that is being written.
-const PATIENCE: usize = if cfg!(loom) { 1 } else { 8 };
+const PATIENCE: usize = if cfg!(loom) { 2 } else { 8 };
 
 const AROUND: usize = size_of::<TasksAround>() / size_of::<u64>();
 

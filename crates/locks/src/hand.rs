@@ -32,6 +32,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize as Plain, Ordering};
 
+use dormouse_sys::array_of;
 use dormouse_sys::thread::MAX_THREADS;
 
 use crate::cell::{Cell, Entry};
@@ -71,14 +72,7 @@ static HINTS: std::sync::LazyLock<Hints<1>> = std::sync::LazyLock::new(Hints::ne
 impl<const N: usize> Hints<N> {
     dormouse_sys::const_unless_loom! {
         const fn new() -> Self {
-            #[cfg(not(all(test, loom)))]
-            {
-                Self([const { AtomicU32::new(0) }; N])
-            }
-            #[cfg(all(test, loom))]
-            {
-                Self(std::array::from_fn(|_| AtomicU32::new(0)))
-            }
+            Self(array_of![AtomicU32::new(0); N])
         }
     }
 
@@ -115,17 +109,7 @@ pub(crate) fn mark(address: usize, run: u32) -> usize {
 impl Hand {
     dormouse_sys::const_unless_loom! {
         const fn new() -> Self {
-            #[cfg(not(all(test, loom)))]
-            {
-                Self { marks: [const { AtomicUsize::new(0) }; MARKS], cells: [const { Cell::new() }; CELLS] }
-            }
-            #[cfg(all(test, loom))]
-            {
-                Self {
-                    marks: std::array::from_fn(|_| AtomicUsize::new(0)),
-                    cells: std::array::from_fn(|_| Cell::new()),
-                }
-            }
+            Self { marks: array_of![AtomicUsize::new(0); MARKS], cells: array_of![Cell::new(); CELLS] }
         }
     }
 

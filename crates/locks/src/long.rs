@@ -10,7 +10,7 @@ use dormouse_clock::{ns_to_ticks, ticks_to_ns};
 
 use crate::cell::{Entry, Token};
 use crate::primitive::fence;
-use crate::table::Table;
+use crate::table::{Table, WAITERS};
 
 /// Nobody looks for any.
 const NONE: u64 = u64::MAX;
@@ -18,20 +18,29 @@ const NONE: u64 = u64::MAX;
 /// In ticks of the stamp.
 static LONGER_THAN: AtomicU64 = AtomicU64::new(NONE);
 
-/// Waits that have ended, by the lock's address: `run` is the number of the holder's row and 1,
-/// `flags` the length in microseconds.
-#[cfg(not(all(test, loom)))]
-static ENDED: Table<8> = Table::new();
-#[cfg(all(test, loom))]
-static ENDED: std::sync::LazyLock<Table<8>> = std::sync::LazyLock::new(Table::new);
+const BUCKETS: usize = if cfg!(loom) { 1 } else { 8 };
+
+dormouse_sys::shared! {
+    /// Waits that have ended, by the lock's address: `run` is the number of the holder's row and 1,
+    /// `flags` the length in microseconds.
+    static ENDED: Table<BUCKETS> = Table::new();
+}
 
 /// From now on waits that take longer are kept; `None`: none are.
 pub(crate) fn keep(longer_than_ns: Option<u64>) {
     LONGER_THAN.store(longer_than_ns.map_or(NONE, ns_to_ticks), Ordering::Relaxed);
 }
 
-/// A wait ends that has taken `ticks`. `by`: the number of the holder's row, if that is known.
-pub(crate) fn ends(wait: &Entry, ticks: u64, by: Option<u32>) {
+/// The caller's wait ends, after `ticks`. `by`: the number of the holder's row, if that is known.
+pub(crate) fn end(token: Token, ticks: u64, by: Option<u32>) {
+    if let Some(wait) = WAITERS.own(token) {
+        // First: who reads the waits first and then those that took long misses none.
+        ends(&wait, ticks, by);
+        WAITERS.remove(token);
+    }
+}
+
+fn ends(wait: &Entry, ticks: u64, by: Option<u32>) {
     if ticks > LONGER_THAN.load(Ordering::Relaxed) {
         let micros = u32::try_from(ticks_to_ns(ticks) / 1000).unwrap_or(u32::MAX);
         let ended = Entry { run: by.map_or(0, |row| row + 1), flags: micros, ..*wait };
@@ -58,6 +67,9 @@ pub(crate) fn forget() {
     LONGER_THAN.store(NONE, Ordering::Relaxed);
     ENDED.clear();
 }
+
+#[cfg(all(test, loom))]
+mod interleavings;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

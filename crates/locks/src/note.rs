@@ -327,10 +327,8 @@ impl Drop for Wait {
     fn drop(&mut self) {
         let _timed = TASKS.begin();
         let ticks = stamp().saturating_sub(self.began);
-        if let Some((token, wait)) = self.token.and_then(|token| Some((token, WAITERS.own(token)?))) {
-            // First: who reads the waits first and then those that took long misses none.
-            long::ends(&wait, ticks, self.by.row);
-            WAITERS.remove(token);
+        if let Some(token) = self.token {
+            long::end(token, ticks, self.by.row);
         }
         if let Some(row) = own_row(self.row) {
             row.waited(ticks, self.by, !self.is_over);

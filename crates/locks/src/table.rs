@@ -30,6 +30,8 @@
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dormouse_sys::array_of;
+
 use crate::cell::{Cell, Entry, Token};
 use crate::primitive::AtomicUsize;
 
@@ -55,29 +57,16 @@ struct Bucket {
 #[derive(Debug)]
 pub(crate) struct Table<const BUCKETS: usize, const REACH: usize = NEAR>([Bucket; BUCKETS]);
 
-/// The tables of this process.
-#[cfg(not(all(test, loom)))]
-mod tables {
-    use super::Table;
+/// The buckets of holders, and of waits.
+const HELD: usize = if cfg!(loom) { 1 } else { 1024 };
+const WAITS: usize = if cfg!(loom) { 1 } else { 256 };
 
+dormouse_sys::shared! {
     /// Room for 8,192 locks that are held and are in no hand.
-    pub(crate) static HOLDERS: Table<1024> = Table::new();
+    pub(crate) static HOLDERS: Table<HELD> = Table::new();
     /// Room for 2,048 threads and tasks that wait.
-    pub(crate) static WAITERS: Table<256, 256> = Table::new();
+    pub(crate) static WAITERS: Table<WAITS, WAITS> = Table::new();
 }
-
-/// Models have tables of their own, and loom has no constant atomics.
-#[cfg(all(test, loom))]
-mod tables {
-    use std::sync::LazyLock;
-
-    use super::Table;
-
-    pub(crate) static HOLDERS: LazyLock<Table<1024>> = LazyLock::new(Table::new);
-    pub(crate) static WAITERS: LazyLock<Table<256, 256>> = LazyLock::new(Table::new);
-}
-
-pub(crate) use tables::{HOLDERS, WAITERS};
 
 /// How often there was no room for a holder.
 pub(crate) static LOST_HOLDERS: AtomicU64 = AtomicU64::new(0);
@@ -94,20 +83,10 @@ pub(crate) fn mixed(number: usize) -> usize {
 impl<const BUCKETS: usize, const REACH: usize> Table<BUCKETS, REACH> {
     dormouse_sys::const_unless_loom! {
         pub(crate) const fn new() -> Self {
-            #[cfg(not(all(test, loom)))]
-            {
-                Self([const {
-                    Bucket { addresses: [const { AtomicUsize::new(0) }; CELLS], cells: [const { Cell::new() }; CELLS] }
-                }; BUCKETS])
-            }
-            #[cfg(all(test, loom))]
-            {
-                let bucket = || Bucket {
-                    addresses: std::array::from_fn(|_| AtomicUsize::new(0)),
-                    cells: std::array::from_fn(|_| Cell::new()),
-                };
-                Self(std::array::from_fn(|_| bucket()))
-            }
+            Self(array_of![
+                Bucket { addresses: array_of![AtomicUsize::new(0); CELLS], cells: array_of![Cell::new(); CELLS] };
+                BUCKETS
+            ])
         }
     }
 
