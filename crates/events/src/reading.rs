@@ -44,12 +44,12 @@ pub struct Count {
     /// the event is no longer counted, the counts since that switch are left out.
     pub nested: u64,
     /// For how long the event was counted for this context, in nanoseconds of wall time, whether
-    /// any of its tasks ran or not. Where a PMU takes turns: for how long all threads of the
-    /// process, together, have had the event while they ran ([`Pmu::share`](crate::Pmu::share)).
+    /// any of its tasks ran or not.
     pub enabled_ns: u64,
     /// The part of `enabled_ns` in which the event was really counted. It is shorter where a PMU
-    /// has fewer counters than events. `value` is scaled up for each thread and each interval
-    /// between two reads.
+    /// has fewer counters than events and takes turns; the proportion is what all threads of the
+    /// process have seen together ([`Pmu::share`](crate::Pmu::share)). `value` is scaled up for
+    /// each thread and each interval between two reads.
     pub running_ns: u64,
 }
 

@@ -98,9 +98,7 @@ pub(crate) fn times(contexts: &[&Context]) -> Vec<Vec<EventTime>> {
         let of_event = |&(index, event, share): &(usize, Event, Option<Times>)| {
             let (_, time) = times.iter().find(|(there, _)| *there == index)?;
             let enabled_ns = time.until(now);
-            let whole = Times { enabled_ns, running_ns: enabled_ns };
-            // Two sums that only grow: their differences have the proportion of that time.
-            let Times { enabled_ns, running_ns } = share.unwrap_or(whole);
+            let running_ns = share.map_or(enabled_ns, |share| share.of(enabled_ns));
             Some(EventTime { index, event, enabled_ns, running_ns })
         };
         events.iter().filter_map(of_event).collect()

@@ -15,6 +15,19 @@ pub struct Times {
     pub running_ns: u64,
 }
 
+impl Times {
+    /// For how much of `enabled_ns` something was counted that was counted in this proportion; all
+    /// of it where nothing is known yet.
+    pub(crate) fn of(self, enabled_ns: u64) -> u64 {
+        if self.running_ns >= self.enabled_ns {
+            return enabled_ns;
+        }
+        let whole = u128::from(enabled_ns) * u128::from(self.running_ns);
+        // Less than `enabled_ns`.
+        (whole / u128::from(self.enabled_ns)) as u64
+    }
+}
+
 /// A count of one event of one thread, as the kernel returns it or scaled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
@@ -74,6 +87,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn an_unknown_proportion_is_the_whole() {
+        let quarter = Times { enabled_ns: 400, running_ns: 100 };
+        assert_eq!(quarter.of(u64::MAX), u64::MAX / 4);
+        assert_eq!((quarter.of(0), Times::default().of(7)), (0, 7));
+        assert_eq!(Times { enabled_ns: 1, running_ns: 0 }.of(7), 0);
+    }
 
     fn said(count: u64, enabled_ns: u64, running_ns: u64) -> Tally {
         Tally { count, times: Times { enabled_ns, running_ns } }

@@ -379,7 +379,7 @@ fn consistently(context: &'static Context) -> u64 {
 }
 
 #[test]
-fn a_multiplexing_unit_reports_its_own_times() {
+fn a_multiplexing_unit_reports_running_time() {
     #[derive(Debug)]
     struct Turns;
 
@@ -401,5 +401,5 @@ fn a_multiplexing_unit_reports_its_own_times() {
     let context = Context::new();
     let _counting = Counting::of(context, &[Event::new("turns", &TURNS, 0)], Mode::GroupExact).unwrap();
     let count = context.read().into_iter().find(|count| count.event.name() == "turns").unwrap();
-    assert_eq!((count.enabled_ns, count.running_ns), (400, 100));
+    assert!(count.enabled_ns > 0 && count.running_ns == count.enabled_ns / 4, "{count:?}");
 }

@@ -267,8 +267,7 @@ pub struct CountRow {
     pub event: Cow<'static, str>,
     /// The count in the event's unit; scaled up if the counter was shared.
     pub value: u64,
-    /// How long the event was enabled, in nanoseconds: for events of the processor, of the running
-    /// time of all threads.
+    /// How long the event was enabled, in nanoseconds.
     pub enabled_ns: u64,
     /// The part of `enabled_ns` in which the event was really counted, in nanoseconds. If this is
     /// less, `value` is an estimate.
