@@ -59,7 +59,10 @@ pub fn enter(task: &mut Task, kind: Kind) -> TaskGuard {
     if cfg!(dormouse_off) {
         return TaskGuard { token: Token::NONE, not_send: PhantomData };
     }
-    let token = with(|stack| enter_frame(stack, task, kind));
+    let token = with(|stack| stack.enter(task, kind));
+    if unlikely!(PUBLISH) {
+        with(|stack| stack.show_entered(token, task.context()));
+    }
     TaskGuard { token, not_send: PhantomData }
 }
 
@@ -159,13 +162,11 @@ impl Stack {
 }
 
 /// The number of the task that is current on this thread; 0 outside of tasks.
-#[inline]
 pub fn current_task() -> u64 {
     with(|stack| stack.top_frame().map_or(0, |frame| frame.task.get()))
 }
 
 /// The number of the context that is current on this thread; 0 outside of tasks.
-#[inline]
 pub fn current_context() -> u32 {
     with(|stack| stack.top_frame().and_then(|frame| frame.context.get()).map_or(0, Context::id))
 }
@@ -241,15 +242,6 @@ impl Drop for TaskGuard {
             with(|stack| leave_frame(stack, self.token));
         }
     }
-}
-
-/// The hook's key is read first, so that asleep no register is kept for the hook.
-#[inline]
-fn enter_frame(stack: &Stack, task: &mut Task, kind: Kind) -> Token {
-    if unlikely!(PUBLISH) {
-        return stack.enter_shown(task, kind);
-    }
-    stack.enter(task, kind)
 }
 
 /// The hook comes first, not last; see [`crate::publishing`].

@@ -130,15 +130,6 @@ impl Stack {
         self.switch_slowly(here, task)
     }
 
-    /// [`Stack::enter`], in the hook.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn enter_shown(&self, task: &mut Task, kind: Kind) -> Token {
-        let token = self.enter(task, kind);
-        self.show_entered(token, task.context());
-        token
-    }
-
     /// [`Stack::leave`], in the hook. Behind cases 4 and 6 nothing is current.
     #[cold]
     #[inline(never)]

@@ -184,7 +184,6 @@ impl Stack {
         self.top.get().depth()
     }
 
-    #[inline]
     pub(super) fn top_frame(&self) -> Option<&Frame> {
         self.frames.get(self.depth().checked_sub(1)?)
     }
