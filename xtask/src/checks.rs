@@ -143,7 +143,7 @@ pub(crate) fn fuzz(suite: &mut Suite) -> Result {
     discard_tests()
 }
 
-/// Models of what threads do to one another, in every order.
+/// Models of what threads do to one another, in all orders or in those with few preemptions.
 pub(crate) fn models(suite: &mut Suite) -> Result {
     const MODELED: &str = "--package dormouse-api --package dormouse-events --package dormouse-keys \
                            --package dormouse-locks --package dormouse-maps --package dormouse-sys \

@@ -111,7 +111,7 @@ impl Duty for Engines {
                 _ => {}
             }
         }
-        // An errand, a panic, and the service's sleep and its end wake the thread.
+        // Errands and panics wake the thread, and so do `sleep` and `wake`.
         next.map_or(Duration::MAX, |next| next.saturating_duration_since(Instant::now()))
     }
 

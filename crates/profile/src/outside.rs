@@ -189,7 +189,12 @@ impl OutsideProfiling {
     pub fn pass(&mut self) -> bool {
         self.drain();
         self.look(false);
-        self.space.refresh().is_ok()
+        let goes_on = self.space.refresh().is_ok();
+        if !goes_on {
+            // Their memory is for the profile of the next program.
+            self.rings.clear();
+        }
+        goes_on
     }
 
     /// The profile so far.
@@ -253,8 +258,8 @@ impl OutsideProfiling {
     /// Looks for threads; `first`: for those that have used time before the profile.
     fn look(&mut self, first: bool) {
         let mut tids = Vec::new();
-        // Threads that a list lacks are looked up below.
-        let _incomplete = list_whole_at(format!("/proc/{}/task", self.pid), &mut tids);
+        // Threads that the list lacks are looked up below.
+        let _is_whole = list_whole_at(format!("/proc/{}/task", self.pid), &mut tids);
         self.cpu[1] = process_cpu_ns_of(self.pid).or(self.cpu[1]);
         for &tid in &tids {
             let Some(used) = thread_cpu(self.pid, tid) else { continue };

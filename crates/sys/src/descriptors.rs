@@ -159,6 +159,8 @@ fn begin_table(first: u32) -> io::Result<()> {
         REFUSED.store(refusal.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
         return Err(refusal);
     }
+    // It may have lacked memory.
+    REFUSED.store(0, Ordering::Relaxed);
     fill_standard_streams();
     Ok(())
 }

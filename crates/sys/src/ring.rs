@@ -26,7 +26,7 @@
 //! | `OWNED` | its thread ends, and all is read | `FREE` |
 //! | `OWNED` | its thread ends, and records are left | `ORPHANED` |
 //! | `ORPHANED` | a reader empties it | `FREE` |
-//! | `CLAIMED` | a reader has the ring | as before the claim, which counts as given back |
+//! | `CLAIMED` | a reader has the ring | the state before the claim; `given_back` grows |
 //! | `ORPHANED` | no other ring is free, and a thread claims it | `CLAIMED`, then `OWNED`; unread records count as dropped |
 //! | any | a fork, in the child | `FREE` |
 //!
@@ -109,7 +109,7 @@ unsafe impl Sync for Ring {}
 #[repr(C)]
 pub(crate) struct Pool {
     rings: [Ring; RINGS],
-    /// How often a ring was given back.
+    /// How often a ring was given back, or put back by a thread that could not claim it.
     given_back: AtomicU32,
     /// Records that found no ring.
     homeless: AtomicU64,
@@ -265,7 +265,8 @@ impl Ring {
     fn move_tail(&self, tail: u64) {
         #[cfg(not(all(test, loom)))]
         self.tail.store(tail, Ordering::Release);
-        // Loom does not know that an exchange which was before a store is not after it, too.
+        // Loom lets the exchange of another thread, after this store, read the value from before it.
+        // It does not if this is an exchange, too.
         #[cfg(all(test, loom))]
         self.tail.swap(tail, Ordering::Release);
     }
@@ -378,7 +379,7 @@ impl Pool {
         }
         // No ring has been given back since this thread found the pool empty. Another search would
         // cost the owners of the rings their lines. Acquire: pairs with the additions, each of
-        // which comes after its ring is free.
+        // which comes after its ring can be claimed again.
         let given_back = self.given_back.load(Ordering::Acquire).wrapping_add(1);
         if claimed.pool_empty_at.load(Ordering::Relaxed) == given_back {
             return None;

@@ -34,7 +34,7 @@ impl Place {
 
     #[inline]
     pub(crate) fn get(&self) -> Option<&Polling> {
-        // SAFETY: the flag is set when it is written.
+        // SAFETY: `TaskWaits::poll_inside` sets the flag when it has written the poll.
         self.is_filled.then(|| unsafe { self.polling.assume_init_ref() })
     }
 

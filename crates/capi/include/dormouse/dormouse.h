@@ -80,8 +80,8 @@ size_t dormouse_warnings(char *text, size_t length);
  * macro itself, such as errno, is then named by its expansion unless DORMOUSE_FIELD names it.
  *
  * In C++ put a field with a comma between `<` and `>` into parentheses, (convert<int, long>(cups)): without them the
- * names of that field and of those behind it are wrong. Fields are bound to references: without optimisation, a
- * `static const` member that is defined nowhere links only as +Limits::most.
+ * names of that field and of those behind it are wrong. Fields are passed by reference, so without optimisation a
+ * `static const` member without a definition does not link: write +Limits::most, which is a value.
  *
  * The macro is a statement. In C it cannot stand in an `inline` function without `static`, which may have no statics.
  *

@@ -196,8 +196,7 @@ pub(crate) fn ms(ns: u64) -> String {
 }
 
 impl Digits {
-    /// Only what is nothing is `0.0`, and only what is all `100.0`: one missed request in 10,000
-    /// is one.
+    /// `0.0` is exactly none, and `100.0` exactly all: one missed request in 10,000 must show.
     pub(crate) fn percent(self, percent: f64) -> String {
         match self {
             _ if percent > 0.0 && percent < 0.05 => "<0.1".to_owned(),

@@ -36,6 +36,7 @@ pub(crate) const OFF_HINT: &str = "start it without DORMOUSE=off";
 
 /// How soon a socket whose queue is full is tried again, at first.
 const PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many processes of a name a message lists.
 const MOST_NAMED: usize = 8;
@@ -272,7 +273,7 @@ impl Finder {
                 let reached = door::connect_to(&root, path)
                     .and_then(|stream| door::peer_pid(&stream).map(|peer| (stream, peer)));
                 match reached {
-                    // Of another process with the same number in a namespace of its own.
+                    // Another process listens there, with that number in a PID namespace of its own.
                     Ok((_, Some(peer))) if peer != process.pid => {}
                     // Anybody can have such a name.
                     Ok((_, None)) if sockets::kernels_name(path).is_some() => {}
@@ -299,8 +300,9 @@ impl Finder {
             if full.is_empty() || waited >= patience {
                 return Err(failure);
             }
-            // Rarer and rarer, because somebody may have made very many.
-            thread::sleep(PAUSE.max(waited / 8).min(patience - waited));
+            // Pauses grow, because somebody may have made very many such sockets.
+            let pause = (waited / 8).clamp(PAUSE, LONGEST_PAUSE);
+            thread::sleep(pause.min(patience - waited));
             sockets = full;
         }
     }

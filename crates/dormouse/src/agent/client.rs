@@ -192,8 +192,8 @@ impl Client {
     }
 
     /// Closes the connection of a client that sends nothing more, once it has its answers and no
-    /// stream; at once if it does not read either. (During a stream nothing is read behind a full
-    /// input, which shows no end.)
+    /// stream; at once if it does not read either. (During a stream a
+    /// full input is not read any further, so the end behind it is not seen: a hang-up is enough.)
     pub(super) fn end(&mut self, is_hung_up: bool) {
         let is_done = self.takes_requests() && !self.has_request();
         self.gone |= self.ended && is_done || is_hung_up && (self.ended || self.is_streaming());

@@ -16,18 +16,16 @@ impl Answered for HelloRequest {
 }
 
 /// The process, and its start and name when they were first read: at its limit of descriptors it
-/// cannot read them.
+/// cannot read them. A forked child has its parent's here, and so none of its own.
 static FIRST: OnceBox<(u64, StartAndName)> = OnceBox::new();
 
 type StartAndName = (u64, String);
 
-fn first() -> &'static (u64, StartAndName) {
-    FIRST.get_or_init(|| Box::new((identity::id(), read().unwrap_or_default())))
-}
-
 /// Reads the start and the name, while there are descriptors.
 pub(crate) fn remember() {
-    first();
+    if let Some(read) = read() {
+        FIRST.get_or_init(|| Box::new((identity::id(), read)));
+    }
 }
 
 /// The ticks of the process's start, and its name. The kernel cuts names anywhere, also in the
@@ -41,7 +39,7 @@ fn read() -> Option<StartAndName> {
 }
 
 pub(crate) fn hello() -> Hello {
-    let known = || Some(first()).filter(|(process, _)| *process == identity::id());
+    let known = || FIRST.get().filter(|(process, _)| *process == identity::id());
     let (start_ticks, name) = read().or_else(|| known().map(|(_, known)| known.clone())).unwrap_or_default();
     Hello {
         protocol: PROTOCOL,

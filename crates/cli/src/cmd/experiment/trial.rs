@@ -195,8 +195,9 @@ impl Trial {
                 return Ok(false);
             }
             let now = self.read()?;
-            // Somebody has switched a key in between, perhaps one of these.
-            is_whole &= before.keys_on == now.keys_on;
+            // Somebody has switched a key in between, perhaps one of these, or nothing was counted.
+            let is_refused = self.metric.refusal(&now.since(&before)).is_some();
+            is_whole &= before.keys_on == now.keys_on && !is_refused;
             turns[usize::from(is_on)] = self.metric.between(&before, &now, self.main);
             self.names.extend(now.groups.into_iter().map(|group| (group.id, group.name.into_owned())));
         }

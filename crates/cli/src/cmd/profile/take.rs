@@ -146,7 +146,7 @@ pub(super) fn of_command(
             if running.pass() || is_over {
                 last = if is_over { running.look() } else { reads.look(running) };
             } else if let Some(next) = search.outside() {
-                // It has executed another program: that one is profiled instead.
+                context.note("the command has executed another program: the profile begins anew");
                 (outside, reads) = (Some(next), Reads::new());
             }
             // What is sampled from outside ends with the command alone.

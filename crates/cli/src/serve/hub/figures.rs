@@ -27,7 +27,8 @@ pub(super) fn shrink(stat: &mut Stat, events: &EventRequest) -> usize {
     left_out
 }
 
-/// The memory of the rows of groups, in bytes: in an answer, a group may take four.
+/// The memory of the rows of groups, in bytes. A group may take only four bytes of an answer, so
+/// rows are counted by their own size.
 pub(super) fn rows_bytes(stat: &Stat) -> usize {
     let of_group = |group: &GroupRow| {
         let of_waits = |waits: &WaitsRow| {

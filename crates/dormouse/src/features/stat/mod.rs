@@ -192,7 +192,7 @@ fn snapshot(counting: Option<&ClientEvents>) -> Snapshot {
     let tids = tids();
     let listed = tids.is_some().then(|| lists_ns..dormouse_clock::point().monotonic_ns);
     let begun_ns = dormouse_clock::point().monotonic_ns;
-    // Before the groups are read: a sleep that ends meanwhile belongs to the next interval.
+    // The agent's thread, which reads, also suspends: no sleep begins meanwhile.
     let counts_stopped = asleep::counts_stopped();
     let begun_cpu_ns = dormouse_clock::process_cpu_ns();
     let row = |(row, counts): (GroupRow, Vec<_>)| {

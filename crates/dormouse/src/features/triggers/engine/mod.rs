@@ -138,8 +138,8 @@ impl Engine for Triggers {
         self.judge(now, lookout::find(before).unwrap_or(&mut none))
     }
 
-    /// Files are finished with the profiles that they have: those go on until then, and a part
-    /// that is left alone for long counts as left behind.
+    /// Finishes files with the samples that they have. Otherwise their profiles would sample during
+    /// the whole sleep, and after ten minutes another process would remove the unfinished file.
     fn rest(&mut self, before: &mut [Box<dyn Engine>]) {
         let mut none = Recording::default();
         while let Some(firing) = self.firing.pop() {
