@@ -265,8 +265,8 @@ impl Ring {
     fn move_tail(&self, tail: u64) {
         #[cfg(not(all(test, loom)))]
         self.tail.store(tail, Ordering::Release);
-        // Loom lets the exchange of another thread, after this store, read the value from before it.
-        // It does not if this is an exchange, too.
+        // Loom lets an exchange of another thread, after this store, read the value from before
+        // it. It does not if this is an exchange, too.
         #[cfg(all(test, loom))]
         self.tail.swap(tail, Ordering::Release);
     }

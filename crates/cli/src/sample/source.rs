@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_ends_after_its_answer_has_ended() {
+    fn a_process_that_ends_after_answering_has_ended() {
         let mut source = Source::fake(&[], None);
         let hidden = || Err(io::ErrorKind::PermissionDenied.into());
         let answer = Stat::default;

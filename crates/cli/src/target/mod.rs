@@ -273,7 +273,8 @@ impl Finder {
                 let reached = door::connect_to(&root, path)
                     .and_then(|stream| door::peer_pid(&stream).map(|peer| (stream, peer)));
                 match reached {
-                    // Another process listens there, with that number in a PID namespace of its own.
+                    // Another process listens there, which has that number in its own PID
+                    // namespace.
                     Ok((_, Some(peer))) if peer != process.pid => {}
                     // Anybody can have such a name.
                     Ok((_, None)) if sockets::kernels_name(path).is_some() => {}

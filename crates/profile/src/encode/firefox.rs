@@ -115,8 +115,8 @@ fn moments(profile: &Profile) -> Vec<Vec<Timed<'_>>> {
             *sum = sum.saturating_add(moment.value);
         }
     }
-    // What a row has beyond its moments. These were scaled to the account as the row was; less than
-    // a sample is rounding.
+    // The part of a row that no moment has. Moments were scaled to the account as the row was; less
+    // than a sample is rounding.
     let rest = |at: usize| {
         let rest = profile.samples[at].values[main].saturating_sub(sums[at]);
         if sums[at] == 0 || rest >= profile.period.max(1) { rest } else { 0 }

@@ -70,7 +70,7 @@ fn a_ring_that_a_reader_empties_is_found() {
 }
 
 #[test]
-fn a_ring_that_a_thread_puts_back_is_found() {
+fn a_ring_that_is_put_back_is_found() {
     explore(|| {
         let pool = Arc::new(Pool::new());
         let (first, second, third) = (Writer::new(1), Writer::new(2), Writer::new(3));

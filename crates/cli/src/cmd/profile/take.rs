@@ -149,7 +149,7 @@ pub(super) fn of_command(
                 context.note("the command has executed another program: the profile begins anew");
                 (outside, reads) = (Some(next), Reads::new());
             }
-            // What is sampled from outside ends with the command alone.
+            // A profile from outside ends with the command alone.
             last = last.map(|goes_on| goes_on || outside.is_some());
         }
         if is_over {

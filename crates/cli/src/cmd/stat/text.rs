@@ -42,9 +42,9 @@ const NO_CALLS: &str =
 const RUNNABLE: &str = "threads are runnable while they wait for a CPU, by the kernel's account: a wait that goes on \
                         is not in it yet";
 
-/// What the sums over threads lack.
+/// The sentence about threads that are missing in sums.
 const BRIEF_THREADS: &str =
-    "context switches, and waits for a CPU, of threads that came and went between two looks are missing";
+    "context switches, and waits for a CPU, of threads that came and went between two readings are missing";
 
 /// The time between the readings of groups and of the process that needs no word.
 const NOTABLE_SKEW_NS: u64 = 1_000_000;

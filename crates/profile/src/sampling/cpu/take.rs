@@ -24,7 +24,7 @@ use crate::options::Options;
 /// The most moments of samples: some 12 MB.
 const MOST_MOMENTS: usize = 500_000;
 
-/// What a full timeline lacks.
+/// The note on a full timeline.
 const NO_MOMENTS: &str = "there was no more room for the times of samples: later ones are spread over the rest of \
                           the time; profile for less time";
 
