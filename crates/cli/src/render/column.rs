@@ -200,7 +200,7 @@ impl Digits {
     pub(crate) fn percent(self, percent: f64) -> String {
         match self {
             _ if percent > 0.0 && percent < 0.05 => "<0.1".to_owned(),
-            _ if percent >= 99.95 && percent < 100.0 => ">99.9".to_owned(),
+            _ if (99.95..100.0).contains(&percent) => ">99.9".to_owned(),
             Digits::Few if percent >= 10_000.0 => scaled(percent),
             _ => format!("{percent:.1}"),
         }

@@ -303,7 +303,7 @@ impl Finder {
             }
             // Pauses grow, because somebody may have made very many such sockets.
             let pause = (waited / 8).clamp(PAUSE, LONGEST_PAUSE);
-            thread::sleep(pause.min(patience - waited));
+            thread::sleep(pause.min(patience.saturating_sub(waited)));
             sockets = full;
         }
     }
