@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn a_stream_ends_behind_a_full_input() {
         let (mut remote, mut client) = pair();
-        remote.write_all(&[b'x'; MAX_LINE + 1]).unwrap();
+        remote.write_all(&vec![b'x'; MAX_LINE + 1]).unwrap();
         client.receive();
         client.begin_stream(Frames::default());
         client.receive();
