@@ -82,8 +82,7 @@ enum dormouse_code {
 	DORMOUSE_INVALID = 1,         /* an argument is NULL, is not a key, or has an unknown size */
 	DORMOUSE_UNEXPECTED_TEXT = 2, /* something else has patched a site: a debugger, a uprobe */
 	DORMOUSE_NOT_TEXT = 3,        /* a site is not in code of a loaded object that is its own, or branches too far */
-	DORMOUSE_DENIED = 4,          /* the kernel, or a filter of system calls, refuses a needed call: see os_error,
-                                       or the message if that is 0 */
+	DORMOUSE_DENIED = 4,          /* the kernel, or a filter, refuses a system call: see os_error, else the message */
 	DORMOUSE_TRAPS_BLOCKED = 5,   /* the int3 protocol, while a thread blocks SIGTRAP */
 	DORMOUSE_TOO_MANY_LEASES = 6, /* a key holds 2^32 - 1 leases */
 	DORMOUSE_REENTRANT = 7,       /* a batch inside a batch of the same thread */
