@@ -70,8 +70,8 @@ pub struct Table {
 pub(super) struct Agent {
     pub(super) lock: Lock,
     /// The process in which it runs. A fork's handler clears it in the child, which may have the
-    /// parent's number in a PID namespace of its own. A child without handlers (`_Fork`) may have it
-    /// there, too, and is then taken for the parent: copies have no other number in common.
+    /// parent's number in a PID namespace of its own. A child without handlers (`_Fork`) may have
+    /// it there, too, and is then taken for the parent: copies have no other number in common.
     pid: AtomicU32,
     path: AtomicPtr<u8>,
     length: AtomicUsize,
