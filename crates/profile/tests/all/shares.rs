@@ -28,7 +28,11 @@ fn serial_and_parallel_hogs_have_equal_shares() {
         thread::scope(|scope| {
             for (name, threads) in [("serial", 1), ("parallel", 4)] {
                 for _ in 0..threads {
-                    let hog = move || spin_for(WORK / threads);
+                    let hog = move || {
+                        // So that it is sampled at once.
+                        dormouse_sys::thread::current();
+                        spin_for(WORK / threads);
+                    };
                     thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, hog).unwrap();
                 }
             }
