@@ -105,10 +105,14 @@ pub(crate) fn flags(suite: &mut Suite) -> Result {
 
 /// Samples where walks are built without optimisation, as they are in a service whose developers
 /// try it in a debug build: there a walk has no room on an alternate stack of the standard library.
+/// Samples and hits also with all optimisation, as in services: how much room the handlers need
+/// depends on it.
 pub(crate) fn plain(suite: &mut Suite) -> Result {
-    const PLAIN: &str = "--package dormouse-profile --package dormouse-breakpoints \
-                         --config profile.dev.package.dormouse-unwind.opt-level=0";
-    suite.run(PLAIN, "--test all -- cpu::host:: cpu::samples:: faults:: watch::hits::", &[])
+    const CHOSEN: &str = "--package dormouse-profile --package dormouse-breakpoints";
+    let plain = format!("{CHOSEN} --config profile.dev.package.dormouse-unwind.opt-level=0");
+    suite.run(&plain, "--test all -- cpu::host:: cpu::samples:: faults:: watch::hits::", &[])?;
+    let optimised = format!("{CHOSEN} --release");
+    suite.run(&optimised, "--test all -- cpu::host:: cpu::small_stacks:: watch::stray:: watch::hits::", &[])
 }
 
 /// Tests that are built with flags of the compiler's. Beside `--target`, macros and build scripts

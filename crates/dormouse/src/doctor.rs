@@ -3,6 +3,7 @@
 use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest, WireError};
 use dormouse_sys::process::{identity, schedstat::Schedstat};
 use dormouse_sys::{Capability, State, records, thread};
+use rustix::process::DumpableBehavior;
 
 use crate::agent::{Answered, Asked};
 use crate::core::asleep::asleep;
@@ -55,6 +56,17 @@ fn proc_check() -> Option<Capability> {
     let why = std::fs::metadata("/proc/self/task").err()?;
     let detail = format!("/proc/self/task: {why}; threads are not listed, names are missing");
     Some(Capability::unavailable("host.proc", detail).with_fix("mount /proc where the service runs"))
+}
+
+/// The kernel makes a process so that gives up its user, and what `/proc` has of it is root's then.
+fn dumpable_check() -> Option<Capability> {
+    const MISSING: &str = "the process is not dumpable, as after a change of its user: no long polls and no stacks of \
+                           single threads; memory, and the system calls of stalled threads, may be unknown";
+    let dumpable = rustix::process::dumpable_behavior().ok()?;
+    (dumpable != DumpableBehavior::Dumpable).then(|| {
+        let fix = "call prctl(PR_SET_DUMPABLE, 1) after the change of user, if that user may read its memory";
+        Capability::limited("host.dumpable", MISSING).with_fix(fix)
+    })
 }
 
 fn outcomes_check() -> Option<Capability> {
@@ -121,6 +133,7 @@ impl Answered for DoctorRequest {
             .chain([cost_check()])
             .chain(stat::outliving_check())
             .chain(proc_check())
+            .chain(dumpable_check())
             .chain(dormouse_sys::descriptors::capability())
             .chain(asked.place.check());
         Ok(Doctor { checks: checks.map(check).collect() })
@@ -137,5 +150,20 @@ fn check(of: Capability) -> Check {
         },
         detail: of.detail.into_owned(),
         fix: of.fix.map(std::borrow::Cow::into_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dormouse_testkit::in_child;
+
+    #[test]
+    fn a_process_that_may_not_be_traced_says_so() {
+        in_child(|| {
+            assert!(dumpable_check().is_none());
+            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+            assert!(dumpable_check().unwrap().detail.contains("not dumpable"));
+        });
     }
 }

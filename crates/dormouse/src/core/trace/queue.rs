@@ -82,7 +82,7 @@ impl RecordQueue {
         wanted: impl Iterator<Item = &'a [u8]>,
     ) {
         while self.bytes.len() + HEAD + length > self.most && self.drop_oldest() {}
-        if self.bytes.len() + HEAD + length > self.most || self.bytes.try_reserve(HEAD + length).is_err() {
+        if self.bytes.len() + HEAD + length > self.most || self.reserve(HEAD + length).is_err() {
             self.dropped += u64::from(count);
             return;
         }
@@ -93,6 +93,17 @@ impl RecordQueue {
         self.bytes.extend(count.to_le_bytes());
         wanted.for_each(|record| self.bytes.extend(record));
         self.records += u64::from(count);
+    }
+
+    /// Makes room for some bytes more. It doubles its memory, but takes no more than it may: records
+    /// that come and go pass through all that it has.
+    fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {
+        let wanted = self.bytes.len() + bytes;
+        if wanted <= self.bytes.capacity() {
+            return Ok(());
+        }
+        let capacity = wanted.max((2 * self.bytes.capacity()).min(self.most));
+        self.bytes.try_reserve_exact(capacity - self.bytes.len())
     }
 
     /// Adds a chunk as another queue had it.
@@ -203,6 +214,7 @@ mod tests {
         }
         let (records, bytes) = queue.size();
         assert!(bytes <= 1000 && bytes > 1000 - 48, "{bytes}");
+        assert_eq!(queue.bytes.capacity(), 1000);
         assert_eq!(records + queue.take_dropped(), 300);
         let copy = queue.copy().unwrap();
         let kept: Vec<u32> = copy.chunks().map(|chunk| chunk.writer.tid).collect();

@@ -1,9 +1,9 @@
 //! Profiles, each taken by a thread of ours, which sleeps until its end and renders the answer. If
 //! the future is dropped, the thread wakes and the profile ends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use dormouse_profile::{Symbols, encode};
+use dormouse_profile::{Profile, Symbols, encode};
 
 use super::answer;
 use super::page::page;
@@ -22,6 +22,12 @@ const STACK: usize = 1024 * 1024;
 const MEMORY: usize = 16 * 1024 * 1024;
 
 static TURNS: Turns = Turns::new();
+
+/// For names the program's debug information is copied, which may be large: one at a time.
+static NAMING: Turns = Turns::new();
+
+/// How often it is looked whether another one has its names.
+const NEXT: Duration = Duration::from_millis(50);
 
 /// Answers a request for a path and, after a question mark, a query; see the [module](super).
 ///
@@ -80,7 +86,7 @@ fn begin(path_and_query: &str) -> Result<(Taking, Turn), WebAnswer> {
 
 /// Takes a profile until its end, for which `wait` waits; `None` if `wait` returns that the request
 /// was dropped.
-fn take(taking: &Taking, wait: impl FnOnce(Instant) -> bool) -> Option<WebAnswer> {
+fn take(taking: &Taking, mut wait: impl FnMut(Instant) -> bool) -> Option<WebAnswer> {
     if !memory::is_there(MEMORY) {
         return Some(answer::no_memory());
     }
@@ -96,8 +102,20 @@ fn take(taking: &Taking, wait: impl FnOnce(Instant) -> bool) -> Option<WebAnswer
     }
     let mut profile = run.read();
     drop(run);
-    let symbols = if taking.symbols { super::symbols(&profile) } else { Symbols::default() };
+    let symbols = if taking.symbols { name(&profile, wait)? } else { Symbols::default() };
     symbols.note_lacks(&mut profile);
     dormouse_profile::settle_waits(&mut profile, &symbols);
     Some(answer::profile(encode::pprof(&profile, &symbols)))
+}
+
+/// Finds the names, once no other request does.
+fn name(profile: &Profile, mut wait: impl FnMut(Instant) -> bool) -> Option<Symbols> {
+    loop {
+        if let Some(_turn) = NAMING.take(1) {
+            return Some(super::symbols(profile));
+        }
+        if !wait(Instant::now() + NEXT) {
+            return None;
+        }
+    }
 }
