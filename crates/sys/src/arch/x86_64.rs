@@ -294,11 +294,21 @@ pub(crate) struct KernelFrame {
     flags: u64,
     link: usize,
     stack: libc::stack_t,
-    registers: libc::mcontext_t,
+    registers: Registers,
     mask: u64,
     info: libc::siginfo_t,
 }
 
+/// `mcontext_t`: musl's has no name for the vector registers.
+#[repr(C)]
+#[derive(Debug)]
+struct Registers {
+    gregs: [i64; 23],
+    vectors: *mut u8,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Registers>() == size_of::<libc::mcontext_t>());
 const _: () = assert!(offset_of!(KernelFrame, flags) == 8 && offset_of!(KernelFrame, mask) == 304);
 const _: () = assert!(offset_of!(KernelFrame, info) == 312 && size_of::<KernelFrame>() == 440);
 
@@ -337,7 +347,7 @@ impl KernelFrame {
         // SAFETY: all places are those of the kernel's frame, or free memory of the interrupted
         // stack: there the kernel writes for a handler without SA_ONSTACK.
         unsafe {
-            let vectors = (*frame).registers.fpregs.cast::<u8>();
+            let vectors = (*frame).registers.vectors;
             let stack = (*frame).registers.gregs[libc::REG_RSP as usize].cast_unsigned() as usize;
             let bytes = if vectors.is_null() { 0 } else { vector_bytes(vectors) };
             let vectors_to = (stack - RED_ZONE - bytes) & !63;
@@ -347,12 +357,12 @@ impl KernelFrame {
             if !vectors.is_null() {
                 let vectors_to = ptr::with_exposed_provenance_mut::<u8>(vectors_to);
                 ptr::copy_nonoverlapping(vectors, vectors_to, bytes);
-                (*to).registers.fpregs = vectors_to.cast();
+                (*to).registers.vectors = vectors_to;
             }
 
             let registers = &mut (*frame).registers;
             // The kernel takes this for the state that a handler begins with.
-            registers.fpregs = ptr::null_mut();
+            registers.vectors = ptr::null_mut();
             let gregs = &mut registers.gregs;
             let mut set = |register: libc::c_int, value: usize| gregs[register as usize] = value as i64;
             set(libc::REG_RIP, handler);

@@ -235,7 +235,7 @@ fn a_batch_waits_for_no_handler() {
             let (tell, told) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 // SAFETY: no preconditions.
-                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                tell.send(unsafe { libc::pthread_self() } as usize).unwrap();
                 // As the trap handler does.
                 while matches!(resume::resolve(0x1234), Verdict::Foreign) {}
             });
@@ -244,7 +244,7 @@ fn a_batch_waits_for_no_handler() {
             // It is at it by now.
             std::thread::yield_now();
             // SAFETY: a thread that does not end.
-            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+            assert_eq!(unsafe { libc::pthread_kill(thread as libc::pthread_t, libc::SIGUSR1) }, 0);
             while PARKED.load(Ordering::Relaxed) == parked {
                 std::thread::yield_now();
             }

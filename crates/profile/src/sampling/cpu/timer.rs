@@ -40,7 +40,7 @@ pub(super) fn create(tid: u32, signal: libc::c_int, value: u64) -> io::Result<u3
 /// Has a timer expire when its thread has run for `first` nanoseconds, and then each `period`.
 pub(super) fn set(timer: u32, first: u64, period: u64) -> io::Result<()> {
     let time = |ns: u64| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_sec: (ns / 1_000_000_000).cast_signed(),
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
     let times = libc::itimerspec { it_interval: time(period), it_value: time(first) };
