@@ -66,6 +66,11 @@ impl Signals {
         let catch = || {
             let (pipe, writer) = pair()?;
             for &signal in signals {
+                // Of `nohup`, the end of the terminal is not the end, also for a command that this
+                // one runs.
+                if signal == SIGHUP && is_hangup_ignored() {
+                    continue;
+                }
                 // First: from the first registration on, a signal no longer ends the process. A
                 // signal before the pipe exists would be lost.
                 signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
@@ -108,6 +113,14 @@ impl Signals {
             }
         }
     }
+}
+
+/// Whether this process was started so that the end of its terminal does not end it.
+pub(crate) fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.unwrap_or(0) & 1 != 0
 }
 
 /// Has a second one of these signals end the process.

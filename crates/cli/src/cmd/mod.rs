@@ -87,7 +87,8 @@ Exit codes:
   0  done                               3  no such process, or no dormouse in it
   1  a negative finding, or a failure   4  not permitted, as for another user's
   2  the command line is wrong          5  not possible here, or with that version
-  130  ended by Ctrl-C before the end; `on`, `trace`, `top`, `stat` and `profile` end by it with 0
+  130  ended by Ctrl-C before there was a result; commands that run for a time, as `top`, `stat`,
+       `trace`, `watch` or `experiment`, show what they have, and end as usual
 `stat -- COMMAND` and `profile -- COMMAND` end as the command does, `bench` and
 `compare` as the program dormouse-bench.";
 

@@ -15,7 +15,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -125,11 +125,15 @@ fn start(
     interval: Duration,
     wants_waits: Arc<AtomicBool>,
 ) -> io::Result<(Receiver<Outcome<View>>, UnixStream)> {
-    let ((sender, views), (wake, waker)) = (channel(), UnixStream::pair()?);
+    let ((sender, views), (wake, waker)) = (sync_channel(1), UnixStream::pair()?);
     wake.set_nonblocking(true)?;
     waker.set_nonblocking(true)?;
-    let send = move |view| {
-        let is_sent = sender.send(view).is_ok();
+    let send = move |view: Outcome<View>| {
+        let is_sent = match sender.try_send(view) {
+            // Nobody looks at the table now. A failure waits until somebody does.
+            Err(TrySendError::Full(view)) => view.is_ok() || sender.send(view).is_ok(),
+            sent => sent.is_ok(),
+        };
         // A full socket wakes as well.
         let _ = (&waker).write(&[0]);
         is_sent

@@ -107,7 +107,9 @@ fn show(
         ];
         poll_until(&mut fds, end).map_err(|error| failed(&error))?;
         let is_gone = fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
-        if is_gone || signals.take() || end.is_some_and(|end| Instant::now() >= end) {
+        let is_signalled = !fds[1].revents().is_empty();
+        // A signal stays for the table, which ends by it, too.
+        if is_gone || is_signalled || end.is_some_and(|end| Instant::now() >= end) {
             return Ok(());
         }
         size.take();

@@ -125,8 +125,14 @@ impl Screen {
         self.places[pane as usize]
     }
 
-    /// The rows of a table, filtered and in order.
+    /// The cells of the rows of a table.
     pub(super) fn rows(&self, pane: Pane) -> Vec<Vec<String>> {
+        let columns = self.columns(pane);
+        self.ordered(pane).into_iter().map(|row| cells(&columns, row, Digits::Few)).collect()
+    }
+
+    /// The rows of a table, filtered and in order.
+    fn ordered(&self, pane: Pane) -> Vec<&Row> {
         let Some(view) = &self.view else { return Vec::new() };
         let rows = match pane {
             Pane::Groups => view.groups(),
@@ -141,7 +147,7 @@ impl Screen {
             let order = columns.get(place.column).map_or(RowOrder::Equal, |column| column.compare(a, b));
             if place.is_inverted { order.reverse() } else { order }
         });
-        rows.into_iter().map(|row| cells(&columns, row, Digits::Few)).collect()
+        rows
     }
 
     /// The selected group; in a process without groups the selected thread: as the parts of its
@@ -151,9 +157,8 @@ impl Screen {
         if is_inside && self.focus == Pane::Threads {
             return None;
         }
-        let mut row = self.rows(self.focus).into_iter().nth(self.place(self.focus).selected)?;
-        let name = row.swap_remove(0);
-        Some(if is_inside { name } else { of_thread(&name) })
+        let name = &self.ordered(self.focus).get(self.place(self.focus).selected)?.name;
+        Some(if is_inside { name.clone() } else { of_thread(name) })
     }
 
     /// The rows below the groups.

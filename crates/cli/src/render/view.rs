@@ -321,7 +321,6 @@ pub(crate) struct Snapshot<'a> {
     /// The runtimes that the service has shown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     runtimes: Vec<RowDocument<'a, RuntimeFigure>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     /// The CPU limits of its control groups, with the counts of the interval; null from services
     /// that do not read them.
     cpu_limits: Option<&'a CpuLimits>,

@@ -59,6 +59,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Context, FAIR, say};
 use crate::sample::events::EventRequest;
 use crate::sample::objectives::ObjectiveList;
+use crate::signals::is_hangup_ignored;
 use crate::target::Target;
 use crate::verb::Offer;
 use guard::Guard;
@@ -213,13 +214,6 @@ async fn signalled(signals: &mut [Signal]) {
         if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
-}
-
-fn is_hangup_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    ignored.unwrap_or(0) & 1 != 0
 }
 
 /// Each service, connection and verb takes descriptors: as many as this process may have.

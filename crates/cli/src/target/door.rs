@@ -10,7 +10,7 @@
 //!
 //! # Safety
 //!
-//! The unsafe code is one `getsockopt`, for [`peer_pid`].
+//! The unsafe code is one `getsockopt`, for [`peer`].
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -63,13 +63,20 @@ fn directory_in(root: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// The process that called `listen` on the other end: `None` where it is not visible in our pid
-/// namespace.
+/// Who called `listen` on the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// `None` where it is not visible in our pid namespace.
+    pub(crate) pid: Option<u32>,
+    pub(crate) uid: u32,
+}
+
+/// The process and the user at the other end.
 #[expect(
     unsafe_code,
     reason = "a typed process id cannot hold the 0 that the kernel writes for an invisible one"
 )]
-pub(crate) fn peer_pid(stream: &UnixStream) -> io::Result<Option<u32>> {
+pub(crate) fn peer(stream: &UnixStream) -> io::Result<Peer> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `peer` and `length` live across the call, and `length` is the size of `peer`, so the
@@ -86,7 +93,7 @@ pub(crate) fn peer_pid(stream: &UnixStream) -> io::Result<Option<u32>> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(u32::try_from(peer.pid).ok().filter(|&pid| pid != 0))
+    Ok(Peer { pid: u32::try_from(peer.pid).ok().filter(|&pid| pid != 0), uid: peer.uid })
 }
 
 #[cfg(test)]
@@ -107,7 +114,7 @@ mod tests {
         std::fs::rename(&bound, deep.join("1.sock")).unwrap();
 
         let stream = connect_to(root.path(), Path::new("/run/dormouse/1.sock")).unwrap();
-        assert_eq!(peer_pid(&stream).unwrap(), Some(std::process::id()));
+        assert_eq!(peer(&stream).unwrap().pid, Some(std::process::id()));
     }
 
     #[test]

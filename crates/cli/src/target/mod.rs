@@ -10,6 +10,7 @@ pub(crate) mod process;
 mod sockets;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -25,6 +26,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::text::{Clean, clean};
 use crate::user;
 
+use door::Peer;
 pub(crate) use process::{Proc, Process};
 use sockets::AgentSocket;
 
@@ -123,7 +125,7 @@ impl Finder {
         let found = match target {
             Target::Pid(pid) => vec![self.by_pid(*pid)?],
             Target::Exact(pid, start) => vec![self.exact(*pid, *start)?],
-            Target::Name(name) => self.by_name(name)?,
+            Target::Name(name) => self.by_name(name, false)?,
             Target::File(_) => return Err(no_process(target)),
         };
         match found.first() {
@@ -138,7 +140,7 @@ impl Finder {
         match target {
             Target::Pid(pid) => self.by_pid(*pid),
             Target::Exact(pid, start) => self.exact(*pid, *start),
-            Target::Name(name) => one_of(target, self.by_name(name)?),
+            Target::Name(name) => one_of(target, self.by_name(name, true)?),
             Target::File(_) => Err(no_process(target)),
         }
     }
@@ -156,7 +158,14 @@ impl Finder {
         let own_pids = own(self.proc.own_path("ns/pid"));
         for pid in pids {
             let namespace = fs::metadata(self.proc.path(pid, "ns/net")).ok().map(|ns| ns.ino());
-            let table = tables.entry(namespace).or_insert_with(|| self.table_of(pid).unwrap_or_default());
+            let table = match tables.entry(namespace) {
+                Entry::Occupied(known) => known.into_mut(),
+                // It has ended meanwhile: another process may show the same table.
+                Entry::Vacant(free) => match self.table_of(pid) {
+                    Ok(table) => free.insert(table),
+                    Err(_) => continue,
+                },
+            };
             if table.is_empty() {
                 continue;
             }
@@ -209,11 +218,12 @@ impl Finder {
         Ok(Found { process, sockets })
     }
 
-    /// Those with an agent, or if there are none, those without; at least one.
-    fn by_name(&self, name: &str) -> Outcome<Vec<Found>> {
+    /// Those with an agent, or if there are none, those without; at least one. With `any`, strangers'
+    /// processes with an agent do not stand before closer ones without.
+    fn by_name(&self, name: &str, any: bool) -> Outcome<Vec<Found>> {
         let me = self.proc.own_id();
         let with: Vec<Found> = self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();
-        if !with.is_empty() {
+        if !with.is_empty() && !any {
             return Ok(closest(with, |found| &found.process));
         }
         let processes: Vec<Process> = self
@@ -227,8 +237,14 @@ impl Finder {
         let (named, others): (Vec<Process>, Vec<Process>) =
             processes.into_iter().partition(|process| process.is_named(name) && !process.is_zombie);
         if !named.is_empty() {
-            let without = |process| Found { process, sockets: Vec::new() };
-            return Ok(named.into_iter().map(without).collect());
+            let is_without = |process: &Process| with.iter().all(|found| found.process.pid != process.pid);
+            let without = named.into_iter().filter(is_without);
+            let without = without.map(|process| Found { process, sockets: Vec::new() }).collect::<Vec<_>>();
+            let mut found = closest(with.into_iter().chain(without).collect(), |found| &found.process);
+            if found.iter().any(Found::has_agent) {
+                found.retain(Found::has_agent);
+            }
+            return Ok(found);
         }
         let names =
             others.iter().flat_map(|process| [Some(process.name()), process.exe.as_deref()]).flatten();
@@ -271,14 +287,16 @@ impl Finder {
             let mut full = Vec::new();
             for path in sockets {
                 let reached = door::connect_to(&root, path)
-                    .and_then(|stream| door::peer_pid(&stream).map(|peer| (stream, peer)));
+                    .and_then(|stream| door::peer(&stream).map(|peer| (stream, peer)));
                 match reached {
                     // Another process listens there, which has that number in its own PID
                     // namespace.
-                    Ok((_, Some(peer))) if peer != process.pid => {}
+                    Ok((_, Peer { pid: Some(pid), .. })) if pid != process.pid => {}
+                    // A stranger did so before the process executed a set-uid program.
+                    Ok((_, peer)) if user::distance(peer.uid) > user::distance(process.uid) => {}
                     // Anybody can have such a name.
-                    Ok((_, None)) if sockets::kernels_name(path).is_some() => {}
-                    Ok((stream, peer)) => return Ok((stream, peer.is_some())),
+                    Ok((_, Peer { pid: None, .. })) if sockets::kernels_name(path).is_some() => {}
+                    Ok((stream, peer)) => return Ok((stream, peer.pid.is_some())),
                     // In a container, the process id alone proves little: that socket belongs to
                     // another process.
                     Err(error)

@@ -11,6 +11,7 @@ use std::str::SplitAsciiWhitespace;
 use dormouse_sys::process::threads::list_whole_at;
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::user::distance;
 
 /// The longest name that the kernel keeps in `comm`.
 const COMM_MAX: usize = 15;
@@ -146,10 +147,13 @@ impl Proc {
                 .and_then(|ids| ids.split_ascii_whitespace().last()?.parse().ok())
                 .unwrap_or(pid),
             leader: number("Tgid", 0).unwrap_or(pid),
-            uid: number("Uid", 1)?,
+            // A stranger may run a set-uid program: of the real, saved and effective user the most
+            // foreign counts.
+            uid: [0, 2, 1].into_iter().filter_map(|of| number("Uid", of)).max_by_key(|&uid| distance(uid))?,
             // Field 22 of the line; the state is field 3.
             start_ticks: fields.nth(18)?.parse().ok()?,
-            is_zombie: matches!(state, "Z" | "X"),
+            // Not if only its first thread has ended.
+            is_zombie: matches!(state, "Z" | "X") && number("Threads", 0).is_none_or(|left| left <= 1),
             comm: comm.to_owned(),
             exe: self.exe(pid),
         })

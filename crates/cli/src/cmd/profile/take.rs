@@ -111,10 +111,13 @@ pub(super) fn of_command(
     context: &Context,
 ) -> Outcome<Taken> {
     let caught = Caught::new()?;
+    let gone = |error: io::Error| Failure::failed(format!("cannot wait for the command: {error}"));
+    let watch = |pid| pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| gone(errno.into()));
+    // A command that cannot be waited for is not begun.
+    watch(rustix::process::getpid())?;
     let mut child = spawn(command)?;
     let pid = Pid::from_child(&child);
-    let gone = |error: io::Error| Failure::failed(format!("cannot wait for the command: {error}"));
-    let end = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| gone(errno.into()))?;
+    let end = watch(pid)?;
     let mut until = length.map(|length| Instant::now() + length);
     let mut search = Search::of(child.id(), request);
     let (mut profiled, mut reads): (Option<Profiled>, Reads) = (None, Reads::new());

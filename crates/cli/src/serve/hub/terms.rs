@@ -68,11 +68,11 @@ impl Terms {
 
 /// A refusal is no failure while the service talks.
 fn go_on(begun: Outcome<()>, refused: impl Fn(&str)) -> Outcome<()> {
-    begun.or_else(|failure| match failure {
-        Failure::Said(report) if !report.has_hung_up => {
+    begun.or_else(|failure| match &failure {
+        Failure::Said(report) if failure.breaks().is_none() => {
             refused(&report.message);
             Ok(())
         }
-        failure => Err(failure),
+        _ => Err(failure),
     })
 }

@@ -135,12 +135,16 @@ impl<'a> Leaks<'a> {
             sites.sites.iter().map(|row| (row.site, SpawnLine::of(row))).collect();
         let by_line = |is_meant: fn(&TaskRow) -> bool| {
             let mut tasks: BTreeMap<Option<SpawnLine>, Vec<&TaskRow>> = BTreeMap::new();
-            for task in list.tasks.iter().filter(|task| is_meant(task)).filter(is_wanted) {
+            for task in list.tasks.iter().filter(|task| is_meant(task)) {
                 tasks.entry(lines.get(&task.site).cloned()).or_default().push(task);
             }
             tasks
         };
-        let proven = by_line(|task| task.unwakeable);
+        let mut proven = by_line(|task| task.unwakeable);
+        proven.retain(|_, tasks| {
+            tasks.retain(is_wanted);
+            !tasks.is_empty()
+        });
         // Those that are proved are not suspected, too.
         let mut rest = by_line(|task| !task.unwakeable);
         // A line of a generic function may be several sites.
@@ -152,8 +156,11 @@ impl<'a> Leaks<'a> {
         }
         let suspect = |(line, growth): (SpawnLine, SiteGrowth)| {
             let line = Some(line);
-            let tasks = rest.remove(&line)?;
-            are_left(&tasks, growth).then(|| Leak::new(line, tasks, Some(growth)))
+            let mut tasks = rest.remove(&line)?;
+            // The growth is that of all tasks of the line.
+            let is_suspected = are_left(&tasks, growth);
+            tasks.retain(is_wanted);
+            (is_suspected && !tasks.is_empty()).then(|| Leak::new(line, tasks, Some(growth)))
         };
         let mut suspected: Vec<_> = grown.into_iter().filter_map(suspect).collect();
         suspected.sort_by_key(|leak| Reverse(leak.growth.map(|growth| growth.tasks)));
