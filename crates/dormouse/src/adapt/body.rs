@@ -189,6 +189,13 @@ pin_project! {
     }
 }
 
+/// An empty one in no group, which other layers put in place of a response.
+impl<B: Default> Default for GroupBody<B> {
+    fn default() -> Self {
+        Self::new(B::default(), None, NO_BODY, Sending::WithHead, Head::Answer)
+    }
+}
+
 impl<B> GroupBody<B> {
     /// A body of `left` bytes, after such a head.
     #[inline]

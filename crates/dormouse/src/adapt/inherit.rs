@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
@@ -110,7 +110,9 @@ impl<F: Future> Future for Inherited<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         if let Some(task) = this.task {
-            return task.poll(this.future, cx);
+            let output = ready!(task.poll(this.future, cx));
+            task.finish();
+            return Poll::Ready(output);
         }
         // A lazy thread has kept the task before it.
         dormouse_events::park();

@@ -70,6 +70,9 @@ thread_local! {
 /// [`poll_hooks`](super::hooks::poll_hooks) does. Only in builds of the whole program with `--cfg
 /// tokio_unstable`.
 ///
+/// The first task that a line spawns decides for all later ones: a helper that spawns work inside
+/// and outside of groups should be `#[track_caller]`, so that its callers' lines count.
+///
 /// Polls of such tasks are charged to the group; groups that are entered inside have their own
 /// time. If a task is dropped before its end, only its polls are charged. Tasks of a `LocalSet` and
 /// of the blocking pool have no such groups, because tokio calls no hooks around them. There are at

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
@@ -69,11 +69,7 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut inner = self.project().inner;
-        let output = ready!(inner.as_mut().poll(cx));
-        if output.is_err() {
-            inner.task_mut().ends(Ending::Error);
-        }
-        Poll::Ready(output)
+        let ending = |output: &Self::Output| if output.is_err() { Ending::Error } else { Ending::Completed };
+        self.project().inner.poll_until(cx, ending)
     }
 }

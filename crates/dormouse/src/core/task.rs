@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::panic::Location;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::thread::JoinHandle;
 
 use dormouse_events::{Event, Kind, Mark, Switched, TaskCounts};
@@ -120,6 +120,8 @@ pub struct Task {
     /// Since when it lives for long.
     pub(super) long: Option<LongSince>,
     site: Site,
+    /// Its end has been told.
+    is_over: bool,
 }
 
 impl Task {
@@ -157,7 +159,7 @@ impl Task {
         // Of the span, or the task, in which it begins.
         task_traced(number, group.id(), || waits.trace());
         let inner = dormouse_events::Task::new(group.0.context, number);
-        Self { group, inner, waits, ending: Ending::Completed, long, site: Site::NONE }
+        Self { group, inner, waits, ending: Ending::Completed, long, site: Site::NONE, is_over: false }
     }
 
     /// The task's number in records; never reused in a process.
@@ -295,6 +297,10 @@ impl Task {
         future: Pin<&mut Option<F>>,
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
+        // Somebody polls after the end, when the task is over. No executor does.
+        if future.is_none() {
+            return Poll::Pending;
+        }
         let last = self.waits.last_poll();
         self.poll_with(cx, |cx| {
             let polled = poll_to_its_end(future, cx);
@@ -339,9 +345,10 @@ impl Task {
     }
 }
 
-impl Drop for Task {
-    fn drop(&mut self) {
-        if cfg!(dormouse_off) {
+impl Task {
+    /// The task is over, also if its owner keeps it for longer. Its counts can still be read.
+    pub(crate) fn finish(&mut self) {
+        if cfg!(dormouse_off) || std::mem::replace(&mut self.is_over, true) {
             return;
         }
         self.site.ends(self.id());
@@ -354,6 +361,12 @@ impl Drop for Task {
         let dropped = if outcome.is_cancelled() { self.waits.dropped() } else { None };
         let age_ns = self.waits.end_with(as_what, Some(outcome.number()));
         self.group.end_aged(self.id(), outcome, age_ns, dropped);
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 
@@ -444,10 +457,6 @@ pin_project! {
 }
 
 impl<F> Instrumented<F> {
-    pub(crate) fn task_mut(self: Pin<&mut Self>) -> &mut Task {
-        self.project().task
-    }
-
     /// The group that is charged.
     pub fn group(&self) -> Group {
         self.task.group
@@ -464,12 +473,27 @@ impl<F> Instrumented<F> {
     }
 }
 
+impl<F: Future> Instrumented<F> {
+    /// Polls the future, with whose output the task ends as `ending` says.
+    #[inline]
+    pub(super) fn poll_until(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        ending: impl FnOnce(&F::Output) -> Ending,
+    ) -> Poll<F::Output> {
+        let this = self.project();
+        let output = ready!(this.task.poll(this.future, cx));
+        this.task.ends(ending(&output));
+        this.task.finish();
+        Poll::Ready(output)
+    }
+}
+
 impl<F: Future> Future for Instrumented<F> {
     type Output = F::Output;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        this.task.poll(this.future, cx)
+        self.poll_until(cx, |_| Ending::Completed)
     }
 }

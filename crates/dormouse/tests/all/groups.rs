@@ -238,3 +238,17 @@ fn a_future_polled_after_its_end_is_pending() {
     drop(future);
     assert_eq!((group.read().requests, group.read().alive), (1, 0));
 }
+
+#[test]
+fn a_task_is_over_at_its_end() {
+    let group = Group::new("pinned");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut work = pin!(group.instrument(async { 7 }));
+    assert_eq!(work.as_mut().poll(&mut context), Poll::Ready(7));
+    // Its owner keeps it, as `select!` on a reference does.
+    assert_eq!((group.read().alive, group.read().finished), (0, 1));
+    assert!(work.as_mut().poll(&mut context).is_pending());
+    let mut failed = pin!(group.instrument_result(async { Err::<(), _>("broken") }));
+    assert!(failed.as_mut().poll(&mut context).is_ready());
+    assert_eq!((group.read().alive, group.read().finished), (0, 2));
+}

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use dormouse_waits::calls::{CallKind, Peer, PeerName};
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -80,7 +80,8 @@ where
 fn peer<R>(request: &Request<R>) -> PeerName {
     let (uri, headers) = (request.uri(), request.headers());
     let content = headers.get(CONTENT_TYPE);
-    if content.is_some_and(|content| content.as_bytes().starts_with(b"application/grpc")) {
+    let is_grpc = |content: &HeaderValue| content.as_bytes().starts_with(b"application/grpc");
+    if content.is_some_and(is_grpc) && is_method(uri.path()) {
         return PeerName::of(CallKind::Grpc, uri.path());
     }
     if let Some(host) = uri.host() {
@@ -89,6 +90,16 @@ fn peer<R>(request: &Request<R>) -> PeerName {
         let host = headers.get(HOST).and_then(|host| host.to_str().ok());
         PeerName::of(CallKind::Http, host.unwrap_or_default())
     }
+}
+
+/// Whether it is the path of a method, `/a.b.Service/Method`. A proxy passes on what its clients
+/// say of content and path, and a path with values is no name.
+fn is_method(path: &str) -> bool {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let parts = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+    parts.is_some_and(|(service, method)| {
+        service.contains('.') && service.split('.').all(is_name) && !method.is_empty() && is_name(method)
+    })
 }
 
 /// Whether gRPC's status is there and no success.
@@ -145,6 +156,13 @@ pin_project! {
     }
 }
 
+/// The body of no call, which other layers put in place of a response.
+impl<B: Default> Default for PeerBody<B> {
+    fn default() -> Self {
+        Self { body: B::default(), peer: None }
+    }
+}
+
 impl<B: Body> Body for PeerBody<B> {
     type Data = B::Data;
     type Error = B::Error;
@@ -173,5 +191,27 @@ impl<B: Body> Body for PeerBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_no_path_with_values() {
+        assert!(is_method("/tea.Kitchen/Brew") && is_method("/grpc.health.v1.Health/Check"));
+        for path in ["/reset/ann@tea.test/TOKEN", "/menu/17", "/a.b/c/d", "/a.b/", "/tea.Kitchen", "/", "*"] {
+            assert!(!is_method(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_layers_can_make_empty_bodies() {
+        fn empty<B: Default>() -> B {
+            B::default()
+        }
+        assert!(empty::<PeerBody<String>>().is_end_stream());
+        assert!(empty::<super::super::GroupBody<String>>().is_end_stream());
     }
 }

@@ -20,7 +20,9 @@
 //! A span is open from its creation until it closes. A table of the layer has its beginning and its
 //! peer, by the span's id: an extension of the registry's would be an allocation for each call.
 //!
-//! Values may be recorded later, in any order. A host that was known first is the peer only until
+//! Values may be recorded later, in any order, but those that name a peer together (a gRPC service
+//! and its method, an address and its port) have to be recorded together: of two that come apart
+//! the later one alone is the name. A host that was known first is the peer only until
 //! something better is: its row stays without calls, and is not shown. A statement is named as its
 //! database demands; while that is not known yet, by its command alone.
 //!
@@ -82,7 +84,9 @@ const PROBES: usize = 8;
 ///
 /// While times are not taken, the subscriber looks at its filters for each such span or event, and
 /// none is made for this layer. Otherwise what the client does to write it, and a
-/// [`Call`](crate::Call). Spans and events of others cost nothing.
+/// [`Call`](crate::Call). Spans and events of others cost nothing. But `tracing_subscriber` has the
+/// records of the crate `log` offered to all filters up to the level DEBUG then, unless
+/// `tracing_log::LogTracer` has a maximum level of its own.
 pub fn calls<S>() -> Filtered<CallsLayer, CallsFilter, S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
