@@ -312,10 +312,17 @@ pub fn sched_in(number: u32) {
         row.forget();
     }
     let Some(_inside) = row.enter_own() else { return entry.is_unarmed(Unarmed::Busy) };
-    close_own(row, |line| !entry_of(line).is_live(number_of(line.target())));
+    let is_over = |line: &Line| line.is_open() && !entry_of(line).is_live(number_of(line.target()));
+    if row.lines.iter().any(is_over) {
+        match row.shut_own() {
+            Some(_alone) => close_own(row, is_over),
+            // Others look at counts: until the next switch.
+            None => switch_off(row, is_over),
+        }
+    }
     let Some(parts) = entry.parts(number) else { return };
     if entry.is_resting.load(Ordering::Relaxed) {
-        return switch_off(row, number);
+        return switch_off(row, |line| number_of(line.target()) == number);
     }
     for (part, attr) in parts.iter().enumerate() {
         if let Err(reason) = arm(row, attr, target(number, part)) {
@@ -340,12 +347,12 @@ pub fn sched_out(number: u32) {
     // `None`: the row is shut, by a thread that looks for lines that are on but not needed. The
     // handler filters hits until the next switch.
     let Some(_inside) = row.enter_own() else { return };
-    switch_off(row, number);
+    switch_off(row, |line| number_of(line.target()) == number);
 }
 
-/// The thread is in its row.
-fn switch_off(row: &Row, number: u32) {
-    for line in row.lines.iter().filter(|line| line.is_on() && number_of(line.target()) == number) {
+/// Switches these lines off. The thread is in its row.
+fn switch_off(row: &Row, which: impl Fn(&Line) -> bool) {
+    for line in row.lines.iter().filter(|line| line.is_on() && which(line)) {
         SWITCHES.fetch_add(1, Ordering::Relaxed);
         if !line.switch(false) {
             OPEN.fetch_sub(1, Ordering::Relaxed);
@@ -441,7 +448,7 @@ fn at_exit() {
     row.refused.store(0, Ordering::Relaxed);
 }
 
-/// Closes these lines. The calling thread is the row's, in it.
+/// Closes these lines. The calling thread is the row's, and has shut it.
 fn close_own(row: &Row, which: impl Fn(&Line) -> bool) {
     for line in row.lines.iter().filter(|line| line.is_open() && which(line)) {
         line.close(true, counted);

@@ -10,10 +10,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A row's thread opens, retargets and switches its lines inside [`Row::enter_own`]. Closing
-//!    them requires exclusive access to the row ([`Row::shut`]): then the thread is not in it, and
-//!    does not wait for it to open again. Readers of counts are in the row beside its thread, and
-//!    keep it from being shut.
+//! 1. A row's thread opens, retargets and switches its lines inside [`Row::enter_own`]. Readers of
+//!    counts may be in the row beside it: between the check of a descriptor (invariant 2) and the
+//!    reading its number must not go to a file of the host. So closing requires exclusive access to
+//!    the row, by its thread ([`Row::shut_own`]) or by another one ([`Row::shut`], while the thread
+//!    is not in it). Nobody waits for a shut row: who comes meanwhile does without it.
 //! 2. A line has a descriptor while `fd` is not 0. It belongs to the process in the row and to the
 //!    descriptor table of the row's thread. Before the line is read, retargeted or closed, the
 //!    event's id is checked. If it is another one, the host has closed the descriptor and may use
@@ -124,7 +125,13 @@ impl Row {
     /// Waits for the threads in the row, which wait for no other thread.
     pub(super) fn shut(&self, sleeps: u32) -> Option<Inside<'_>> {
         let free = || self.gate.compare_exchange(0, SHUT, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        patience::until(&self.gate, sleeps, free).then_some(Inside { row: self, leave: SHUT })
+        patience::until(&self.gate, sleeps, free).then(|| Inside { row: self, leave: SHUT })
+    }
+
+    /// The row for its own thread alone, which is in it; `None` if others look at counts.
+    pub(super) fn shut_own(&self) -> Option<Inside<'_>> {
+        let is_alone = self.gate.compare_exchange(OWN, OWN | SHUT, Ordering::SeqCst, Ordering::Relaxed);
+        is_alone.is_ok().then(|| Inside { row: self, leave: SHUT })
     }
 
     /// Whether its descriptors are those of a process that has forked this one.
@@ -180,8 +187,9 @@ impl Row {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if self.leave == READER {
-            // Pairs with the exchange in `shut`: the counts were read before. `None`: a handler
-            // that interrupted this has forked, and this is the child, where no thread is in a row.
+            // Pairs with the exchanges in `shut` and `shut_own`: the counts were read before.
+            // `None`: a handler that interrupted this has forked, and this is the child, where no
+            // thread is in a row.
             let left = |gate: u32| gate.checked_sub(READER);
             let _before = self.row.gate.fetch_update(Ordering::Release, Ordering::Relaxed, left);
         } else {
@@ -312,8 +320,7 @@ impl Line {
         counted(number_of(target), n);
     }
 
-    /// Closes it, or leaves it to its thread: false. The caller has shut the row, or is the row's
-    /// thread, in it.
+    /// Closes it, or leaves it to its thread: false. The caller has shut the row.
     pub(super) fn close(&self, is_own: bool, counted: impl Fn(u32, u64)) -> bool {
         match self.own_event() {
             Some(event) => {

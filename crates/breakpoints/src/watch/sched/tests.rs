@@ -244,6 +244,27 @@ fn another_table_leaves_lines_to_their_thread() {
     });
 }
 
+/// The number of a closed descriptor may be the host's next file, before the reader reads it.
+#[test]
+fn a_reader_keeps_lines_from_being_closed() {
+    with_registers(|| {
+        watch(1, 1, &[0]);
+        sched_in(1);
+        let row = own_row().unwrap();
+        let reading = row.enter().unwrap();
+        // As by a thread with another table.
+        entry(1).needs.store(0, Ordering::Relaxed);
+        sched_in(2);
+        write_all();
+        assert_eq!((row.open(), row.lines[0].is_on()), (1, false));
+        assert_eq!(row.lines[0].count_for(1), Some(0));
+        drop(reading);
+        sched_in(2);
+        assert_eq!((row.open(), OPEN.load(Ordering::Relaxed)), (0, 0));
+        assert!(row.enter().is_some() && row.enter_own().is_some(), "it is open again");
+    });
+}
+
 #[test]
 fn a_child_leaves_its_parents_watch_alone() {
     with_registers(|| {
