@@ -55,7 +55,7 @@ pub(super) struct Duty {
     slice_ns: u64,
     /// The reason why the last step could not begin a turn.
     refusal: Option<Error>,
-    /// Watches that have ended, whose registers are not released yet.
+    /// Watches of all threads that have ended, whose registers are not released yet.
     over: Vec<u32>,
 }
 
@@ -254,15 +254,11 @@ impl Duty {
             is_over && !watch.claimed.tally.is_over()
         };
         for watch in self.watches.iter_mut().filter(is_new) {
-            watch.close();
+            watch.close(&mut self.over);
             watch.claimed.tally.set_over();
-            self.over.push(watch.number);
         }
         let over = std::mem::take(&mut self.over);
         for &number in &over {
-            // A watch of a group goes out on its threads before its registers are free.
-            let ending = holders::lock().map(|_alone| sched::end(number));
-            drop(ending);
             if let Ok(mut holders) = holders::lock() {
                 holders.release(number);
             }
@@ -284,8 +280,7 @@ impl Duty {
         }
     }
 
-    /// Ends a watch that cannot go on. A group's watch is disarmed on its threads when the keeper
-    /// tells them.
+    /// Ends a watch that cannot go on. A group's goes out on each thread that hits it or switches.
     fn end(&mut self, number: u32, reason: &'static str) {
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.number == number) else { return };
         if watch.claimed.tally.is_over() {
@@ -293,13 +288,12 @@ impl Duty {
         }
         watch.claimed.tally.set_armed(false);
         // Closed, lines are disarmed.
-        watch.close();
+        watch.close(&mut self.over);
         if watch.group.is_some() {
             sched::set_resting(number, true);
         }
         watch.claimed.tally.end_for(reason);
         self.plan.end(monotonic_ns(), number);
-        self.over.push(number);
     }
 
     /// False: a turn could not begin.
@@ -384,10 +378,14 @@ impl Watched {
         self.lines.iter_mut().for_each(Line::disable);
     }
 
-    /// Closes its lines.
-    fn close(&mut self) {
+    /// Closes its lines. Those of a group's watch are its threads', and keep its registers: the
+    /// guard closes them.
+    fn close(&mut self, over: &mut Vec<u32>) {
         self.earlier = self.counted();
         self.lines.clear();
+        if self.group.is_none() {
+            over.push(self.number);
+        }
     }
 
     /// Gives its lines back, but for those that were closed.

@@ -68,7 +68,8 @@ impl WatchSpec {
     /// Arms the watch while tasks of this group run, and nowhere until one does: a task switch that
     /// supports groups calls [`sched_in`](crate::sched_in) and [`sched_out`](crate::sched_out). It
     /// is pinned, so it takes no turns. A task that runs already is armed at its thread's next
-    /// switch, also after a rest; what it does before is missed, and not counted as unarmed.
+    /// switch, also after a rest; what it does before is missed, and not counted as unarmed. Also a
+    /// watch that has had its [`Self::max_hits`] holds its registers until it is dropped.
     ///
     /// # Errors
     ///

@@ -234,7 +234,7 @@ fn close_all(is_over: impl Fn(&Line) -> bool) -> bool {
             all = false;
             continue;
         };
-        // A line that is left to its thread goes at the thread's next switch.
+        // A line that is left to its thread goes at the thread's next switch to a watched group.
         let close = |line: &Line| {
             if line.close(false, counted) {
                 OPEN.fetch_sub(1, Ordering::Relaxed);

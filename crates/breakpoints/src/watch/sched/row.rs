@@ -20,9 +20,9 @@
 //!    event's id is checked. If it is another one, the host has closed the descriptor and may use
 //!    the number for a file of its own. Or the caller has another table than the thread (the
 //!    threads of dormouse do): then the line is left to its thread, which closes it at its next
-//!    switch. A switch does not check, which would double its cost. So if the host has closed the
-//!    descriptor and then opened a perf event of its own under the same number, that event is
-//!    switched until the line is next read.
+//!    switch to a watched group. A switch does not check, which would double its cost. So if the
+//!    host has closed the descriptor and then opened a perf event of its own under the same number,
+//!    that event is switched until the line is next read.
 //!
 //! # Safety
 //!

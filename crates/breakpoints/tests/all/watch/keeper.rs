@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Re
 use std::thread;
 use std::time::Duration;
 
-use dormouse_breakpoints::{Access, Error, Watch, WatchSpec, WatchState, held};
+use dormouse_breakpoints::{Access, Error, Watch, WatchSpec, WatchState, held, sched_in, sched_out};
 use dormouse_sys::perf;
-use dormouse_testkit::{eventually, fork, skip, spin_for};
+use dormouse_sys::thread::Current;
+use dormouse_testkit::{StopOnDrop, eventually, fork, skip, spin_for};
 
 use super::support::in_child;
 
@@ -107,6 +108,40 @@ fn hits_up_to_the_maximum_end_nothing() {
         }
         let report = watch.report();
         assert_eq!((report.state, report.passed), (WatchState::Armed, 9), "{report:?}");
+    });
+}
+
+/// Its registers are on a thread that runs no task of the group any more.
+#[test]
+fn an_ended_groups_watch_holds_registers_until_dropped() {
+    in_child(|| {
+        let watch = bytes(0, 16).max_hits(1).arm_for_group(7).unwrap();
+        let number = watch.number();
+        let (stop, has_hit) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
+            scope.spawn(|| {
+                let block = dormouse_sys::thread::current().unwrap();
+                block.set_current(Current { task: 1, group: 7 });
+                sched_in(number);
+                BYTES.0[0].store(1, Relaxed);
+                sched_out(number);
+                block.set_current(Current::default());
+                has_hit.store(true, Relaxed);
+                eventually(|| stop.load(Relaxed));
+            });
+            eventually(|| has_hit.load(Relaxed) && watch.is_over());
+            assert_eq!(watch.report().passed, 1);
+            match bytes(16, 24).arm() {
+                Err(Error::NoRegister { holders, .. }) => assert_eq!(holders[0].number, number),
+                other => panic!("{other:?}"),
+            }
+            drop(watch);
+            assert!(held().is_empty());
+            let others = bytes(16, 24).arm().unwrap();
+            BYTES.0[16].store(1, Relaxed);
+            assert_eq!(others.report().passed, 1);
+        });
     });
 }
 
