@@ -23,7 +23,8 @@
 //! Where the processor does so (arm64), the handler makes the access, and the thread goes on behind
 //! it. So the rest is as on processors that stop behind it. The access hits the watch again; as the
 //! handler blocks SIGTRAP, the kernel's single step gets it past that, and leaves a second signal,
-//! which the handler takes at once.
+//! which the handler takes at once. The access may be to `errno`: it is made after one part of the
+//! handler that keeps `errno` as it was, and before the next one.
 //!
 //! # Async-signal-safety
 //!
@@ -130,16 +131,15 @@ pub(crate) unsafe fn take(info: *const libc::siginfo_t, context: *const c_void) 
             if !is_ours(data) {
                 return false;
             }
-            keeping_errno(|| {
-                let (passing, made_at) = if arch::WATCHES_STOP_BEHIND || kind != BREAKPOINT {
-                    (Passing::Behind, 0)
-                } else {
-                    // SAFETY: the caller's promise, and the thread is at an access.
-                    unsafe { pass(is_late != 0, context.cast_mut()) }
-                };
-                let passing = passing as usize;
-                tell(&PerfTrap { data, ip, frame, stack, is_late, addr, link, lowest, passing, made_at })
-            })
+            let (passing, made_at) = if arch::WATCHES_STOP_BEHIND || kind != BREAKPOINT {
+                (Passing::Behind, 0)
+            } else {
+                // SAFETY: the caller's promise, and the thread is at an access.
+                unsafe { pass(is_late != 0, context.cast_mut()) }
+            };
+            let passing = passing as usize;
+            let trap = PerfTrap { data, ip, frame, stack, is_late, addr, link, lowest, passing, made_at };
+            keeping_errno(|| tell(&trap))
         }
         code if arch::may_be_unexplained(code) => keeping_errno(|| is_unexplained(ip)),
         _ => false,
@@ -159,7 +159,7 @@ fn is_unexplained(ip: usize) -> bool {
 }
 
 /// Gets a thread past the access before which a watch has stopped it. Returns the address of the
-/// access, if it was made here.
+/// access, if it was made here. Otherwise `errno` stays as it was.
 ///
 /// # Safety
 ///
@@ -167,11 +167,11 @@ fn is_unexplained(ip: usize) -> bool {
 unsafe fn pass(is_late: bool, context: *mut c_void) -> (Passing, usize) {
     if is_late {
         // Under a filter ours is not taken below, and nothing tells it from one that is late.
-        return (if is_filtered() { Passing::Repeated } else { Passing::Behind }, 0);
+        return (if keeping_errno(is_filtered) { Passing::Repeated } else { Passing::Behind }, 0);
     }
     // SAFETY: the caller's promise.
     let Some(made) = (unsafe { arch::make_access(context) }) else { return (Passing::Ahead, 0) };
-    let passing = match !is_filtered() && take_own() {
+    let passing = match keeping_errno(|| !is_filtered() && take_own()) {
         false => Passing::Made,
         true if made.is_store => Passing::MadeStore,
         true => Passing::MadeLoad,

@@ -21,6 +21,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{Ordering, fence};
 
 use super::KernelFrame;
+use crate::errno::keeping_errno;
 use crate::peek;
 use crate::perf::is_filtered;
 use crate::trap_types::Made;
@@ -94,7 +95,11 @@ pub(crate) unsafe fn make_access(context: *mut c_void) -> Option<Made> {
     // Code need not be readable. Under a filter the kernel is not asked.
     // SAFETY: the instruction at which the thread stands, which linkers make readable.
     let read = || unsafe { std::ptr::with_exposed_provenance::<u32>(at).read_volatile() };
-    let instruction = if is_filtered() { read() } else { peek::value(at, 4)? as u32 };
+    // The access may be one to `errno`: before it, and not after it, `errno` is as it was.
+    let instruction =
+        keeping_errno(
+            || if is_filtered() { Some(read()) } else { peek::value(at, 4).map(|word| word as u32) },
+        )?;
     let access = Access::of(instruction)?;
     // SAFETY: the context is in the kernel's frame.
     let vectors = unsafe { Vectors::of(context.byte_sub(KernelFrame::CONTEXT).cast()) };

@@ -57,6 +57,23 @@ fn each_kind_of_store_has_its_values() {
 }
 
 #[test]
+fn a_store_to_errno_stays() {
+    in_child(|| {
+        // SAFETY: the C library's place of this thread.
+        let error = unsafe { libc::__errno_location() };
+        // The handler's own stores to it are hits, too, until the watch rests.
+        let watch = WatchSpec::new(error.addr(), 4, Access::Write).rate(1).arm().unwrap();
+        // SAFETY: as above.
+        let stored = unsafe {
+            error.write_volatile(7);
+            error.read_volatile()
+        };
+        assert_eq!(stored, 7);
+        assert!(watch.report().delivered > 0);
+    });
+}
+
+#[test]
 fn additions_of_many_threads_are_all_made() {
     in_child(|| {
         const THREADS: u64 = 4;
