@@ -77,8 +77,9 @@ const SLOW: [&str; 19] = [
 /// Tests that compare with a time or a rate which the emulator does not reach, and those that read
 /// all debug information of their program, which was not over after twenty minutes. The page of
 /// arm64 has the reason of each. No run has them.
-const LEFT: [&str; 21] = [
+const LEFT: [&str; 22] = [
     "outside::each_write_of_each_thread_counts_once",
+    "outside::each_call_of_each_thread_counts_once",
     "outside::limits::hits_without_a_record_are_paid_for",
     "watch::churn::every_write_of_every_thread_counts_once",
     "watch::limits::a_thousand_threads_are_armed_at_once",

@@ -8,10 +8,11 @@
 //! of them or those that were open by then. If it were armed once more, each of its hits would
 //! count twice. The kernel does not report what a thread has inherited, but a taken debug register
 //! can be detected: an event that never counts is opened again and again until the kernel refuses
-//! it. The count is compared with that of the arming thread, so breakpoints of a whole processor,
-//! which take a register from both, may come and go. A debugger's breakpoints, which are in each
-//! thread of the target, must not: `base` is how many more registers are taken in the first thread
-//! before it is armed.
+//! it. It is one of the lines, disabled: some processors have other registers for instructions than
+//! for memory. The count is compared with that of the arming thread, so breakpoints of a whole
+//! processor, which take a register from both, may come and go. A debugger's breakpoints, which are
+//! in each thread of the target, must not: `base` is how many more registers are taken in the first
+//! thread before it is armed.
 //!
 //! Careful with threads that end meanwhile! Where two threads have inherited the same events, the
 //! kernel exchanges these when it switches between the two, and each then ends with the events of
@@ -48,7 +49,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan<'a> {
     pub(super) target: &'a TargetProcess,
-    /// One debug register each.
+    /// One debug register each, all of the same registers.
     pub(super) lines: &'a [Breakpoint],
     /// Where hits are recorded; else they are counted only.
     pub(super) rings: Option<&'a Rings>,
@@ -179,9 +180,14 @@ impl Arming<'_> {
         }
         if self.plan.leave_one {
             // As a debugger opens it: on any processor.
-            OpenEvent::open(&idle(), Subject::Thread(tid))?;
+            OpenEvent::open(&idle(self.probe()), Subject::Thread(tid))?;
         }
         Ok(())
+    }
+
+    /// A line that stands for all in a count of registers.
+    fn probe(&self) -> Breakpoint {
+        self.plan.lines.first().copied().unwrap_or_else(nowhere)
     }
 
     /// A thread has an event of each line in each place.
@@ -197,7 +203,7 @@ impl Arming<'_> {
                 Some(rings) => Subject::ThreadOnCpu { tid, cpu: rings.cpu(place) },
                 None => Subject::Thread(tid),
             };
-            registers_free(subject).map(usize::cast_signed)
+            registers_free(subject, self.probe()).map(usize::cast_signed)
         };
         let mut before = free(own)?;
         loop {
@@ -214,7 +220,7 @@ impl Arming<'_> {
     /// The refusal for a thread, whose own events count as free.
     fn no_register(&mut self, tid: u32, before: usize) -> Error {
         self.events.truncate(before);
-        let free = registers_free(Subject::Thread(tid)).unwrap_or(0);
+        let free = registers_free(Subject::Thread(tid), self.probe()).unwrap_or(0);
         Error::TooFewRegisters {
             tid,
             thread: self.plan.target.name(tid),
@@ -225,11 +231,12 @@ impl Arming<'_> {
     }
 }
 
-/// The debug registers that are free in a thread. For the time of the call they are taken.
-pub(super) fn registers_free(subject: Subject) -> Result<usize, Refusal> {
+/// The debug registers that are free in a thread for such a breakpoint. For the time of the call
+/// they are taken.
+pub(super) fn registers_free(subject: Subject, probe: Breakpoint) -> Result<usize, Refusal> {
     let mut open = Vec::new();
     while open.len() < MANY {
-        match OpenEvent::open(&idle(), subject) {
+        match OpenEvent::open(&idle(probe), subject) {
             Ok(event) => open.push(event),
             Err(Refusal::NoSlot(_)) => break,
             Err(refusal) => return Err(refusal),
@@ -244,8 +251,13 @@ fn no_descriptor() -> Refusal {
 }
 
 /// An event that takes a register and never counts.
-fn idle() -> Attr {
+fn idle(probe: Breakpoint) -> Attr {
+    Attr::breakpoint(probe).disabled()
+}
+
+/// A breakpoint of memory.
+pub(super) fn nowhere() -> Breakpoint {
     const NOWHERE: usize = 0;
     let breakpoint = Breakpoint::watch(NOWHERE, WatchLen::One, Access::Write);
-    Attr::breakpoint(breakpoint.unwrap_or_else(|_| Breakpoint::execute(NOWHERE))).disabled()
+    breakpoint.unwrap_or_else(|_| Breakpoint::execute(NOWHERE))
 }

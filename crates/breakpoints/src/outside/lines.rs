@@ -1,6 +1,6 @@
 //! Requests as lines: what one debug register watches.
 
-use dormouse_sys::arch::{USER_END, WATCH_REGISTERS};
+use dormouse_sys::arch::{USER_END, WATCH_REGISTERS, WATCHES_SHARE_REGISTERS};
 use dormouse_sys::perf::{Breakpoint, WatchLen};
 
 use super::target::TargetProcess;
@@ -36,6 +36,14 @@ pub(super) fn lines_of(specs: &[WatchSpec]) -> Result<Vec<Line>, Error> {
     for (watch, spec) in specs.iter().enumerate() {
         if let Some(what) = only_inside(spec) {
             return Err(Error::OnlyInside { name: spec.name.clone(), what });
+        }
+        // Arming counts registers, of one kind.
+        let is_of_code = |spec: &WatchSpec| spec.access == Access::Execute;
+        if !WATCHES_SHARE_REGISTERS && is_of_code(spec) != is_of_code(&specs[0]) {
+            return Err(unwatchable(
+                spec,
+                "this processor has other registers for instructions than for memory: watch one of them at a time",
+            ));
         }
         for piece in pieces(spec)? {
             let Piece { addr, len, .. } = piece;

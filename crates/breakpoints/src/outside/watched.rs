@@ -4,7 +4,7 @@ use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Error as Refusal, Subject, UserStack, What, keeps_apart, online_cpus};
 use rustix::process::{Resource, getrlimit};
 
-use super::arm::{LineEvent, Plan, arm, registers_free};
+use super::arm::{LineEvent, Plan, arm, nowhere, registers_free};
 use super::lines::{Line, lines_of};
 use super::rings::Rings;
 use super::sites::Sites;
@@ -329,14 +329,14 @@ impl Watched {
     }
 }
 
-/// The number of debug registers that are free in a thread of any process, on any processor. During
-/// the call all of them are taken.
+/// The number of debug registers for memory that are free in a thread of any process, on any
+/// processor. During the call all of them are taken.
 ///
 /// # Errors
 ///
 /// The kernel's error, as for a watch.
 pub fn free_registers(tid: u32) -> Result<usize, Error> {
-    registers_free(Subject::Thread(tid)).map_err(|source| Error::Thread {
+    registers_free(Subject::Thread(tid), nowhere()).map_err(|source| Error::Thread {
         tid,
         thread: String::new(),
         source,

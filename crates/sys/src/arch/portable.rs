@@ -33,6 +33,9 @@ pub const WATCH_REGISTERS: u32 = 16;
 /// Whether processors of this kind have different numbers of them, which must be counted.
 pub const WATCH_REGISTERS_VARY: bool = true;
 
+/// Whether watches of memory and of instructions take the same registers.
+pub const WATCHES_SHARE_REGISTERS: bool = false;
+
 /// The end of the address space of programs.
 pub const USER_END: usize = usize::MAX;
 

@@ -30,7 +30,12 @@ fn write_through_frames(value: u64) {
 }
 
 fn write(times: u64) {
-    (0..times).for_each(|_| WATCHED.store(2, SeqCst));
+    (0..times).for_each(|_| write_once());
+}
+
+#[inline(never)]
+fn write_once() {
+    WATCHED.store(2, SeqCst);
 }
 
 /// All writes, however many.
@@ -68,16 +73,27 @@ fn with_registers(body: impl FnOnce()) {
     });
 }
 
-/// Threads from before the watch, threads that start while it is armed, from armed ones and from
-/// others, and threads that start later.
 #[test]
 fn each_write_of_each_thread_counts_once() {
+    each_counts_once(&spec());
+}
+
+#[test]
+fn each_call_of_each_thread_counts_once() {
+    let called = write_once as *const () as usize;
+    each_counts_once(&WatchSpec::new(called, 1, Access::Execute).rate(u32::MAX));
+}
+
+/// Threads from before the watch, threads that start while it is armed, from armed ones and from
+/// others, and threads that start later.
+#[track_caller]
+fn each_counts_once(spec: &WatchSpec) {
     with_registers(|| {
         for _ in 0..short_or_long(2, 20) {
             let shared = Shared::new();
             let process = Process::start(|| churn(shared));
             shared.await_ready();
-            let mut outside = open(&process, &[spec()]);
+            let mut outside = open(&process, std::slice::from_ref(spec));
             shared.go.store(1, SeqCst);
             pass_until(&mut outside, |_| shared.done.load(SeqCst) > 0);
             let OutsideReport { watch, counts_only, .. } = report(&mut outside);
