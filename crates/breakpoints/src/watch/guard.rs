@@ -1,6 +1,6 @@
 //! The guard of a watch: from the request to the last report.
 
-use dormouse_sys::arch::{PASSES_WATCHES, WATCH_REGISTERS, WATCHES_STOP_BEHIND};
+use dormouse_sys::arch::{PASSES_WATCHES, WATCH_REGISTERS, WATCH_REGISTERS_VARY, WATCHES_STOP_BEHIND};
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::keeper::KeeperError;
 use dormouse_sys::perf::Access;
@@ -385,10 +385,11 @@ pub fn registers() -> u32 {
     holders::registers()
 }
 
-/// Counts the registers, once, where their number varies: those that the keeper's thread has free.
-/// Not under the lock of watches.
+/// Counts the registers where their number varies: those that the keeper's thread has free.
+/// Something else may have some, so they are counted anew as long as no watch holds any. Not under
+/// the lock of watches.
 fn count_registers() -> Result<(), Error> {
-    if holders::registers() == 0 {
+    if WATCH_REGISTERS_VARY && holders::lock()?.list().is_empty() {
         let count = |_: &mut Duty| free_registers(identity::tid(), WATCH_REGISTERS);
         holders::set_registers(KEEPER.ask(count)??.unwrap_or(0));
     }

@@ -38,7 +38,8 @@ pub(super) fn registers() -> u32 {
     REGISTERS.load(Ordering::Relaxed)
 }
 
-/// Sets their number. Of two threads that count, the second may come after the first has armed.
+/// Sets their number: the most that were ever counted. Of two threads that count, the second may
+/// come after the first has armed; and at any count another program may have some of them.
 pub(super) fn set_registers(counted: u32) {
     REGISTERS.fetch_max(counted, Ordering::Relaxed);
 }
@@ -58,7 +59,8 @@ pub(super) struct Admitted {
 pub(super) struct Holders {
     /// The process that the rest belongs to.
     process: u64,
-    slots: Option<&'static Slots>,
+    /// The account of that many registers.
+    slots: Option<(u32, &'static Slots)>,
     list: Vec<(HeldSlot, Option<Reservation<'static>>)>,
     for_debuggers: Option<Reservation<'static>>,
     for_turns: Option<Reservation<'static>>,
@@ -196,7 +198,9 @@ impl Holders {
         split(addr, len, free, access == Access::Write).map_err(|unfit| match unfit {
             Unfit::Empty => unwatchable("it is empty"),
             Unfit::Wraps => unwatchable("it ends behind the last address"),
-            Unfit::TooLong { needs: Some(needs), .. } if needs <= registers() => no_register(needs),
+            Unfit::TooLong { needs: Some(needs), .. } if registers() == 0 || needs <= registers() => {
+                no_register(needs)
+            }
             Unfit::TooLong { .. } => unwatchable("it is longer than all debug registers together can watch"),
         })
     }
@@ -212,11 +216,17 @@ impl Holders {
         list
     }
 
+    /// The account, a new one if more registers were counted while no watch holds any.
     fn slots(&mut self) -> Result<&'static Slots, Error> {
-        if self.slots.is_none() {
-            self.slots = Some(Box::leak(Box::new(Slots::new(Registers::Shared(registers()), 1)?)));
+        let counted = registers();
+        match self.slots {
+            Some((of, slots)) if of == counted || !self.list.is_empty() => Ok(slots),
+            _ => {
+                (self.for_debuggers, self.for_turns) = (None, None);
+                let slots = Box::leak(Box::new(Slots::new(Registers::Shared(counted), 1)?));
+                Ok(self.slots.insert((counted, slots)).1)
+            }
         }
-        self.slots.ok_or(Error::Reentrant)
     }
 }
 
@@ -329,19 +339,40 @@ mod tests {
         assert_eq!(holders.shared_registers(), 0);
     }
 
+    /// Where their number varies, another program may have all of them at the first watch.
+    #[test]
+    fn registers_that_come_free_are_used() {
+        dormouse_testkit::in_child(|| {
+            REGISTERS.store(0, Ordering::Relaxed);
+            let mut holders = Holders::new(0);
+            let wide = WatchSpec::new(0x1000, 16, Access::Write).named("wide");
+            let refused = holders.admit(&wide, None).unwrap_err().to_string();
+            assert!(refused.contains("wide needs 2") && refused.contains("debugger"), "{refused}");
+            set_registers(1);
+            let word = word(0).all_slots();
+            let admitted = holders.admit(&word, None).unwrap();
+            holders.hold(1, "word", admitted);
+            set_registers(4);
+            assert!(holders.admit(&word, None).is_err(), "the account is that of the watch's beginning");
+            holders.release(1);
+            assert_eq!(holders.admit(&wide, None).unwrap().pieces.len(), 2);
+        });
+    }
+
     #[test]
     fn ranges_without_a_cover_are_refused() {
         let mut holders = Holders::new(0);
         for (addr, len, expected) in [
             (0x1000, 0, "it is empty"),
             (0x1000, 100, "longer than all debug registers"),
+            (0x1001, 23, "longer than all debug registers"),
             (USER_END, 8, "memory of a program"),
             (usize::MAX - 3, 8, "memory of a program"),
-            (0x1001, 23, "needs 4"),
+            (0x1001, 15, "needs 4"),
         ] {
             let spec = WatchSpec::new(addr, len, Access::ReadWrite).named("it");
             let message = admit(&mut holders, 0, &spec, None).unwrap_err().to_string();
-            assert!(message.contains(expected) || message.contains("longer"), "{addr:#x} {len}: {message}");
+            assert!(message.contains(expected), "{addr:#x} {len}: {message}");
         }
         for filtered in [WatchSpec::equals, WatchSpec::masked] {
             let spec = |len| filtered(WatchSpec::new(0x1000, len, Access::Write), 1);
