@@ -113,8 +113,9 @@ impl WatchSpec {
     /// 10,000.
     ///
     /// A hit takes some 10 us of its thread, so from 100,000 on no time is left for its work.
-    /// Without a limit (`u32::MAX`) a watch of bytes that dormouse's handler touches itself hits
-    /// whenever the handler returns, until it is dropped: clients of the agent get at most 50,000.
+    /// A watch of bytes that dormouse's handler touches itself hits whenever the handler returns,
+    /// until it rests. If the limit is more than the handler can make (`u32::MAX` in any case), the
+    /// thread gets no further until the watch is dropped: clients of the agent get at most 50,000.
     #[must_use]
     pub fn rate(mut self, hits_per_second: u32) -> Self {
         self.rate = hits_per_second;

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_breakpoints::{Access, Error, Watch, WatchSpec, WatchState, held, sched_in, sched_out};
 use dormouse_sys::perf;
@@ -43,10 +43,16 @@ fn keeper() -> Option<std::path::PathBuf> {
 #[test]
 fn a_storm_is_held_to_its_rate() {
     in_child(|| {
-        const RATE: u32 = 1_000;
-        let watch = word(0).rate(RATE).arm().unwrap();
+        // A fiftieth of the hits that a thread makes here without a limit.
+        let unlimited = word(1).rate(u32::MAX).arm().unwrap();
+        let begun = Instant::now();
+        (0..100).for_each(|n| WORDS[1].store(n, Relaxed));
+        let rate = ((2.0 / begun.elapsed().as_secs_f64()) as u32).clamp(1, 1_000);
+        drop(unlimited);
+        let watch = word(0).rate(rate).arm().unwrap();
         let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
                     for _ in 0..1_000 {
@@ -63,11 +69,10 @@ fn a_storm_is_held_to_its_rate() {
                 rests_mostly && written.load(Relaxed) > 1_000 * report.hits
             });
             eventually(|| watch.report().state == WatchState::Resting);
-            stop.store(true, Relaxed);
         });
         eventually(|| watch.report().state == WatchState::Armed);
         let report = watch.report();
-        let most = u64::from(RATE) * report.coverage.wall_ns / 1_000_000_000 + u64::from(RATE) / 100 + 1;
+        let most = u64::from(rate) * report.coverage.wall_ns / 1_000_000_000 + u64::from(rate) / 100 + 1;
         assert!(report.hits <= most, "more than {most}: {report:?}");
         assert_eq!(
             (report.delivered, report.passed, report.lost),
