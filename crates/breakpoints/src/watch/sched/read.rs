@@ -12,7 +12,11 @@ const PATIENCE: usize = 8;
 /// The hits of the watch by the kernel's count. They never fall, and are never too many: a line
 /// that is being turned is left out.
 pub(in super::super) fn hits(number: u32) -> u64 {
-    let Entry { hits: settled, seen, .. } = entry(number);
+    let Entry { number: present, hits: settled, seen, .. } = entry(number);
+    if present.load(Ordering::Relaxed) != number {
+        // Of another watch that has had the entry, or has it by now.
+        return 0;
+    }
     let mut most = 0;
     for _ in 0..PATIENCE {
         // Acquire: pairs with the fence in `Line::settle`. Hits that are settled by now are in no
