@@ -2,7 +2,7 @@
 
 /// One hit of an event that traps. Copies of dormouse share the layout, which grows only at its
 /// end.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct PerfTrap {
     /// The event's data.

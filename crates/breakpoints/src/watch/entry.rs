@@ -291,19 +291,7 @@ mod tests {
     }
 
     fn hit_at(data: u64, addr: usize) {
-        let trap = PerfTrap {
-            data,
-            ip: 0x1000,
-            frame: 0,
-            stack: 0,
-            is_late: 0,
-            addr,
-            link: 0,
-            lowest: 0,
-            passing: Passing::Behind as usize,
-            made_at: 0,
-        };
-        let _ = on_trap(&trap);
+        let _ = on_trap(&PerfTrap { data, ip: 0x1000, addr, ..PerfTrap::default() });
     }
 
     /// One test, because the table is the process's.

@@ -6,7 +6,7 @@
 //! calls are `gettid`, `prctl`, `getpid` and `process_vm_readv` (one for the value, some more for a
 //! stack).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_sys::clock::monotonic_ns;
 use dormouse_sys::perf::{Access, Attr, Breakpoint};
@@ -31,6 +31,9 @@ use crate::MOST_SLOTS;
 const HITS: usize = 1024;
 /// Copies of stacks that wait for the reader.
 const COPIES: usize = 8;
+/// The threads before an access that cannot be made which are told apart. A hit of a further one
+/// passes for a repetition.
+const MOST_STUCK: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -49,8 +52,9 @@ pub(super) struct Tally {
     again: AtomicU64,
     /// Hits of accesses that the handler could not make.
     unpassed: AtomicU64,
-    /// A thread is before such an access, until the watch is disarmed.
-    is_stuck: AtomicBool,
+    /// The threads that are before such an access, until the watch is disarmed: from the front, 0
+    /// for none.
+    stuck: [AtomicU32; MOST_STUCK],
     /// The keeper is woken when more hits were delivered.
     alarm: AtomicU64,
     pub(super) sites: Sites,
@@ -98,7 +102,7 @@ impl Tally {
             unread: AtomicU64::new(0),
             again: AtomicU64::new(0),
             unpassed: AtomicU64::new(0),
-            is_stuck: AtomicBool::new(false),
+            stuck: [const { AtomicU32::new(0) }; MOST_STUCK],
             alarm: AtomicU64::new(u64::MAX),
             sites: Sites::new(),
             queue: OnceBox::new(),
@@ -134,8 +138,10 @@ impl Tally {
         (self.data >> MOST_SLOTS.ilog2()) as u32
     }
 
-    /// Looks at the values now: a hit that comes next changes these.
+    /// Before it is armed: looks at the values, which a hit that comes next changes. No thread is
+    /// stuck yet.
     pub(super) fn look(&self) {
+        self.stuck.iter().for_each(|tid| tid.store(0, Ordering::Relaxed));
         if self.spec.access == Access::Execute {
             return;
         }
@@ -169,15 +175,23 @@ impl Tally {
     }
 
     pub(super) fn set_armed(&self, is_armed: bool) {
-        if is_armed {
-            self.is_stuck.store(false, Ordering::Relaxed);
-        }
         self.armed_since.store(if is_armed { monotonic_ns() } else { u64::MAX }, Ordering::Relaxed);
     }
 
     /// Whether a thread cannot go on before the watch is disarmed.
     pub(super) fn is_stuck(&self) -> bool {
-        self.is_stuck.load(Ordering::Relaxed)
+        self.stuck[0].load(Ordering::Relaxed) != 0
+    }
+
+    /// A thread is stuck; whether that is new.
+    fn sticks(&self, tid: u32) -> bool {
+        let found = self.stuck.iter().find_map(|place| {
+            match place.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => Some(true),
+                Err(other) => (other == tid).then_some(false),
+            }
+        });
+        found.unwrap_or(false)
     }
 
     /// The kernel has counted an access twice.
@@ -291,8 +305,8 @@ impl Tally {
     /// Returns whether the keeper must look at the watch now.
     #[must_use]
     pub(super) fn hit(&self, number: usize, trap: &PerfTrap, came: u64) -> bool {
-        let is_ahead = trap.passing() == Passing::Ahead;
-        if is_ahead && !self.is_following && self.is_stuck.swap(true, Ordering::Relaxed) {
+        let (is_ahead, tid) = (trap.passing() == Passing::Ahead, identity::tid());
+        if is_ahead && !self.is_following && !self.sticks(tid) {
             // It has come back before the watch was disarmed.
             self.count_again();
             return true;
@@ -314,7 +328,6 @@ impl Tally {
         };
         // The keeper disarms a watch for a thread that cannot go on.
         let is_alarm = is_alarm || is_ahead;
-        let tid = identity::tid();
         let current = thread::find(tid).map(thread::ThreadBlock::own_current).unwrap_or_default();
         let is_of = |group| current.task != 0 && group == current.group;
         let in_group = self.spec.filter.group.is_none_or(is_of);
@@ -402,7 +415,35 @@ fn passes(filter: Filter, is_wide: bool, len: usize, old: u64, new: u64) -> bool
 
 #[cfg(test)]
 mod tests {
+    use dormouse_sys::perf::WatchLen;
+
     use super::*;
+
+    #[test]
+    fn each_thread_that_is_stuck_is_a_hit() {
+        static VALUE: AtomicU64 = AtomicU64::new(0);
+        let addr = VALUE.as_ptr().addr();
+        let piece = Piece { addr, len: WatchLen::Eight, watched: u64::MAX };
+        let tally = Tally::new(WatchSpec::new(addr, 8, Access::Write), vec![piece], 0);
+        let trap = PerfTrap { ip: 0x1000, addr, passing: Passing::Ahead as usize, ..PerfTrap::default() };
+        let counts = || {
+            let Counts { delivered, unpassed, again, .. } = tally.counts();
+            (delivered, unpassed, again, tally.is_stuck())
+        };
+        let hit_twice = || (0..2).for_each(|_| assert!(tally.hit(0, &trap, 1), "the keeper must come"));
+        hit_twice();
+        assert_eq!(counts(), (1, 1, 1, true));
+        std::thread::scope(|scope| scope.spawn(hit_twice).join().unwrap());
+        assert_eq!(counts(), (2, 2, 2, true));
+        tally.look();
+        tally.set_armed(true);
+        assert!(!tally.is_stuck());
+        hit_twice();
+        // The lines of all threads are armed only now, and one is stuck already.
+        tally.set_armed(true);
+        hit_twice();
+        assert_eq!(counts(), (3, 3, 5, true));
+    }
 
     #[test]
     fn filters_compare_masked_bits_alone() {
