@@ -69,7 +69,7 @@ pub(crate) fn counts_stopped() -> u64 {
 /// Why counts of groups are suspended, if they are.
 pub(crate) fn counts_asleep() -> Option<String> {
     let sleep = || is_asleep().then(|| "dormouse is asleep".to_owned());
-    limited().filter(|_| is_limited(Part::Counts)).or_else(sleep)
+    why_limited(Part::Counts).or_else(sleep)
 }
 
 /// The suspended parts and the reason, if there are any.
@@ -85,10 +85,14 @@ pub(crate) fn limited() -> Option<String> {
     })
 }
 
+/// Why the limit has suspended the part, if it has.
+pub(crate) fn why_limited(part: Part) -> Option<String> {
+    limited().filter(|_| is_limited(part))
+}
+
 /// Refuses a request that needs a suspended part.
 pub(crate) fn check(part: Part) -> Result<(), WireError> {
-    let why = limited().filter(|_| is_limited(part));
-    why.map_or(Ok(()), |why| Err(WireError::new(Code::Asleep, why)))
+    why_limited(part).map_or(Ok(()), |why| Err(WireError::new(Code::Asleep, why)))
 }
 
 /// Whether dormouse is asleep.

@@ -9,6 +9,7 @@ use dormouse_locks::LockTimes;
 use dormouse_waits::{Histogram, Histograms, SlowRequest, Waiting, living, read_each};
 
 use super::readings::{Finding, Groups, INTERVAL, ReadingNeed, Readings, SECOND, Span, of};
+use crate::core::asleep::Part;
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::panics::{self, PanicWait};
@@ -60,6 +61,11 @@ pub(crate) trait Condition: fmt::Debug + Send {
 
     /// Why it has not held yet.
     fn why_not(&self) -> String;
+
+    /// The part of dormouse without which it sees nothing, if that can be suspended by itself.
+    fn part(&self) -> Option<Part> {
+        None
+    }
 
     /// Whether the process may end by what it waits for, so that its file is written at once.
     fn is_hurried(&self) -> bool {
@@ -198,6 +204,10 @@ impl Condition for CommandCondition {
 impl Condition for RequestCondition {
     fn every(&self) -> Option<Duration> {
         Some(INTERVAL)
+    }
+
+    fn part(&self) -> Option<Part> {
+        Some(Part::Times)
     }
 
     fn needs(&self) -> ReadingNeed<'_> {
@@ -345,12 +355,20 @@ impl Condition for CpuCondition {
         Some(SECOND)
     }
 
+    fn part(&self) -> Option<Part> {
+        self.groups.0.is_some().then_some(Part::Counts)
+    }
+
     fn needs(&self) -> ReadingNeed<'_> {
         ReadingNeed::Cpu
     }
 
     fn evaluate(&mut self, readings: &Readings, _: Duration) -> Option<Finding> {
-        let cpu = readings.cpu.as_ref()?;
+        let Some(cpu) = &readings.cpu else {
+            // Nothing was read for a while: what comes next is no part of the same time.
+            self.over.clear();
+            return None;
+        };
         self.refused = cpu.refused.filter(|_| self.groups.0.is_some());
         if self.refused.is_some() {
             self.over.clear();
@@ -362,9 +380,11 @@ impl Condition for CpuCondition {
         let groups = groups.filter(|(group, _)| self.groups.0.is_some() && self.groups.has(*group));
         let (mut seen, mut times) = (None, 0);
         for (group, ns) in process.into_iter().chain(groups) {
-            let percent = u64::try_from(u128::from(ns) * 100 / length_ns).unwrap_or(u64::MAX);
+            let hundredfold = u128::from(ns) * 100;
+            let percent = u64::try_from(hundredfold / length_ns).unwrap_or(u64::MAX);
             self.highest = self.highest.max(percent);
-            if percent <= self.percent {
+            // Not rounded: 1.9 % is more than 1 %.
+            if hundredfold <= u128::from(self.percent) * length_ns {
                 self.over.remove(&group);
                 continue;
             }
@@ -410,6 +430,10 @@ impl CpuCondition {
 impl Condition for FieldCondition {
     fn every(&self) -> Option<Duration> {
         Some(INTERVAL)
+    }
+
+    fn part(&self) -> Option<Part> {
+        Some(Part::Records)
     }
 
     fn evaluate(&mut self, _: &Readings, _: Duration) -> Option<Finding> {

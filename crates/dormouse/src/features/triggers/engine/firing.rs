@@ -28,6 +28,7 @@ use dormouse_waits::TraceContext;
 
 use super::readings::Finding;
 use super::store::{PartFile, Store, StoreSettings, file_name};
+use crate::core::asleep::{self, Part};
 use crate::core::group::Group;
 use crate::core::memory;
 use crate::core::rows::{clock_point, probe_info};
@@ -305,7 +306,8 @@ fn write_records(
 
 fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage> {
     if !dormouse_waits::is_on() {
-        let why = "times of tasks are not taken: set DORMOUSE_WAITS=1, or arm a rule on requests";
+        let off = "times of tasks are not taken: set DORMOUSE_WAITS=1, or arm a rule on requests";
+        let why = asleep::why_limited(Part::Times).unwrap_or_else(|| off.to_owned());
         writer.missing("tasks", why)?;
         return Ok(Stage::Figures);
     }

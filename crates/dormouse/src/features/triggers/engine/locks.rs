@@ -9,6 +9,7 @@ use dormouse_locks::{LongWait, take_long_waits};
 
 use super::condition::{Condition, why_not};
 use super::readings::{Finding, Groups, INTERVAL, ReadingNeed, Readings, Span, of};
+use crate::core::asleep::Part;
 use crate::core::memory;
 use crate::features::locks::verb::line;
 
@@ -46,6 +47,10 @@ impl LockCondition {
 impl Condition for LockCondition {
     fn every(&self) -> Option<Duration> {
         Some(INTERVAL)
+    }
+
+    fn part(&self) -> Option<Part> {
+        Some(Part::Times)
     }
 
     fn needs(&self) -> ReadingNeed<'_> {

@@ -42,6 +42,7 @@ use dormouse_locks::keep_long_waits;
 use dormouse_protocol::{TriggerRow, TriggersAnswer};
 use dormouse_waits::{LivingTask, SlowRequest, living, note_slow, raise_slow, take_slow};
 
+use crate::core::asleep;
 use crate::core::panics;
 use crate::core::tasks::is_request;
 use crate::features::recorder::engine::Recording;
@@ -484,10 +485,11 @@ impl ArmedTrigger {
             };
             format!("fired {} ago, at most each {}{times}", Span(ago), Span(every))
         });
-        if fault.is_none() && recent.is_none() {
+        let limited = self.condition.part().and_then(asleep::why_limited);
+        if limited.is_none() && fault.is_none() && recent.is_none() {
             return self.condition.why_not();
         }
-        let all = [fault, recent, self.condition.warning()];
+        let all = [limited, fault, recent, self.condition.warning()];
         all.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }

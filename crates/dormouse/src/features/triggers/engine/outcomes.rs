@@ -9,7 +9,8 @@ use std::time::Duration;
 use dormouse_protocol::{Objective, PercentText};
 
 use super::condition::Condition;
-use super::readings::{Finding, Groups, Readings, SECOND, Span, of};
+use super::readings::{Finding, Groups, LONGEST, Readings, SECOND, Span, of};
+use crate::core::asleep::Part;
 use crate::core::ends::Ending;
 use crate::core::group::Group;
 use crate::core::memory;
@@ -65,8 +66,23 @@ impl OutcomeCondition {
         }
     }
 
+    /// The time between two readings.
+    fn apart(&self) -> Duration {
+        (self.length / READINGS).max(SECOND)
+    }
+
+    /// The time since the last reading.
+    fn since_last(&self, armed: Duration) -> Option<Duration> {
+        self.readings.back().map(|(last, _)| armed.saturating_sub(*last))
+    }
+
     /// Compares a reading with the oldest one of the while.
     fn judge(&mut self, armed: Duration, now: Ended) -> Option<Finding> {
+        // After a gap (`sleep`, a disk that did not answer) the while begins anew: otherwise it
+        // would be as long as the gap.
+        if self.since_last(armed).is_some_and(|since| since > self.apart() + LONGEST) {
+            self.readings.clear();
+        }
         let is_old = |at: Duration| armed.saturating_sub(at) >= self.length;
         while self.readings.get(1).is_some_and(|(at, _)| is_old(*at)) {
             self.readings.pop_front();
@@ -139,9 +155,12 @@ impl Condition for OutcomeCondition {
         Some(SECOND)
     }
 
+    fn part(&self) -> Option<Part> {
+        (self.counted == Counted::Met).then_some(Part::Times)
+    }
+
     fn evaluate(&mut self, _: &Readings, armed: Duration) -> Option<Finding> {
-        let apart = (self.length / READINGS).max(SECOND);
-        let is_due = self.readings.back().is_none_or(|(last, _)| armed.saturating_sub(*last) >= apart);
+        let is_due = self.since_last(armed).is_none_or(|since| since >= self.apart());
         if !is_due || !memory::is_there(memory::SOME) {
             return None;
         }
@@ -214,6 +233,21 @@ mod tests {
         assert_eq!(of(5, |second| [100, if second == 14 { 51 } else { 0 }]), [15]);
         assert_eq!(of(5, |_| [2, 1]), [10, 20], "of twenty at least");
         assert_eq!(of(0, |_| [1, 1]), [0; 0], "of ten nothing");
+    }
+
+    #[test]
+    fn a_gap_is_no_part_of_a_while() {
+        let mut one = condition(Counted::Failed, 5, 10);
+        let mut judge = |second, all, failed| {
+            let seen = one.judge(Duration::from_secs(second), vec![((7, None), [all, failed])]);
+            seen.map(|seen| seen.words)
+        };
+        assert_eq!(judge(0, 0, 0), None);
+        assert_eq!(judge(28_800, 120_000, 8_400), None, "eight hours asleep");
+        assert_eq!(judge(28_805, 120_500, 8_400), None, "half of the while");
+        // A reading that comes 5 s late leaves no gap.
+        let words = judge(28_811, 121_000, 8_460).unwrap();
+        assert!(words.starts_with("6 % of 1000 requests failed in 11 s"), "{words}");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Steps of the engine, without a lookout.
 
+use dormouse_protocol::Stat;
+
 use super::*;
+use crate::core::asleep::Part;
 
 #[test]
 fn living_requests_are_looked_at_each_100_ms() {
@@ -61,4 +64,60 @@ fn a_written_file_is_listed_while_others_arm() {
 fn a_number_is_used_once_in_a_process() {
     let first = command(&mut Triggers::default());
     assert!(command(&mut Triggers::default()) > first, "of another lookout");
+}
+
+fn cpu(percent: u64, seconds: u64) -> CpuCondition {
+    CpuCondition {
+        percent,
+        length: Duration::from_secs(seconds),
+        groups: Groups(None),
+        over: HashMap::new(),
+        highest: 0,
+        refused: None,
+    }
+}
+
+/// What the process used in a second, in thousandths of a CPU.
+fn used(thousandths: u64) -> Readings {
+    let used = Stat { process_cpu_ns: thousandths * 1_000_000, ..Stat::default() };
+    Readings {
+        cpu: Some(CpuReading { length: SECOND, used, ..CpuReading::default() }),
+        ..Readings::default()
+    }
+}
+
+#[test]
+fn cpu_is_compared_without_rounding() {
+    let fires = |percent, thousandths| cpu(percent, 1).evaluate(&used(thousandths), SECOND).is_some();
+    assert_eq!([10, 11, 19].map(|thousandths| fires(1, thousandths)), [false, true, true]);
+    assert_eq!([900, 909].map(|thousandths| fires(90, thousandths)), [false, true]);
+}
+
+#[test]
+fn a_gap_is_no_part_of_cpu_time() {
+    let mut one = cpu(90, 10);
+    let mut fires = |readings: &Readings| one.evaluate(readings, SECOND).is_some();
+    assert_eq!([(); 9].map(|()| fires(&used(1000))), [false; 9]);
+    assert!(!fires(&Readings::default()), "nothing was read for a while");
+    assert_eq!([(); 9].map(|()| fires(&used(1000))), [false; 9]);
+    assert!(fires(&used(1000)));
+}
+
+#[test]
+fn a_suspended_part_is_why_nothing_fires() {
+    dormouse_testkit::in_child(|| {
+        let mut triggers = Triggers::default();
+        let mut arm = |rule: &str, condition| {
+            let rule = crate::features::triggers::rules::rules(rule).unwrap().remove(0);
+            triggers.arm(Some(rule), condition, Leases::default()).unwrap();
+        };
+        arm("lock>100ms", Box::new(LockCondition::new(Duration::from_millis(100), Groups(None))));
+        arm("cpu>90% for 10s", Box::new(cpu(90, 10)));
+        let why_not = || triggers.list(None).triggers.into_iter().map(|row| row.why_not);
+        assert!(why_not().all(|why| !why.contains("asleep")), "{:?}", why_not().collect::<Vec<_>>());
+        asleep::limit(Part::Times, 2.0);
+        let why: Vec<String> = why_not().collect();
+        assert!(why[0].starts_with("asleep: times of tasks, because dormouse used 2.0 %"), "{why:?}");
+        assert!(!why[1].contains("asleep"), "the process's clock goes on: {why:?}");
+    });
 }
