@@ -43,6 +43,14 @@ impl<W: Write> Gzip<W> {
         Self { to }
     }
 
+    /// The underlying writer, which has all that is compressed by now but what is buffered.
+    pub fn get_ref(&self) -> &W {
+        #[cfg(feature = "gzip")]
+        return self.to.get_ref();
+        #[cfg(not(feature = "gzip"))]
+        &self.to.to
+    }
+
     /// Ends the file and returns the underlying writer.
     pub fn finish(self) -> io::Result<W> {
         self.to.finish()

@@ -148,6 +148,11 @@ impl<W: Write> FileWriter<W> {
         self.frame(FrameKind::Records, &[&tid.to_le_bytes(), &start.to_le_bytes(), records])
     }
 
+    /// The underlying writer, which has all but what is buffered.
+    pub fn get_ref(&self) -> &W {
+        self.gzip.get_ref()
+    }
+
     /// Ends the file and returns the underlying writer.
     pub fn finish(self) -> io::Result<W> {
         self.gzip.finish()

@@ -129,7 +129,7 @@ impl Firing {
             program: hello.exe.clone(),
         };
         let most = if is_hurried { (HURRIED, "a thread waits for it") } else { (u64::MAX, "") };
-        let fitting = (store.budget() / 8 * 3, "DORMOUSE_RECORD_DISK allows no more");
+        let fitting = (store.nearly_full(), FULL);
         let most = [most, fitting].into_iter().min().unwrap_or(most);
         let part = store.begin(&file_name(&hello.name, SystemTime::now())).map_err(fault)?;
         let mut writer = FileWriter::new(part, &head).map_err(fault)?;
@@ -174,6 +174,9 @@ impl Firing {
         Ok(None)
     }
 }
+
+/// Why there are no more of what takes most of a file.
+const FULL: &str = "DORMOUSE_RECORD_DISK allows no more";
 
 /// Why there is none of a thing that takes memory.
 pub(crate) const NO_MEMORY: &str = "there is no memory for it";
@@ -315,7 +318,11 @@ fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage
         writer.missing("tasks", NO_MEMORY)?;
         return Ok(Stage::Figures);
     }
-    let part = tasks::part(from);
+    let mut part = tasks::part(from);
+    if part.next.is_some() && writer.get_ref().is_nearly_full() {
+        part.next = None;
+        writer.missing("tasks", format!("the others were left out: {FULL}"))?;
+    }
     writer.answer("tasks", from, &part)?;
     Ok(part.next.map_or(Stage::Places(0), Stage::Tasks))
 }

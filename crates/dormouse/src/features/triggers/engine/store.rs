@@ -9,13 +9,15 @@
 //! 1. The directory belongs to the user, and other users cannot put files into it
 //!    ([`crate::directory`]). It is opened once for each file, and everything happens below that
 //!    descriptor, without following links.
-//! 2. A file is ours if its name, its owner and its first bytes match. No other file is ever
-//!    removed.
+//! 2. A file is ours if its name, its owner and its first bytes match; a part of ours may be empty.
+//!    No other file is ever removed.
 //! 3. The bytes of our files, including those that are being written, do not exceed the budget: the
 //!    oldest is removed first. (If two processes write at once, neither sees the other's file
 //!    grow.) A file that is larger than half of the budget is not written, so that there is always
-//!    room for more than one. So records take three eighths of it at most.
-//! 4. A part that may belong to another process is counted, and never removed.
+//!    room for more than one. It has cost older files by then, so what takes most of a file ends
+//!    before: records and tasks take three eighths of the budget.
+//! 4. A part that may belong to another process is counted, and never removed: one that was changed
+//!    in the last ten minutes, by the wall clock.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -112,9 +114,9 @@ impl Store {
         Ok(self.files()?.iter().map(|file| file.bytes).sum())
     }
 
-    /// The room that all files may take.
-    pub(crate) fn budget(&self) -> u64 {
-        self.budget
+    /// The bytes from which on a file takes no more of what takes most of it.
+    pub(crate) fn nearly_full(&self) -> u64 {
+        self.budget / 8 * 3
     }
 
     /// Begins a file.
@@ -179,9 +181,9 @@ impl Store {
         // A part may have died before its first bytes.
         let is_ours = || {
             let mut magic = [0; FILE_MAGIC];
-            (&file).read_exact(&mut magic).is_ok() && is_file(&magic)
+            is_part && data.len() == 0 || (&file).read_exact(&mut magic).is_ok() && is_file(&magic)
         };
-        (data.is_file() && data.uid() == own_uid() && (is_part || is_ours())).then(|| OwnFile {
+        (data.is_file() && data.uid() == own_uid() && is_ours()).then(|| OwnFile {
             changed: (data.mtime(), data.mtime_nsec()),
             name: name.to_owned(),
             bytes: data.len(),
@@ -205,6 +207,11 @@ pub(crate) struct PartFile {
 }
 
 impl PartFile {
+    /// Whether the rest of the file needs what is left of its half of the budget.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.written > self.store.nearly_full()
+    }
+
     /// Puts the file into its place; the path.
     pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
         let Some(whole) = self.whole.take() else { return Err(io::ErrorKind::NotFound.into()) };
@@ -293,20 +300,44 @@ mod tests {
 
     use super::*;
 
+    fn store(root: &tempfile::TempDir) -> Rc<Store> {
+        let directory = root.path().join("files");
+        Rc::new(Store::open(&StoreSettings { directory, budget: 1000, config_error: None }).unwrap())
+    }
+
     #[test]
-    fn a_file_too_large_removes_no_other() {
+    fn a_file_takes_half_of_the_room() {
         let root = tempfile::tempdir().unwrap();
-        let settings =
-            StoreSettings { directory: root.path().join("files"), budget: 1000, config_error: None };
-        let store = Rc::new(Store::open(&settings).unwrap());
+        let store = store(&root);
+        let all = || std::fs::read_dir(&store.path).unwrap().count();
         let first = FileWriter::new(Rc::clone(&store).begin("first").unwrap(), &FileHead::default());
         let first = first.unwrap().finish().unwrap().finish().unwrap();
+        let own = std::fs::metadata(&first).unwrap().len();
+        assert!((1..500).contains(&own), "{own}");
         let mut large = Rc::clone(&store).begin("large").unwrap();
-        large.write_all(&[0; 500]).unwrap();
+        large.write_all(&[0; 375]).unwrap();
+        assert!(!large.is_nearly_full());
+        large.write_all(&[0; 125]).unwrap();
+        assert!(large.is_nearly_full() && first.exists(), "there is room for both");
         let why = large.write_all(&[0]).unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::QuotaExceeded, "{why}");
-        assert!(first.exists(), "another file went for it");
         drop(large);
-        assert_eq!(std::fs::read_dir(&settings.directory).unwrap().count(), 1, "no part is left");
+        assert_eq!(all(), 1, "no part is left");
+    }
+
+    #[test]
+    fn parts_of_others_are_not_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let store = store(&root);
+        let ours = FileWriter::new(Vec::new(), &FileHead::default()).unwrap().finish().unwrap();
+        let part = |name: &str| store.path.join(format!("{name}{PART}"));
+        let contents = [("ours", &ours[..]), ("empty", b""), ("others", b"words of somebody's")];
+        for (name, bytes) in contents {
+            std::fs::write(part(name), bytes).unwrap();
+            let old = SystemTime::now() - 2 * LEFT_BEHIND;
+            File::options().write(true).open(part(name)).unwrap().set_modified(old).unwrap();
+        }
+        assert_eq!(store.used().unwrap(), 0);
+        assert_eq!(contents.map(|(name, _)| part(name).exists()), [false, false, true]);
     }
 }
