@@ -5,7 +5,8 @@
 //! was off, so nobody believes it.
 //!
 //! The key is on before a run begins, and a run ends before the key goes off. So a lock that was
-//! taken in a run finds the key on when it is left, unless the run is over by then.
+//! taken in a run finds the key on when it is left, unless the run is over by then. If the key is
+//! suspended, the next run begins just after that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -89,8 +89,8 @@ impl Holds {
     }
 }
 
-/// Begins another run. For whoever suspends the key and resumes it; to be called before it is
-/// resumed, and after.
+/// Begins another run: no holder of the one before is believed. For whoever suspends the key and
+/// resumes it; to be called after it is suspended, and before and after it is resumed.
 pub fn forget_gap() {
     note::begin_run();
     next_run();

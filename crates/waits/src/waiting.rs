@@ -88,7 +88,8 @@ impl Drop for Waiting {
 }
 
 /// Begins another run, as times that are taken again do: tasks forget what began before a gap. For
-/// whoever suspends the key and resumes it; to be called before it is resumed, and after.
+/// whoever suspends the key and resumes it; to be called after it is suspended, and before and
+/// after it is resumed.
 pub fn forget_gap() {
     next_run();
 }

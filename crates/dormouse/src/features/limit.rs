@@ -167,6 +167,9 @@ fn within(percent: f64, cost: OwnCost) -> Capability {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::{Context, Poll, Waker};
+
     use dormouse_sys::State;
 
     use super::*;
@@ -216,6 +219,36 @@ mod tests {
             assert!(check.detail.contains("used 3 % by the last check, and could"), "{check:?}");
             judge(cost, second, 4.0, &mut []);
             assert_eq!(outcome(4.0, cost).state, State::Ok);
+        });
+    }
+
+    #[cfg(not(any(dormouse_fallback, miri)))]
+    #[test]
+    fn suspended_times_stand_still() {
+        dormouse_testkit::in_child(|| {
+            let _waiting = dormouse_waits::Waiting::start().unwrap();
+            let (group, leaf) = (crate::Group::new("still"), Cell::new(None::<Waker>));
+            let mut task = Box::pin(group.instrument(poll_fn(|cx| {
+                leaf.set(Some(cx.waker().clone()));
+                Poll::<()>::Pending
+            })));
+            let mut poll = || task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+            let read = || {
+                let of = dormouse_waits::read_group(group.id()).unwrap();
+                [of.poll_ns, of.runnable_ns, of.await_ns]
+            };
+            assert!(poll());
+            let before = read();
+            assert!(read()[2] > before[2], "it awaits");
+            sleep::suspend(Part::Times, &mut []).unwrap();
+            // The waker is one of ours, and the poll is not seen.
+            leaf.take().unwrap().wake();
+            assert!(poll());
+            let before = read();
+            assert_eq!(read(), before);
+            drop(leaf.take());
+            drop(task);
+            assert_eq!(read(), before);
         });
     }
 

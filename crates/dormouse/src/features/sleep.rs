@@ -64,7 +64,13 @@ impl Answered for WakeRequest {
 pub(crate) fn suspend(part: Part, clients: &mut [Client]) -> Result<(), WireError> {
     match part {
         Part::Records => suspend_keys_that(|key| key.is_instrument() && !key.initial()),
-        Part::Times => suspend_keys_that(|key| ["dormouse.waits", "dormouse.locks"].contains(&key.name())),
+        Part::Times => {
+            suspend_keys_that(|key| ["dormouse.waits", "dormouse.locks"].contains(&key.name()))?;
+            // The run ends with it. Otherwise a task that is woken now would be runnable for good,
+            // because no poll is seen that ends it, and a lock would keep its holder.
+            forget_gap();
+            Ok(())
+        }
         Part::Counts => {
             dormouse_events::suspend(true).map_err(|why| WireError::new(Code::Events, why.to_string()))?;
             suspend_keys_that(|key| key.name() == "dormouse.switch").inspect_err(|_| {
@@ -93,15 +99,19 @@ fn suspend_keys_that(is_its: impl Fn(&&Key) -> bool) -> Result<(), WireError> {
 /// Resumes all that is suspended, by `sleep` or by the limit; the number of keys that are on again.
 pub(crate) fn resume_all() -> Result<usize, WireError> {
     let all = all_keys()?;
-    dormouse_waits::forget_gap();
-    dormouse_locks::forget_gap();
+    forget_gap();
     let resumed = all.iter().map(|used| used.key).filter(|key| key.is_suspended());
     let report = Batch::new().resume_all(resumed).apply().map_err(wire_error)?;
-    dormouse_waits::forget_gap();
-    dormouse_locks::forget_gap();
+    forget_gap();
     resume_counts();
     asleep::end();
     Ok(report.keys)
+}
+
+/// Has tasks and locks forget what began before.
+fn forget_gap() {
+    dormouse_waits::forget_gap();
+    dormouse_locks::forget_gap();
 }
 
 /// Keys that went off.

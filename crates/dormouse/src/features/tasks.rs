@@ -14,6 +14,7 @@ use dormouse_protocol::{
 use dormouse_waits::{LivingPart, WokenPart, living_part, wake_unplaced_part};
 
 use crate::agent::{Answered, Asked};
+use crate::core::asleep::{Part, check};
 use crate::core::group::Group;
 use crate::core::rows::task_row;
 
@@ -22,6 +23,7 @@ const PLACES: usize = 4096;
 
 impl Answered for TasksRequest {
     fn answer(self, _: &mut Asked<'_>) -> Result<TasksPart, WireError> {
+        check(Part::Times)?;
         Ok(part(self.from))
     }
 }

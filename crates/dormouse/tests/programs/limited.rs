@@ -13,7 +13,8 @@ use dormouse_testkit::long_only;
 /// minute.
 const LONG: Duration = Duration::from_secs(50);
 
-/// Runs tasks until their times are suspended, and prints the agent's check of the limit.
+/// Runs tasks until their times are suspended, and prints the agent's check of the limit, and its
+/// answers to requests that need times.
 fn service() {
     let agent = dormouse::init().unwrap();
     assert!(dormouse::waits::is_on());
@@ -24,10 +25,15 @@ fn service() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut stream = UnixStream::connect(agent.path()).unwrap();
-    for request in [r#""id":1,"op":"hello","client":"a test""#, r#""id":2,"op":"doctor""#] {
+    for request in [
+        r#""id":1,"op":"hello","client":"a test""#,
+        r#""id":2,"op":"doctor""#,
+        r#""id":3,"op":"lock-report""#,
+        r#""id":4,"op":"tasks""#,
+    ] {
         writeln!(stream, r#"{{"v":1,{request}}}"#).unwrap();
     }
-    println!("{}", BufReader::new(stream).lines().nth(1).unwrap().unwrap());
+    BufReader::new(stream).lines().skip(1).take(3).for_each(|line| println!("{}", line.unwrap()));
 }
 
 pub(crate) fn main() {
@@ -43,7 +49,12 @@ pub(crate) fn main() {
     service.env("DORMOUSE_MAX_CPU", "0.01%").env("DORMOUSE_WAITS", "1");
     let output = service.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let doctor = String::from_utf8(output.stdout).unwrap();
+    let answers = String::from_utf8(output.stdout).unwrap();
+    let [doctor, refused @ ..] = &answers.lines().collect::<Vec<_>>()[..] else { panic!("no answer") };
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    for answer in refused {
+        assert!(answer.contains("asleep: ") && answer.contains("times of tasks"), "{answer}");
+    }
     let check = doctor.split(r#""name":"limit.cpu""#).nth(1).unwrap_or_else(|| panic!("{doctor}"));
     let check = check.split('}').next().unwrap();
     assert!(check.contains("times of tasks") && check.contains("DORMOUSE_MAX_CPU allows"), "{check}");

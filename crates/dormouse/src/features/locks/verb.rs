@@ -48,6 +48,8 @@ impl Answered for LocksRequest {
 
 impl Answered for LockReportRequest {
     fn answer(self, _: &mut Asked<'_>) -> Result<LockReport, WireError> {
+        // The difference of two reports would be a rate of less time than lay between them.
+        check(Part::Times)?;
         let mut report = report();
         if self.stacks {
             stacks::read(&mut report.cycles);
