@@ -192,7 +192,11 @@ pub(crate) fn start(
         running.held = Some(Held { lease: Some(lease), is_begun: false, until, stat: stat.clone() });
     }
     let run = Run::new(trace, queue, until, stat);
-    let begun = LOOKOUT.begin_later(move |engines| engines.get::<Recording>().begin(run));
+    // Its answer is waited for: without memory the lookout refuses.
+    let begun = LOOKOUT.begin(move |engines| {
+        engines.get::<Recording>().begin(run);
+        Ok::<_, std::convert::Infallible>(())
+    });
     if let Err(error) = begun {
         drop(take(Some(number)));
         return Err(error.into());
@@ -350,7 +354,11 @@ impl Engine for Recording {
 
 impl Recording {
     fn begin(&mut self, run: Run) {
-        self.run = Some(run);
+        // Whoever has ended it meanwhile found nothing here to end.
+        let is_held = |run: &Run| {
+            running().is_ok_and(|it| it.held.as_ref().is_some_and(|held| held.stat.number == run.stat.number))
+        };
+        self.run = Some(run).filter(is_held);
     }
 
     /// The recorder, if there is one, with all records up to now.

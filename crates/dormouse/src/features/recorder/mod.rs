@@ -65,6 +65,11 @@ pub struct Recorder {
 ///
 /// If a recorder runs already, if no probe matches or can be switched, or if there is no memory or
 /// no thread.
+///
+/// # Cost
+///
+/// A batch of the probes' keys. The caller waits for the thread that reads the rings, which may be
+/// writing a file of a trigger.
 pub fn start(glob: &str, memory: usize) -> Result<Recorder, RecorderError> {
     let keys = || {
         let keys = Selector::parse(glob)?.try_keys()?;
