@@ -179,8 +179,7 @@ fn watch(request: &Request, target: &Target, context: &mut Context) -> Outcome {
             print(context, Kind::Interval, &source, &part.delta())?;
             context.flush()?;
             part = Window::new(part.last.clone());
-            // A late block does not bring the next one closer.
-            due = Some((at + interval).max(now));
+            due = Some(next_due(at, interval, Instant::now()));
         }
     };
     let has_ended = matches!(ended, Ok(true));
@@ -190,6 +189,12 @@ fn watch(request: &Request, target: &Target, context: &mut Context) -> Outcome {
     }
     print(context, Kind::Total { has_ended }, &source, &total.delta())?;
     ended.map(|_| Exit::Ok)
+}
+
+/// When the next block ends, after one that was due at `at` and has ended now. Half of an interval
+/// is left for it at least, however late that one was.
+fn next_due(at: Instant, interval: Duration, now: Instant) -> Instant {
+    (at + interval).max(now + interval / 2)
 }
 
 /// Prints what a process used, in the form that was asked for.
@@ -207,6 +212,13 @@ mod tests {
 
     use super::*;
     use crate::sample::totals::tests::{answers, fixed};
+
+    #[test]
+    fn a_late_block_makes_no_short_one() {
+        let (at, second) = (Instant::now(), Duration::from_secs(1));
+        let next_ms = |late_ms| (next_due(at, second, at + Duration::from_millis(late_ms)) - at).as_millis();
+        assert_eq!([0, 3, 500, 999, 9500].map(next_ms), [1000, 1000, 1000, 1499, 10_000]);
+    }
 
     #[test]
     fn fixed_samples_give_the_committed_accounts() {
