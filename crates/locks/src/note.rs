@@ -14,7 +14,8 @@
 //! in the table of holders. So the holder of a lock is there, or was never noted, or is at this
 //! moment between the lock and its note. The third is short, and a thread that waits looks a few
 //! times. It says that a lock was held *before* anybody looked only where that is certain: no other
-//! thread has touched the lock last of all, none waits for it, and there was room for every holder.
+//! thread has touched the lock last of all, none waits for it, and there was room for each holder
+//! of a lock.
 
 use std::hint::spin_loop;
 use std::panic::Location;
@@ -40,7 +41,9 @@ const SAMPLED: u64 = 16;
 const LOOKS: usize = 32;
 
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
-/// All together, just before the run began.
+/// How many of the holders without room had permits.
+static LOST_PERMITS: AtomicU64 = AtomicU64::new(0);
+/// [`lost_of_locks`] just before the run began.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// A lock that is taken.
@@ -55,9 +58,14 @@ pub(crate) fn lost() -> [u64; 3] {
     [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS].map(|lost| lost.load(Ordering::Relaxed))
 }
 
+/// All of them without holders of permits, which are in no lock's way.
+fn lost_of_locks() -> u64 {
+    lost().iter().sum::<u64>().wrapping_sub(LOST_PERMITS.load(Ordering::Relaxed))
+}
+
 /// To be called before a run begins.
 pub(crate) fn begin_run() {
-    LOST_BEFORE.store(lost().iter().sum(), Ordering::Relaxed);
+    LOST_BEFORE.store(lost_of_locks(), Ordering::Relaxed);
 }
 
 /// In a forked child.
@@ -67,7 +75,7 @@ pub(crate) fn forget() {
     WAITERS.clear();
     long::forget();
     rows::forget();
-    for lost in [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS] {
+    for lost in [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS, &LOST_PERMITS] {
         lost.store(0, Ordering::Relaxed);
     }
 }
@@ -199,6 +207,7 @@ impl Taker {
         });
         if token.is_none() {
             LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
+            LOST_PERMITS.fetch_add(lock.of.kind.is_permit().into(), Ordering::Relaxed);
         }
         Held(token.map(|token| token.moved(IN_TABLE)))
     }
@@ -283,7 +292,7 @@ impl Taker {
     /// No holder is noted. (See the module.) Of a permit or a [`Once`](crate::Once) it is unknown:
     /// perhaps there is none yet.
     fn unseen(self, lock: Lock) -> Blame {
-        let is_whole = lost().iter().sum::<u64>() == LOST_BEFORE.load(Ordering::Relaxed);
+        let is_whole = lost_of_locks() == LOST_BEFORE.load(Ordering::Relaxed);
         let is_before = is_whole
             && !lock.of.kind.is_permit()
             && lock.of.kind != LockKind::Once

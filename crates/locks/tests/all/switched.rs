@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dormouse_locks::tokio::Semaphore;
 use dormouse_locks::{Holds, LockHolder, LockTimes, Mutex, is_on, notes, parking_lot};
 use dormouse_testkit::{eventually, in_child};
 
@@ -77,6 +78,10 @@ fn a_lock_taken_before_has_no_holder() {
             let guard = lock.lock().unwrap();
             let times = LockTimes::start(Holds::Sampled).unwrap();
             assert!(holders(&lock).is_empty());
+            // A queue with more holders than there is room for takes nothing from a lock.
+            let queue = Semaphore::new(100);
+            let permits: Vec<_> = (0..100).map(|_| queue.try_acquire().unwrap()).collect();
+            assert!(dormouse_locks::lost()[0] > 0, "there was room for all");
             let waiter = scope.spawn(|| {
                 be(2, 2);
                 drop(lock.lock().unwrap());
@@ -85,6 +90,7 @@ fn a_lock_taken_before_has_no_holder() {
             drop(guard);
             waiter.join().unwrap();
             assert_eq!(rows(2)[0].held_by[0].0, LockHolder::Before);
+            drop(permits);
             drop(times);
         });
     });
