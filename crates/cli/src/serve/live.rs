@@ -407,6 +407,21 @@ mod tests {
     }
 
     #[test]
+    fn refused_cpu_time_of_idle_groups_has_no_line() {
+        for (is_refused, line) in [(false, "[0]"), (true, "[null]")] {
+            let with_idle = answers(is_refused).map(|mut stat| {
+                stat.groups.push(GroupRow { id: 99, name: "idle".into(), ..GroupRow::default() });
+                stat
+            });
+            let Some(shown) = cells(&events(with_idle)) else { return };
+            let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+            let groups = shown["last 1 s"].as_array().unwrap();
+            let idle = groups.iter().find(|row| row["Group"] == "idle").unwrap();
+            assert_eq!(idle["detail"]["charts"][0].to_string(), line);
+        }
+    }
+
+    #[test]
     fn groups_of_another_program_are_gone() {
         let [_, then] = answers(false);
         let group =

@@ -51,7 +51,7 @@ class GroupDetail {
     setText(this.facts, facts.join(' · '));
     const [at, cpu, requests] = [[], [], []];
     for (const tick of live.ticks) {
-      const did = tick.groups.get(id) || { cpu_percent: 0, requests_per_s: 0 };
+      const did = tick.groups.get(id) || tick.idle;
       at.push(tick.at);
       // CPU time that is refused has no line.
       cpu.push(did.cpu_percent);

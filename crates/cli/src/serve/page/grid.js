@@ -93,9 +93,11 @@ class Grid {
   show(rows) {
     const column = this.columns.find(({ id }) => id === this.sort);
     if (column) {
+      // An empty cell is less than all others, also where they are text.
+      const none = column.number ? -Infinity : '';
       const value = (row) => {
         const of = column.value(row);
-        return of === null || of === undefined || Number.isNaN(of) ? -Infinity : of;
+        return of === null || of === undefined || Number.isNaN(of) ? none : of;
       };
       const way = this.down ? -1 : 1;
       rows = [...rows].sort((a, b) => {

@@ -107,7 +107,9 @@ class Live {
       clock: sample.clock,
       windows,
     });
-    const tick = { at: sample.unix_ms / 1000, groups: new Map(), size: 8 };
+    // A sample has only the groups that may have changed: the others were idle.
+    const idle = { cpu_percent: sample.cpu_refused ? null : 0, requests_per_s: 0 };
+    const tick = { at: sample.unix_ms / 1000, groups: new Map(), idle, size: 8 };
     for (const group of groups) {
       this.groups.set(group.id, group);
       if (!group.tick) continue;

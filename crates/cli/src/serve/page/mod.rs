@@ -210,6 +210,22 @@ mod tests {
     }
 
     #[test]
+    fn empty_cells_come_before_text() {
+        let script = include_str!("grid.js").to_owned()
+            + "function setText() {}
+               const table = Object.assign(Object.create(Grid.prototype), {
+                   columns: [{ id: 'version', value: (row) => row }],
+                   sort: 'version', down: false, none: {}, body: { setAttribute() {} }, layout() {},
+               });
+               table.show(['b', null, 'a']);
+               console.log(table.rows.join());";
+        let Ok(node) = std::process::Command::new("node").args(["-e", &script]).output() else {
+            return dormouse_testkit::skip("node is not installed");
+        };
+        assert_eq!(dormouse_testkit::viewers::printed(node), ",a,b\n");
+    }
+
+    #[test]
     fn the_policy_has_hashes() {
         let policy = policy("", "abc");
         // Those of nothing and of these letters, as FIPS 180 has them.
