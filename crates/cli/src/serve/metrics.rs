@@ -95,20 +95,22 @@ pub(super) fn add_left_out(exposition: &mut Exposition, groups: usize) {
     }
 }
 
-/// The metrics of the services that have answered, as far as a format shows them.
-pub(super) fn exposition(services: &[ServiceSnapshot], shown: Option<MetricsFormat>) -> Exposition {
-    let (mut exposition, mut shares) = (Exposition::of_processes(), GroupShares::default());
-    for ServiceSnapshot { session, snapshot } in services {
-        if let (Some(origin), Some(snapshot)) = (session.origin(), snapshot) {
-            let (stat, left_out) = shares.shown(session, snapshot);
-            match shown {
-                Some(format) => add_shown(format, &mut exposition, &origin, &stat),
-                None => add(&mut exposition, &origin, &stat),
-            }
-            add_left_out(&mut exposition, left_out);
+/// Adds the metrics of a service that has answered, as far as a format shows them.
+pub(super) fn add_service(
+    to: &mut Exposition,
+    service: &ServiceSnapshot,
+    shares: &mut GroupShares,
+    shown: Option<MetricsFormat>,
+) {
+    let ServiceSnapshot { session, snapshot } = service;
+    if let (Some(origin), Some(snapshot)) = (session.origin(), snapshot) {
+        let (stat, left_out) = shares.shown(session, snapshot);
+        match shown {
+            Some(format) => add_shown(format, to, &origin, &stat),
+            None => add(to, &origin, &stat),
         }
+        add_left_out(to, left_out);
     }
-    exposition
 }
 
 /// The answer to a scrape; `left_out` processes have no session.
@@ -119,7 +121,10 @@ pub(super) fn answer(
     buckets: Option<ClassicBounds>,
     headers: &HeaderMap,
 ) -> Response {
-    let mut exposition = exposition(services, Some(format));
+    let (mut exposition, mut shares) = (Exposition::of_processes(), GroupShares::default());
+    for service in services {
+        add_service(&mut exposition, service, &mut shares, Some(format));
+    }
     if let Some(buckets) = buckets {
         exposition.set_bounds(buckets);
     }

@@ -27,6 +27,15 @@ pub(super) struct PartialSuccess {
     pub(super) message: String,
 }
 
+impl PartialSuccess {
+    /// The remarks about two requests as one.
+    pub(super) fn of_both(first: Option<Self>, second: Option<Self>) -> Option<Self> {
+        let (Some(first), Some(second)) = (&first, &second) else { return first.or(second) };
+        let rejected = first.rejected.saturating_add(second.rejected);
+        Some(Self { rejected, message: first.message.clone() })
+    }
+}
+
 /// The remark in an answer that takes a push; none as a rule.
 pub(super) fn partial_success(answer: &[u8]) -> Option<PartialSuccess> {
     let partial = fields(answer)?.into_iter().rev().find_map(|(number, value)| match value {

@@ -3,7 +3,8 @@
 //! A point is the difference between a reading and the last one that was taken, its *base*; its
 //! interval begins where that of the point before has ended. A push that fails leaves the base as
 //! it is, so the next difference contains everything that this one did. A part that a reading has
-//! left out (`Stat::left_out`) is missing in its difference and in the next one.
+//! left out (`Stat::left_out`) is missing in its difference and in the next one. CPU time of groups
+//! that a reading refuses, as while counts are asleep, is in the next difference that does not.
 //!
 //! | a process | its first point begins |
 //! |---|---|
@@ -36,14 +37,31 @@ struct Base {
     /// The latest row of each lock: a reading lacks those with the shortest waits, and all while
     /// locks are not noted.
     locks: Vec<LockStatRow>,
+    /// CPU time of each group in the last reading that was not refused: one that is refused, as
+    /// while counts are asleep, gives no points.
+    cpu_ns: HashMap<u32, u64>,
 }
 
 impl Base {
-    /// The reading `now`, after `before` of the same program.
+    /// The first reading of a process that is older than this server.
+    fn first(now: &Arc<Snapshot>) -> Base {
+        Base { cpu_ns: cpu_ns(&now.stat), ..Base::after(now, None) }
+    }
+
+    /// The reading `now`, after `before` of the same program, or after its start.
     fn after(now: &Arc<Snapshot>, before: Option<&Base>) -> Base {
         let known = before.map_or(&[][..], |before| &before.locks);
-        Base { snapshot: Arc::clone(now), locks: LockStatRow::all_known(&now.stat.locks, known) }
+        let cpu_ns = match now.stat.cpu_refused {
+            None => cpu_ns(&now.stat),
+            Some(_) => before.map(|before| before.cpu_ns.clone()).unwrap_or_default(),
+        };
+        let locks = LockStatRow::all_known(&now.stat.locks, known);
+        Base { snapshot: Arc::clone(now), locks, cpu_ns }
     }
+}
+
+fn cpu_ns(stat: &Stat) -> HashMap<u32, u64> {
+    stat.groups.iter().map(|group| (group.id, group.cpu_ns)).collect()
 }
 
 /// Differences since the last push that was taken.
@@ -62,45 +80,47 @@ impl Deltas {
         Deltas { start_ticks, bases: BaseReadings::new(), pushed: BaseReadings::new() }
     }
 
-    /// The differences to the bases, and a base for each process that has none.
-    pub(super) fn exposition(&mut self, services: &[ServiceSnapshot]) -> Exposition {
-        let (mut exposition, mut shares) = (Exposition::of_differences(), GroupShares::default());
+    /// Begins a push of these services.
+    pub(super) fn begin(&mut self, services: &[ServiceSnapshot]) {
         let identities: Vec<Identity> = services.iter().map(|of| of.session.identity()).collect();
         let finder = Finder::new();
         self.bases.retain(|identity, _| identities.contains(identity) || is_alive(&finder, *identity));
         self.pushed.clear();
-        for (ServiceSnapshot { session, snapshot }, identity) in services.iter().zip(identities) {
-            let (Some(origin), Some(now)) = (session.origin(), snapshot) else { continue };
-            let base = self.bases.get(&identity);
-            let start_unix_ns = match base {
-                // Two pushes in less than the age of a reading.
-                Some(base) if Arc::ptr_eq(&base.snapshot, now) => continue,
-                Some(base) => unix_ns(&base.snapshot),
-                None if session.process().start_ticks >= self.start_ticks => origin.start_unix_ns,
-                None => {
-                    self.bases.insert(identity, Base::after(now, None));
-                    continue;
-                }
-            };
-            let goes_on = |base: &&Base| is_same_program(&now.stat, &base.snapshot.stat);
-            let of_program = base.filter(goes_on);
-            self.pushed.insert(identity, Base::after(now, of_program));
-            let (stat, left_out) = shares.shown(session, now);
-            // A reading that is cut has fewer groups than its program.
-            let stat = difference(&stat, base, base.as_ref().is_none_or(goes_on));
-            add(&mut exposition, &origin, &stat);
-            add_left_out(&mut exposition, left_out);
-            if let Some(process) = exposition.last_process().as_mut().and_then(|part| part.process_mut()) {
-                process.read_unix_ns = unix_ns(now);
-                process.start_unix_ns = start_unix_ns.min(process.read_unix_ns);
-            }
-        }
-        exposition
     }
 
-    /// The collector has taken the last ones.
-    pub(super) fn taken(&mut self) {
-        self.bases.extend(self.pushed.drain());
+    /// Adds the difference of a process to its base, or makes a base if it has none.
+    pub(super) fn add(&mut self, to: &mut Exposition, service: &ServiceSnapshot, shares: &mut GroupShares) {
+        let ServiceSnapshot { session, snapshot } = service;
+        let identity = session.identity();
+        let (Some(origin), Some(now)) = (session.origin(), snapshot) else { return };
+        let base = self.bases.get(&identity);
+        let start_unix_ns = match base {
+            // Two pushes in less than the age of a reading.
+            Some(base) if Arc::ptr_eq(&base.snapshot, now) => return,
+            Some(base) => unix_ns(&base.snapshot),
+            None if session.process().start_ticks >= self.start_ticks => origin.start_unix_ns,
+            None => {
+                self.bases.insert(identity, Base::first(now));
+                return;
+            }
+        };
+        let goes_on = |base: &&Base| is_same_program(&now.stat, &base.snapshot.stat);
+        let of_program = base.filter(goes_on);
+        self.pushed.insert(identity, Base::after(now, of_program));
+        let (stat, left_out) = shares.shown(session, now);
+        // A reading that is cut has fewer groups than its program.
+        let stat = difference(&stat, base, base.as_ref().is_none_or(goes_on));
+        add(to, &origin, &stat);
+        add_left_out(to, left_out);
+        if let Some(process) = to.last_process().as_mut().and_then(|part| part.process_mut()) {
+            process.read_unix_ns = unix_ns(now);
+            process.start_unix_ns = start_unix_ns.min(process.read_unix_ns);
+        }
+    }
+
+    /// The collector has taken the last differences of these processes.
+    pub(super) fn taken(&mut self, processes: &[Identity]) {
+        self.bases.extend(processes.iter().filter_map(|process| self.pushed.remove_entry(process)));
     }
 }
 
@@ -125,18 +145,24 @@ fn is_same_program(now: &Stat, base: &Stat) -> bool {
 /// The counters of an interval, or since the start of the process. The other figures are as they
 /// are now. `goes_on`: the base is of the same program.
 fn difference(now: &Stat, base: Option<&Base>, goes_on: bool) -> Stat {
-    let Some(Base { snapshot, locks }) = base else { return now.since_start() };
+    let Some(Base { snapshot, locks, cpu_ns }) = base else { return now.since_start() };
     let base = &snapshot.stat;
     if !goes_on {
         return after_exec(now, base);
     }
-    Stat {
+    let mut since = Stat {
         mono_ns: now.mono_ns,
+        // A total is right again after a sleep, and so is its difference: a share would not be.
+        cpu_refused: now.cpu_refused.clone(),
         dropped: now.dropped.saturating_sub(base.dropped),
         counted: now.counted,
         locks: LockStatRow::all_since(&now.locks, locks),
         ..now.since(base)
+    };
+    for (group, now) in since.groups.iter_mut().zip(&now.groups) {
+        group.cpu_ns = now.cpu_ns.saturating_sub(cpu_ns.get(&now.id).copied().unwrap_or(0));
     }
+    since
 }
 
 /// The counters of a program since the process has executed it, after `base` of the former one. The
@@ -207,6 +233,29 @@ mod tests {
         assert_eq!(pushed(&with(&[("a.rs:1", 7), ("b.rs:2", 3)]), &second), [2, 3]);
         let nothing = base(with(&[]), None);
         assert_eq!(pushed(&with(&[("a.rs:1", 7)]), &nothing), [0; 0], "nobody knows what was before");
+    }
+
+    #[test]
+    fn cpu_time_before_a_sleep_is_pushed_after() {
+        let of = |cpu_ns, counts_stopped, is_asleep: bool| {
+            let mut stat = Stat { counts_stopped, ..stat(&[(1, "a", 5)], 0) };
+            stat.groups[0].cpu_ns = cpu_ns;
+            stat.cpu_refused = is_asleep.then(|| "dormouse is asleep".into());
+            stat
+        };
+        let pushed = |now: &Stat, base: &Base| difference(now, Some(base), true).groups_cpu_ns();
+        let first = base(of(100, 0, false), None);
+        // A sleep between two readings.
+        assert_eq!(pushed(&of(140, 1, false), &first), Some(40));
+        // A reading during the sleep.
+        let asleep = of(130, 1, true);
+        assert_eq!(pushed(&asleep, &first), None);
+        let second = base(asleep.clone(), Some(&first));
+        assert_eq!(pushed(&of(150, 1, false), &second), Some(50));
+        // It is asleep at the first push, or at the first look of a later server.
+        assert_eq!(pushed(&of(150, 1, false), &base(asleep.clone(), None)), Some(150));
+        let looked = Base::first(&base(asleep, None).snapshot);
+        assert_eq!(pushed(&of(150, 1, false), &looked), Some(20));
     }
 
     #[test]

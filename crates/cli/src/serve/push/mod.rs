@@ -1,8 +1,8 @@
 //! Pushing metrics by OTLP: those of all processes go to a collector, every minute by default.
 //!
 //! A separate thread takes the reading, encodes and posts it. So a slow or missing collector delays
-//! only the next push. A failed push loses resolution, but no counts: totals are pushed, or
-//! differences to what was taken last ([`deltas`]).
+//! only the next push. A failed push loses resolution, but no counts of a process that goes on:
+//! totals are pushed, or differences to what was taken last ([`deltas`]).
 //!
 //! When `serve` ends it pushes once more, for at most three seconds and without a retry.
 //!
@@ -16,14 +16,15 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use dormouse::metrics::Exposition;
 use dormouse_protocol::StatPart;
 use tokio::runtime::Handle;
 
 use self::deltas::Deltas;
-use self::pusher::{PushSource, Pusher};
+use self::pusher::{PushBody, PushSource, Pusher};
 use self::settings::{Asked, PushSettings};
-use super::hub::{Hub, ServiceSnapshot, report_of};
-use super::metrics;
+use super::hub::{Hub, Identity, report_of};
+use super::metrics::{GroupShares, add_service};
 use crate::output::{FAIR, say};
 
 /// The services of a hub, as bodies of pushes.
@@ -35,35 +36,44 @@ struct HubSource {
     deltas: Option<Deltas>,
 }
 
-impl HubSource {
-    fn services(&self) -> Result<Vec<ServiceSnapshot>, String> {
-        let services = self.runtime.block_on(self.hub.snapshots(StatPart::Histograms));
-        services.map_err(|failure| report_of(failure).message)
-    }
-}
-
 impl PushSource for HubSource {
     fn begin(&mut self) {
-        if self.deltas.is_some()
-            && let Ok(services) = self.services()
-            && let Some(deltas) = &mut self.deltas
-        {
-            deltas.exposition(&services);
+        if self.deltas.is_some() {
+            let _ = self.bodies();
         }
     }
 
-    fn request(&mut self) -> Result<Vec<u8>, String> {
-        let services = self.services()?;
-        let exposition = match &mut self.deltas {
-            Some(deltas) => deltas.exposition(&services),
-            None => metrics::exposition(&services, None),
-        };
-        Ok(exposition.otlp(&self.attributes))
+    fn bodies(&mut self) -> Result<Vec<PushBody>, String> {
+        let services = self.runtime.block_on(self.hub.snapshots(StatPart::Histograms));
+        let mut services = services.map_err(|failure| report_of(failure).message)?;
+        // Other users' services come last: a request of theirs that is refused, or that takes all
+        // of the time, keeps nothing else from being pushed.
+        services.sort_by_key(|service| service.session.user().is_some());
+        if let Some(deltas) = &mut self.deltas {
+            deltas.begin(&services);
+        }
+        let (mut bodies, mut shares) = (Vec::new(), GroupShares::default());
+        for service in &services {
+            let mut exposition = match self.deltas {
+                Some(_) => Exposition::of_differences(),
+                None => Exposition::of_processes(),
+            };
+            match &mut self.deltas {
+                Some(deltas) => deltas.add(&mut exposition, service, &mut shares),
+                None => add_service(&mut exposition, service, &mut shares, None),
+            }
+            let points = exposition.points();
+            if points > 0 {
+                let request = exposition.otlp(&self.attributes);
+                PushBody::add(&mut bodies, service.session.identity(), points, &request);
+            }
+        }
+        Ok(bodies)
     }
 
-    fn taken(&mut self) {
+    fn taken(&mut self, processes: &[Identity]) {
         if let Some(deltas) = &mut self.deltas {
-            deltas.taken();
+            deltas.taken(processes);
         }
     }
 }

@@ -70,6 +70,14 @@ pub(super) struct NotTaken {
     pub(super) reason: String,
     /// For how long the collector is left alone, because it asks for that.
     pub(super) quiet: Option<Duration>,
+    /// Whether the same bytes would fail again. Others may be taken.
+    pub(super) is_final: bool,
+}
+
+impl NotTaken {
+    fn finally(reason: String) -> Self {
+        Self { reason, quiet: None, is_final: true }
+    }
 }
 
 /// One attempt that has failed.
@@ -112,7 +120,8 @@ impl Post {
     ) -> Result<Option<PartialSuccess>, NotTaken> {
         let zipped;
         let body = if self.settings.gzip {
-            zipped = gzip(request).map_err(|error| NotTaken { reason: error.to_string(), quiet: None })?;
+            let failed = |error: std::io::Error| NotTaken::finally(error.to_string());
+            zipped = gzip(request).map_err(failed)?;
             &zipped
         } else {
             request
@@ -123,11 +132,11 @@ impl Post {
                 Ok(taken) => return Ok(taken),
                 Err(miss) => miss,
             };
-            let Some(named) = again else { return Err(NotTaken { reason, quiet: None }) };
+            let Some(named) = again else { return Err(NotTaken::finally(reason)) };
             let after = named.min(LONGEST_QUIET).max(cut_by_chance(pause));
             let quiet = (!named.is_zero()).then_some(after);
             if after >= deadline.saturating_duration_since(Instant::now()) || !wait(after) {
-                return Err(NotTaken { reason, quiet });
+                return Err(NotTaken { reason, quiet, is_final: false });
             }
             pause = (pause * 2).min(self.pauses.most);
         }

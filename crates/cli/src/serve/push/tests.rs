@@ -11,8 +11,9 @@ use dormouse_testkit::{HANG, eventually};
 use super::Pusher;
 use super::answer::PartialSuccess;
 use super::post::{NotTaken, Pauses, Post};
-use super::pusher::PushSource;
+use super::pusher::{PushBody, PushSource};
 use super::settings::PushSettings;
+use crate::serve::hub::Identity;
 
 /// Pauses that no test waits for.
 const SHORT: Pauses = Pauses { first: Duration::from_millis(1), most: Duration::from_millis(2) };
@@ -224,8 +225,8 @@ fn certificates_come_from_the_file() {
 }
 
 impl<S: FnMut() -> Result<Vec<u8>, String>> PushSource for S {
-    fn request(&mut self) -> Result<Vec<u8>, String> {
-        self()
+    fn bodies(&mut self) -> Result<Vec<PushBody>, String> {
+        Ok(vec![PushBody { bytes: self()?, points: 1, processes: vec![(1, 1)] }])
     }
 }
 
@@ -308,4 +309,99 @@ fn the_end_waits_for_no_dead_collector() {
     let start = Instant::now();
     pusher.close();
     assert!(start.elapsed() < HANG / 2, "{:?}", start.elapsed());
+}
+
+/// A source of some processes, each with a body of its own.
+struct Several {
+    processes: Vec<u32>,
+    taken: Arc<Mutex<Vec<Identity>>>,
+}
+
+impl PushSource for Several {
+    fn bodies(&mut self) -> Result<Vec<PushBody>, String> {
+        let body = |pid: &u32| PushBody {
+            bytes: format!("{pid}").into_bytes(),
+            points: 1,
+            processes: vec![(*pid, 0)],
+        };
+        Ok(self.processes.iter().map(body).collect())
+    }
+
+    fn taken(&mut self, processes: &[Identity]) {
+        self.taken.lock().unwrap().extend(processes);
+    }
+}
+
+/// What was taken, and told, of one push of three bodies; and the bodies that have arrived.
+fn push_three(answers: &'static [&'static str]) -> (Vec<u32>, Vec<String>, String) {
+    let (settings, got) = collector(answers);
+    let (taken, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let source = Several { processes: vec![1, 2, 3], taken: Arc::clone(&taken) };
+    let tell = {
+        let told = Arc::clone(&told);
+        move |text: &str| told.lock().unwrap().push(text.to_owned())
+    };
+    Pusher::start_with(settings, SHORT, source, tell).unwrap().close();
+    let taken = taken.lock().unwrap().iter().map(|(pid, _)| *pid).collect();
+    let told = told.lock().unwrap().clone();
+    (taken, told, got.try_iter().map(|got| String::from_utf8(got.body).unwrap()).collect())
+}
+
+#[test]
+fn a_refused_body_leaves_the_others() {
+    let (taken, told, arrived) = push_three(&[TAKEN, "413 Content Too Large\r\nContent-Length: 0", TAKEN]);
+    assert_eq!((taken, &*arrived), (vec![1, 3], "123"));
+    assert!(
+        told.len() == 1 && told[0].contains("of 1 of 3 processes") && told[0].contains("413"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_busy_collector_gets_no_more_bodies() {
+    let (taken, told, arrived) = push_three(&[TAKEN, BUSY]);
+    assert_eq!((taken, &*arrived), (vec![1], "12"));
+    assert!(told.len() == 1 && told[0].contains("of 2 of 3 processes"), "{told:?}");
+}
+
+#[test]
+fn refused_points_of_bodies_are_added_up() {
+    let some = "200 OK\r\nContent-Length: 9\n\n\x0a\x07\x08\x07\x12\x03old";
+    let (taken, told, _) = push_three(Box::leak(Box::new([some, TAKEN, some])));
+    assert_eq!(taken, [1, 2, 3]);
+    assert!(told.len() == 1 && told[0].contains("14 points: old"), "{told:?}");
+}
+
+#[test]
+fn bodies_are_short_enough_for_collectors() {
+    let cut = |processes: &[(u32, usize, usize)]| -> Vec<Vec<u32>> {
+        let mut bodies = Vec::new();
+        for (pid, points, bytes) in processes {
+            PushBody::add(&mut bodies, (*pid, 0), *points, &vec![0; *bytes]);
+        }
+        let all = processes.iter().map(|(.., bytes)| bytes).sum::<usize>();
+        assert_eq!(bodies.iter().map(|body| body.bytes.len()).sum::<usize>(), all);
+        bodies.iter().map(|body| body.processes.iter().map(|(pid, _)| *pid).collect()).collect()
+    };
+    assert_eq!(cut(&[]), [[0; 0]; 0]);
+    assert_eq!(cut(&[(1, 9_000, 9), (2, 5_000, 9), (3, 1, 9)]), [&[1, 2][..], &[3]]);
+    assert_eq!(cut(&[(1, 9, 3_000_000), (2, 9, 500_000), (3, 1, 1)]), [&[1, 2][..], &[3]]);
+    assert_eq!(cut(&[(1, 1, 1), (2, 20_000, 9), (3, 1, 1)]), [&[1][..], &[2], &[3]], "alone");
+}
+
+#[test]
+fn the_timeout_begins_after_the_reading() {
+    let (mut settings, got) = collector(&[BUSY, TAKEN]);
+    settings.timeout = Duration::from_secs(1);
+    settings.interval = Duration::from_millis(5);
+    let read = || {
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(Vec::new())
+    };
+    let (sender, told) = mpsc::channel();
+    let tell = move |text: &str| _ = sender.send(text.to_owned());
+    let pusher = Pusher::start_with(settings, SHORT, read, tell).unwrap();
+    got.iter().take(2).for_each(drop);
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [""; 0]);
+    drop(pusher);
 }
