@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, ready};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use dormouse::metrics::{Metrics, MetricsSpec};
 use dormouse::sync::{Holds, LockTimes};
 use dormouse::waits::{Exemplar, Waiting, living};
 use dormouse::{Group, TraceContext};
-use dormouse_protocol::FileReader;
+use dormouse_protocol::{FileReader, HelloRequest, Op, PROTOCOL, Request, SleepRequest, WakeRequest};
 use dormouse_testkit::{eventually, in_child};
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::{
@@ -185,8 +187,28 @@ fn a_slow_requests_file_has_its_trace() {
 /// The value of each point, by the instrument's name and the attributes.
 type Points = BTreeMap<(String, String), f64>;
 
-#[derive(Clone, Default)]
-struct Exported(Arc<Mutex<Points>>);
+#[derive(Clone)]
+struct Exported {
+    points: Arc<Mutex<Points>>,
+    temporality: Temporality,
+}
+
+impl Exported {
+    /// A provider that exports to it when it is flushed.
+    fn provider(temporality: Temporality) -> (Exported, SdkMeterProvider) {
+        let exported = Exported { points: Arc::default(), temporality };
+        let reader =
+            PeriodicReader::builder(exported.clone()).with_interval(Duration::from_secs(3600)).build();
+        (exported, SdkMeterProvider::builder().with_reader(reader).build())
+    }
+
+    /// The points of one collection.
+    fn collect(&self, provider: &SdkMeterProvider) -> Points {
+        self.points.lock().unwrap().clear();
+        provider.force_flush().unwrap();
+        self.points.lock().unwrap().clone()
+    }
+}
 
 fn attributes<'a>(all: impl Iterator<Item = &'a KeyValue>) -> String {
     let mut all: Vec<_> = all.map(|it| format!("{}={}", it.key, it.value)).collect();
@@ -219,7 +241,7 @@ impl PushMetricExporter for Exported {
                 other => panic!("{other:?}"),
             }
         }
-        *self.0.lock().unwrap() = points;
+        *self.points.lock().unwrap() = points;
         ready(Ok(()))
     }
 
@@ -232,25 +254,18 @@ impl PushMetricExporter for Exported {
     }
 
     fn temporality(&self) -> Temporality {
-        Temporality::Cumulative
+        self.temporality
     }
 }
 
 #[test]
 fn a_meter_sees_the_numbers_of_groups() {
     in_child(|| {
-        let exported = Exported::default();
-        let reader =
-            PeriodicReader::builder(exported.clone()).with_interval(Duration::from_secs(3600)).build();
-        let provider = SdkMeterProvider::builder().with_reader(reader).build();
+        let (exported, provider) = Exported::provider(Temporality::Cumulative);
         let metrics = Arc::new(Metrics::start(&MetricsSpec::new().waits()).unwrap());
         dormouse::opentelemetry::instruments(&provider.meter("dormouse"), &metrics);
         let (tea, menu) = (Group::new("GET /tea"), Group::new("GET /menu"));
-        let collect = || {
-            exported.0.lock().unwrap().clear();
-            provider.force_flush().unwrap();
-            exported.0.lock().unwrap().clone()
-        };
+        let collect = || exported.collect(&provider);
         let _times = LockTimes::start(Holds::Sampled).unwrap();
         let lock = dormouse::sync::Mutex::new(());
         // Some of the first are looked at.
@@ -288,5 +303,62 @@ fn a_meter_sees_the_numbers_of_groups() {
         }
         drop(metrics);
         assert_eq!(collect(), Points::new());
+    });
+}
+
+/// Starts the agent, and sends it a request.
+fn ask() -> impl FnMut(Op) {
+    let directory = tempfile::tempdir().unwrap().keep();
+    // SAFETY: the caller has no other thread that reads the environment.
+    unsafe { std::env::set_var("DORMOUSE_RUNTIME_DIR", &directory) };
+    let mut stream = BufReader::new(UnixStream::connect(dormouse::init().unwrap().path()).unwrap());
+    let mut ask = move |op: Op| {
+        let request = serde_json::to_string(&Request { v: PROTOCOL, id: 1, op }).unwrap();
+        writeln!(stream.get_mut(), "{request}").unwrap();
+        let mut answer = String::new();
+        stream.read_line(&mut answer).unwrap();
+        assert!(answer.contains("\"ok\""), "{answer}");
+    };
+    ask(HelloRequest { client: "a test".into(), notices: false }.into());
+    ask
+}
+
+#[test]
+fn differences_of_a_meter_add_up() {
+    in_child(|| {
+        let mut ask = ask();
+        let (exported, provider) = Exported::provider(Temporality::Delta);
+        let metrics = Arc::new(Metrics::start(&MetricsSpec::new()).unwrap());
+        dormouse::opentelemetry::instruments(&provider.meter("dormouse"), &metrics);
+        let (parks, cpu) = (
+            ("dormouse.runtime.parks".to_owned(), "runtime=main".to_owned()),
+            ("dormouse.cpu.time".to_owned(), "group=GET /tea".to_owned()),
+        );
+        let tea = Group::new("GET /tea");
+        let spin = || tea.scope(|| dormouse_testkit::spin_for(Duration::from_millis(20)));
+        // A runtime ends, and another one has its name.
+        let mut of_runtimes = 0.0;
+        for least in [20, 1] {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+            dormouse::tokio::runtime("main", runtime.handle()).unwrap();
+            eventually(|| {
+                runtime.block_on(async { tokio::spawn(async {}).await.unwrap() });
+                runtime.metrics().worker_park_count(0) >= least
+            });
+            let delta = exported.collect(&provider)[&parks];
+            assert!((least as f64..1e6).contains(&delta), "{delta}");
+            of_runtimes += delta;
+        }
+        assert!(of_runtimes >= 21.0, "{of_runtimes}");
+        // A collection while counts are asleep.
+        spin();
+        let mut of_tea = exported.collect(&provider)[&cpu];
+        ask(SleepRequest {}.into());
+        of_tea += exported.collect(&provider)[&cpu];
+        ask(WakeRequest {}.into());
+        spin();
+        of_tea += exported.collect(&provider)[&cpu];
+        let total = tea.read().cpu.as_secs_f64();
+        assert!((of_tea - total).abs() < 1e-9 + total / 1000.0, "{of_tea} of {total}");
     });
 }

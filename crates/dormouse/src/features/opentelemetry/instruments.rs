@@ -6,17 +6,18 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ::opentelemetry::KeyValue;
 use ::opentelemetry::metrics::{AsyncInstrument, Meter};
-use dormouse_metrics::{Exposition, MetricFamily, MetricKind, MetricUnit, MetricValue};
+use dormouse_metrics::{MetricFamily, MetricKind, MetricUnit, MetricValue};
 use dormouse_protocol::figures::{
     CALL_FIGURES, EVENT_FAMILIES, GROUP_FIGURES, LOCK_ACQUISITIONS, LOCK_WAIT_TIME, LOCK_WAITS, OTHER_EVENTS,
     PROCESS_FIGURES, RUNTIME_FIGURES,
 };
 
+use super::sums::{CollectedReading, MOST_SETS, Sums, attributes};
 use crate::features::metrics::Metrics;
 
 /// A collection takes no longer. (Where a view drops instruments, those that it keeps may have
@@ -26,6 +27,15 @@ const COLLECTION: Duration = Duration::from_millis(200);
 /// Shows the figures to a meter, as long as `metrics` exists: those of all groups, with the
 /// attribute `group`, and those of the process. The names are those of
 /// [`metrics`](mod@crate::metrics), with dots. Histograms are not included.
+///
+/// A counter never decreases and never disappears, so that differences of it are right, too: it
+/// goes on where a counter of [`metrics`](mod@crate::metrics) begins anew (as with a runtime), and
+/// stands still where one is absent (as CPU time of groups during a sleep).
+///
+/// An SDK keeps 2,000 sets of attributes of an instrument by default, and mixes up all others. So
+/// an instrument shows 1,999 at most: those that were there first. The other sets of a counter are
+/// one that has `(others)` for each attribute, and those of a gauge are left out. Neither a scrape
+/// nor a push by `dormouse serve` has that limit.
 ///
 /// Call it once for each provider of meters: a second call would register each instrument twice.
 ///
@@ -46,21 +56,24 @@ pub fn instruments(meter: &Meter, metrics: &Arc<Metrics>) {
     for (at, family) in numbers().enumerate() {
         let (name, unit, help) = (family.name, family.unit.code(), family.help);
         let shown = Shown { metrics: Arc::downgrade(metrics), family, at };
+        let sums = Mutex::default();
         // A meter keeps its callbacks by itself.
         match (family.kind, is_whole(family)) {
             (MetricKind::Counter | MetricKind::OlderCounter, true) => {
                 let builder = meter.u64_observable_counter(name).with_unit(unit).with_description(help);
-                let _kept = builder.with_callback(move |to| shown.observe(to, whole)).build();
+                let _kept =
+                    builder.with_callback(move |to| shown.sums(&sums, |sum, of| to.observe(sum, of))).build();
             }
             (MetricKind::Counter | MetricKind::OlderCounter, false) => {
                 let builder = meter.f64_observable_counter(name).with_unit(unit).with_description(help);
-                let _kept =
-                    builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
+                let seconds = |ns| MetricValue::Nanoseconds(ns).as_f64();
+                let _kept = builder
+                    .with_callback(move |to| shown.sums(&sums, |sum, of| to.observe(seconds(sum), of)))
+                    .build();
             }
             _ => {
                 let builder = meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
-                let _kept =
-                    builder.with_callback(move |to| shown.observe(to, |value| Some(value.as_f64()))).build();
+                let _kept = builder.with_callback(move |to| shown.observe(to)).build();
             }
         }
     }
@@ -95,23 +108,24 @@ struct Shown {
 }
 
 impl Shown {
-    fn observe<T>(&self, to: &dyn AsyncInstrument<T>, value: impl Fn(MetricValue) -> Option<T>) {
-        // A meter calls its instruments until it ends.
-        let Some(metrics) = self.metrics.upgrade() else { return };
-        for (own, labels) in of_collection(&metrics, self.at).values_of(self.family) {
-            if let Some(value) = value(own) {
-                let attributes: Vec<_> =
-                    labels.map(|(name, value)| KeyValue::new(name, value.to_owned())).collect();
-                to.observe(value, &attributes);
-            }
+    /// The reading of this collection. A meter calls its instruments until it ends.
+    fn reading(&self) -> Option<Rc<CollectedReading>> {
+        let metrics = self.metrics.upgrade()?;
+        Some(of_collection(&metrics, self.at))
+    }
+
+    fn observe(&self, to: &dyn AsyncInstrument<f64>) {
+        let Some(reading) = self.reading() else { return };
+        for (value, labels) in reading.figures.values_of(self.family).take(MOST_SETS) {
+            to.observe(value.as_f64(), &attributes(labels));
         }
     }
-}
 
-fn whole(value: MetricValue) -> Option<u64> {
-    match value {
-        MetricValue::Count(n) => Some(n),
-        _ => None,
+    fn sums(&self, sums: &Mutex<Sums>, observe: impl FnMut(u64, &[KeyValue])) {
+        let Some(reading) = self.reading() else { return };
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.add(&reading, self.family);
+        sums.each(observe);
     }
 }
 
@@ -119,32 +133,35 @@ fn whole(value: MetricValue) -> Option<u64> {
 /// and a collection would read the figures twice.
 const MOST: usize = u128::BITS as usize;
 
-/// The thread's last reading.
+/// The thread's last collection.
 struct Collection {
-    begun: Instant,
     /// The instruments that have had it, by bits: a test checks that there are enough.
     answered: u128,
-    figures: Rc<Exposition>,
+    reading: Rc<CollectedReading>,
 }
 
 thread_local! {
     static LAST: RefCell<Option<Collection>> = const { RefCell::new(None) };
 }
 
-/// The figures of the collection in which the instrument at that place is asked.
-fn of_collection(metrics: &Metrics, at: usize) -> Rc<Exposition> {
-    let read = || Rc::new(metrics.exposition());
+/// The reading of the collection in which the instrument at that place is asked.
+fn of_collection(metrics: &Metrics, at: usize) -> Rc<CollectedReading> {
+    let read = || {
+        let (begun, figures) = (Instant::now(), metrics.exposition());
+        Rc::new(CollectedReading { begun, ended: Instant::now(), figures })
+    };
     let of = |last: &RefCell<Option<Collection>>| {
         let mut last = last.try_borrow_mut().ok()?;
         let own = 1 << (at % MOST);
-        let same = last.as_mut().filter(|it| it.answered & own == 0 && it.begun.elapsed() < COLLECTION);
-        if let Some(same) = same {
+        let is_same =
+            |it: &&mut Collection| it.answered & own == 0 && it.reading.begun.elapsed() < COLLECTION;
+        if let Some(same) = last.as_mut().filter(is_same) {
             same.answered |= own;
-            return Some(Rc::clone(&same.figures));
+            return Some(Rc::clone(&same.reading));
         }
-        let (begun, figures) = (Instant::now(), read());
-        *last = Some(Collection { begun, answered: own, figures: Rc::clone(&figures) });
-        Some(figures)
+        let reading = read();
+        *last = Some(Collection { answered: own, reading: Rc::clone(&reading) });
+        Some(reading)
     };
     // A thread that ends has no last one.
     LAST.try_with(of).ok().flatten().unwrap_or_else(read)
@@ -174,7 +191,11 @@ mod tests {
         let process = ProcessSpan { stat: &stat, start_unix_ns: 1, is_counted: true };
         let broken = PROCESS_FIGURES.iter().filter(|figure| {
             let value = (figure.of)(&process);
-            is_whole(&figure.family) && value.is_some_and(|value| whole(value).is_none())
+            value.is_some_and(|value| match value {
+                MetricValue::Count(_) => false,
+                MetricValue::Nanoseconds(_) => is_whole(&figure.family),
+                MetricValue::Number(_) => figure.family.kind != MetricKind::Gauge,
+            })
         });
         assert_eq!(broken.map(|figure| figure.family.name).collect::<Vec<_>>(), [""; 0]);
     }

@@ -25,6 +25,7 @@
 #[cfg(feature = "opentelemetry-context")]
 mod contexts;
 mod instruments;
+mod sums;
 
 #[cfg(feature = "opentelemetry-context")]
 pub use contexts::{RequestTraces, observe_contexts};
