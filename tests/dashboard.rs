@@ -47,7 +47,7 @@ fn metrics() -> BTreeMap<String, BTreeSet<&'static str>> {
         add(metric.family, &["runtime"]);
     }
     for figure in PROCESS_FIGURES {
-        add(&figure.family, &[]);
+        add(&figure.family, if figure.of_limit { &["control_group"] } else { &[] });
     }
     for (_, family) in &EVENT_FAMILIES {
         add(family, &["group"]);

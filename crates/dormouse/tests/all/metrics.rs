@@ -362,10 +362,10 @@ fn names() -> String {
          `runnable`, `await`).\n\n{}Outgoing [calls](calls.md) have the labels `group`, `kind` and `peer`; \
          they exist while times of\ntasks are measured. Calls that no group has made have no `group`.\n\n{}[Locks](locks.md) \
          have the labels `group`, `line` and `kind`; they exist while locks are noted.\nWhere no group was \
-         current there is no `group`.\n\n{}The next \
-         metrics exist for each event that is counted. The last one is for all other events, with\nthe \
-         label `event`.\n\n{}For the process:\n\n{}For each runtime that is shown \
-         (`dormouse::tokio::runtime`), with the label `runtime`:\n\n{}",
+         current there is no `group`.\n\n{}The next metrics exist for each event that is counted. The last \
+         one is for all other events, with\nthe label `event`.\n\n{}For the process; the counters of its \
+         CPU limit have the label `control_group`, because another\ngroup may have the lowest limit later:\n\n\
+         {}For each runtime that is shown (`dormouse::tokio::runtime`), with the label `runtime`:\n\n{}",
         of_groups(false),
         of_groups(true),
         table(calls.collect()),

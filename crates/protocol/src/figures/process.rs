@@ -22,6 +22,9 @@ pub struct ProcessSpan<'a> {
 pub struct ProcessFigure {
     /// The metric that exports the figure. The kind [`MetricKind::Info`] has the label `version`.
     pub family: MetricFamily,
+    /// Whether it counts for the control group with the lowest limit. Another one may have that
+    /// later, with other counts: so it has the label `control_group`.
+    pub of_limit: bool,
     /// Computes the figure.
     pub of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,
 }
@@ -72,27 +75,27 @@ pub static PROCESS_FIGURES: &[ProcessFigure] = &[
         "CPUs that the process may use: the lowest limit of the control groups that it sees.",
         |process| lowest(process).map(|limit| MetricValue::Number(limit.cpus())),
     ),
-    figure(
+    of_limit(figure(
         "dormouse.process.cpu.periods",
         Things("{period}"),
         OlderCounter,
         "Periods of that limit in which its control group was active.",
         |process| lowest(process).map(|limit| MetricValue::Count(limit.periods)),
-    ),
-    figure(
+    )),
+    of_limit(figure(
         "dormouse.process.cpu.periods.throttled",
         Things("{period}"),
         OlderCounter,
         "Those of these periods in which the control group was throttled.",
         |process| lowest(process).map(|limit| MetricValue::Count(limit.throttled_periods)),
-    ),
-    figure(
+    )),
+    of_limit(figure(
         "dormouse.process.cpu.throttled.time",
         Seconds,
         OlderCounter,
         "Time for which processors of the control group were throttled: a sum over processors.",
         |process| lowest(process).map(|limit| MetricValue::Nanoseconds(limit.throttled_ns)),
-    ),
+    )),
     figure(
         "dormouse.process.pressure.cpu.time",
         Seconds,
@@ -187,7 +190,11 @@ const fn figure(
     help: &'static str,
     of: fn(&ProcessSpan<'_>) -> Option<MetricValue>,
 ) -> ProcessFigure {
-    ProcessFigure { family: MetricFamily { name, help, unit, kind }, of }
+    ProcessFigure { family: MetricFamily { name, help, unit, kind }, of_limit: false, of }
+}
+
+const fn of_limit(figure: ProcessFigure) -> ProcessFigure {
+    ProcessFigure { of_limit: true, ..figure }
 }
 
 /// The lowest CPU limit.

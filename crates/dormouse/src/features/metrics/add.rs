@@ -14,7 +14,8 @@ use dormouse_protocol::figures::{
     RuntimeSpan, STREAM_GAP,
 };
 use dormouse_protocol::{
-    CallRow, CountRow, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, RuntimeRow, Stat,
+    CallRow, CountRow, CpuLimits, ExemplarRow, GroupRow, HistogramRow, LockStatRow, OutcomesRow, RuntimeRow,
+    Stat,
 };
 use dormouse_waits::buckets::{EXPORTED_SCALE, UNIT_NS};
 use dormouse_waits::{Histogram, Histograms};
@@ -166,9 +167,12 @@ fn read_unix_ns(stat: &Stat) -> u64 {
 
 fn add_process(part: &mut ProcessPart<'_>, origin: &Origin, stat: &Stat, is_counted: bool) {
     let process = ProcessSpan { stat, start_unix_ns: origin.start_unix_ns, is_counted };
+    let limit = stat.cpu_limits.as_ref().and_then(CpuLimits::lowest);
+    let control_group = limit.map(|limit| part.labels(&[("control_group", cut(&limit.path))]));
     for figure in PROCESS_FIGURES {
-        let labels = match figure.family.kind {
-            MetricKind::Info => part.labels(&[("version", &origin.version)]),
+        let labels = match (figure.family.kind, control_group) {
+            (MetricKind::Info, _) => part.labels(&[("version", &origin.version)]),
+            (_, Some(control_group)) if figure.of_limit => control_group,
             _ => LabelSet::NONE,
         };
         if let Some(value) = (figure.of)(&process) {
