@@ -159,7 +159,7 @@ mod tests {
     use dormouse_testkit::in_child;
 
     #[test]
-    fn a_process_that_may_not_be_traced_says_so() {
+    fn an_untraceable_process_says_so() {
         in_child(|| {
             assert!(dumpable_check().is_none());
             rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_cpu_time_of_idle_groups_has_no_line() {
+    fn refused_cpu_time_has_no_line() {
         for (is_refused, line) in [(false, "[0]"), (true, "[null]")] {
             let with_idle = answers(is_refused).map(|mut stat| {
                 stat.groups.push(GroupRow { id: 99, name: "idle".into(), ..GroupRow::default() });

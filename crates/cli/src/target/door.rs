@@ -63,7 +63,7 @@ fn directory_in(root: &Path, path: &Path) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Who called `listen` on the other end.
+/// The process and the user that called `listen` on the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// `None` where it is not visible in our pid namespace.

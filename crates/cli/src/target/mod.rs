@@ -218,8 +218,8 @@ impl Finder {
         Ok(Found { process, sockets })
     }
 
-    /// Those with an agent, or if there are none, those without; at least one. With `any`, strangers'
-    /// processes with an agent do not stand before closer ones without.
+    /// Those with an agent, or if there are none, those without; at least one. With `any`,
+    /// strangers' processes with an agent do not stand before closer ones without.
     fn by_name(&self, name: &str, any: bool) -> Outcome<Vec<Found>> {
         let me = self.proc.own_id();
         let with: Vec<Found> = self.all()?.into_iter().filter(|found| found.process.is_named(name)).collect();

@@ -30,7 +30,7 @@ const MOST_READ: usize = 16 * 1024;
 /// Writes the statement, as far as there is room.
 pub(super) fn write(statement: &str, to: &mut NameBuffer) {
     let text = statement.as_bytes();
-    // What is cut off in its midst is taken as a value, as all that has no end.
+    // A string that is cut off is taken as a value, as all that has no end.
     let end = (0..=text.len().min(MOST_READ)).rev().find(|&end| statement.is_char_boundary(end));
     let text = &text[..end.unwrap_or(0)];
     let mut at = 0;

@@ -36,8 +36,9 @@ use viewer::TimelinePlace;
 
 /// Switch probes on and print what they record, until Ctrl-C
 ///
-/// A line begins with the time of day in UTC. With -o nothing is printed: the records become a timeline, for viewers. Beside the probes of the
-/// service it has polls and tasks, if they are named: 'dormouse.poll,dormouse.task,db.*'.
+/// A line begins with the time of day in UTC. With -o nothing is printed: the records become a
+/// timeline, for viewers. Beside the probes of the service it has polls and tasks, if they are
+/// named: 'dormouse.poll,dormouse.task,db.*'.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(default)]
 pub(crate) struct Request {

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(pushed(&asleep, &first), None);
         let second = base(asleep.clone(), Some(&first));
         assert_eq!(pushed(&of(150, 1, false), &second), Some(50));
-        // It is asleep at the first push, or at the first look of a later server.
+        // It is asleep at the first push, or at the first reading of a later server.
         assert_eq!(pushed(&of(150, 1, false), &base(asleep.clone(), None)), Some(150));
         let looked = Base::first(&base(asleep, None).snapshot);
         assert_eq!(pushed(&of(150, 1, false), &looked), Some(20));

@@ -160,7 +160,7 @@ impl<S: PushSource, T: Fn(&str)> Work<S, T> {
                     partial = PartialSuccess::of_both(partial, remark);
                 }
                 Err(failure) => {
-                    // What the collector refuses by its content says nothing about the next one.
+                    // A refusal of its content says nothing about the next one.
                     let goes_on = failure.is_final;
                     missed = Some(failure);
                     if !goes_on {

@@ -332,7 +332,8 @@ impl PushSource for Several {
     }
 }
 
-/// What was taken, and told, of one push of three bodies; and the bodies that have arrived.
+/// The processes taken, and the lines told, of one push of three bodies; and the bodies that have
+/// arrived.
 fn push_three(answers: &'static [&'static str]) -> (Vec<u32>, Vec<String>, String) {
     let (settings, got) = collector(answers);
     let (taken, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));

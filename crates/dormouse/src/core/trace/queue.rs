@@ -95,8 +95,8 @@ impl RecordQueue {
         self.records += u64::from(count);
     }
 
-    /// Makes room for some bytes more. It doubles its memory, but takes no more than it may: records
-    /// that come and go pass through all that it has.
+    /// Makes room for some bytes more. It doubles its memory, but takes no more than it may:
+    /// records that come and go pass through all that it has.
     fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {
         let wanted = self.bytes.len() + bytes;
         if wanted <= self.bytes.capacity() {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_at_the_same_time_is_no_change() {
+    fn an_older_reading_is_no_change() {
         let mut sums = Sums::default();
         let early = reading(&OBJECTIVE_REQUESTS, &[("a", 7)]);
         sums.add(&reading(&OBJECTIVE_REQUESTS, &[("a", 8)]), &OBJECTIVE_REQUESTS);

@@ -354,7 +354,7 @@ impl Engine for Recording {
 
 impl Recording {
     fn begin(&mut self, run: Run) {
-        // Whoever has ended it meanwhile found nothing here to end.
+        // A thread that has ended it meanwhile found nothing here to end.
         let is_held = |run: &Run| {
             running().is_ok_and(|it| it.held.as_ref().is_some_and(|held| held.stat.number == run.stat.number))
         };

@@ -120,7 +120,7 @@ fn stacks_longer_than_a_copy_become_whole() {
             stack.0.iter().any(|name| name == "bare_11")
                 && stack.0.iter().any(|name| name.contains("thread_start"))
         };
-        // Functions that lie beyond a copy are learned one at a sample. What was learned stays.
+        // Functions that lie beyond a copy are learned one at a sample, and stay known.
         eventually(|| {
             let profiling = Profiling::start(&unwound(250)).unwrap();
             let run = || {

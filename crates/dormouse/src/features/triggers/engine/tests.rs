@@ -77,7 +77,7 @@ fn cpu(percent: u64, seconds: u64) -> CpuCondition {
     }
 }
 
-/// What the process used in a second, in thousandths of a CPU.
+/// The CPU time of the process in a second, in thousandths of a CPU.
 fn used(thousandths: u64) -> Readings {
     let used = Stat { process_cpu_ns: thousandths * 1_000_000, ..Stat::default() };
     Readings {
