@@ -1,10 +1,10 @@
 //! Adds samples up: a tree of stacks, and a row for each group, thread and stack.
 //!
 //! The table is bounded, whatever a program does: a stack that finds no room is counted without its
-//! frames, and the profile contains their number ([`Aggregate::merged`]).
+//! frames, and the profile contains their number ([`Aggregate::merged`]). Without memory for a row
+//! of its own, such a sample is counted in a row that stands for all others, without a group.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::ops::Range;
 
@@ -30,7 +30,10 @@ pub(crate) struct Aggregate {
     nodes: HashMap<Node, u32>,
     stacks: Vec<Node>,
     rows: HashMap<(u32, u32, u32), u32>,
+    /// With room for one more, which stands for all others.
     samples: Vec<Sample>,
+    /// The row of all others, once there was no memory for another one.
+    others: Option<u32>,
     merged: u64,
 }
 
@@ -45,17 +48,26 @@ impl Aggregate {
             nodes: HashMap::new(),
             stacks: Vec::new(),
             rows: HashMap::new(),
-            samples: Vec::new(),
+            samples: Vec::with_capacity(1),
+            others: None,
             merged: 0,
         }
     }
 
     /// Adds a thread, and gives its index: where there are too many, that of all others.
     pub(crate) fn add_thread(&mut self, thread: Thread) -> u32 {
+        if self.has_others || self.threads.len() >= MOST_THREADS || self.threads.try_reserve(2).is_err() {
+            return self.other_threads();
+        }
+        self.threads.push(thread);
+        (self.threads.len() - 1) as u32
+    }
+
+    /// The index of the thread that stands for all others: the last one.
+    pub(crate) fn other_threads(&mut self) -> u32 {
         if !self.has_others {
-            self.has_others = self.threads.len() >= MOST_THREADS || self.threads.try_reserve(2).is_err();
-            let others = || Thread { tid: 0, name: "other threads".into() };
-            self.threads.push(if self.has_others { others() } else { thread });
+            self.has_others = true;
+            self.threads.push(Thread { tid: 0, name: "other threads".into() });
         }
         (self.threads.len() - 1) as u32
     }
@@ -78,22 +90,40 @@ impl Aggregate {
     ) -> u32 {
         let group = self.group(group);
         let stack = self.stack(frames);
-        let has_room = self.samples.len() < MOST_ROWS && has_memory(&mut self.samples, &mut self.rows);
-        let row = match self.rows.entry((group, thread, stack)) {
-            Entry::Occupied(row) => *row.get(),
-            Entry::Vacant(place) if has_room || stack == 0 => {
-                self.samples.push(Sample { group, thread, stack, values: Values::default() });
-                *place.insert((self.samples.len() - 1) as u32)
+        let has_place = stack == 0 || self.samples.len() < MOST_ROWS;
+        let row = match self.rows.get(&(group, thread, stack)).copied() {
+            Some(row) => row,
+            None if has_place && has_memory(&mut self.samples, &mut self.rows) => {
+                let row = self.push(group, thread, stack);
+                self.rows.insert((group, thread, stack), row);
+                row
             }
-            Entry::Vacant(_) => {
+            None if stack != 0 => {
                 self.merged += 1;
                 return self.add(self.group_ids[group as usize], thread, std::iter::empty(), values);
             }
+            None => self.other_rows(),
         };
         for (sum, value) in self.samples[row as usize].values.iter_mut().zip(values) {
             *sum += value;
         }
         row
+    }
+
+    /// The row of all others, in the room that was kept for it.
+    fn other_rows(&mut self) -> u32 {
+        if let Some(row) = self.others {
+            return row;
+        }
+        let thread = self.other_threads();
+        let row = self.push(NO_GROUP, thread, 0);
+        self.others = Some(row);
+        row
+    }
+
+    fn push(&mut self, group: u32, thread: u32, stack: u32) -> u32 {
+        self.samples.push(Sample { group, thread, stack, values: Values::default() });
+        (self.samples.len() - 1) as u32
     }
 
     /// Whether a stack has an address in one of the ranges.
@@ -163,10 +193,10 @@ impl Aggregate {
     }
 }
 
-/// Whether there is memory for one more in the list and in its index. A table that grows may need
-/// much at once.
+/// Whether there is memory for one more in the list and in its index, and for the one that stands
+/// for all others. A table that grows may need much at once.
 fn has_memory<T, K: Eq + Hash, V>(list: &mut Vec<T>, index: &mut HashMap<K, V>) -> bool {
-    list.try_reserve(1).is_ok() && index.try_reserve(1).is_ok()
+    list.try_reserve(2).is_ok() && index.try_reserve(1).is_ok()
 }
 
 #[cfg(test)]
@@ -202,6 +232,59 @@ mod tests {
         assert_eq!(samples.iter().map(|row| row.values[1]).sum::<u64>(), 2 * count);
         let without = samples.iter().find(|row| row.stack == 0).unwrap();
         assert_eq!(without.values[0], all.merged());
+    }
+
+    /// Samples of 5000 groups or more, of which the tables have no room for another one as soon as
+    /// there is no memory, by `is_full`.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn without_memory_others_are_one_row(is_full: fn(&Aggregate) -> bool) {
+        use crate::scarce::{limit_memory, rest_of_memory};
+
+        let mut all = Aggregate::new();
+        let threads = [1, 2].map(|tid| all.add_thread(Thread { tid, name: String::new() }));
+        let add = |all: &mut Aggregate, group, thread| {
+            all.add(group, thread, [7].into_iter(), [1, 2, 0, 0]);
+        };
+        let mut count = 0;
+        while count < 5000 || !is_full(&all) {
+            count += 1;
+            add(&mut all, count, threads[0]);
+        }
+        let before = all.samples.len();
+        limit_memory(1 << 20);
+        let rest = rest_of_memory();
+        for group in 1..=count {
+            add(&mut all, group, threads[1]);
+        }
+        drop(rest);
+        limit_memory(1 << 40);
+        let merged = u64::from(count);
+        assert_eq!(all.merged(), merged);
+        // Rows are made again once there is memory.
+        add(&mut all, 1, threads[1]);
+        let (_, threads, _, samples) = all.parts();
+        assert_eq!(samples.len(), before + 2);
+        let others = &samples[before];
+        assert_eq!((others.group, others.stack, others.values[0]), (NO_GROUP, 0, merged));
+        assert_eq!(threads[others.thread as usize].name, "other threads");
+        let weight: u64 = samples.iter().map(|row| row.values[1]).sum();
+        assert_eq!(weight, 2 * (2 * merged + 1));
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn without_memory_for_rows_others_are_one() {
+        dormouse_testkit::in_child(|| {
+            without_memory_others_are_one_row(|all| all.rows.len() == all.rows.capacity());
+        });
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn without_memory_for_samples_others_are_one() {
+        dormouse_testkit::in_child(|| {
+            without_memory_others_are_one_row(|all| all.samples.len() + 1 == all.samples.capacity());
+        });
     }
 
     #[test]

@@ -44,6 +44,8 @@ mod outside;
 pub mod own;
 mod pprof;
 mod profiling;
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod scarce;
 pub mod sets;
 mod stack_reader;
 pub mod symbols;

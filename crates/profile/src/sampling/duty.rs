@@ -71,19 +71,9 @@ impl keeper::Duty for Duty {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code, reason = "a limit")]
 mod tests {
     use super::*;
-
-    /// Has the kernel allow this process at most `more` further bytes.
-    fn limit_memory(more: u64) {
-        let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
-        let most = (pages * rustix::param::page_size() as u64).saturating_add(more);
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
-        // SAFETY: a valid place.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
-    }
+    use crate::scarce::{limit_memory, rest_of_memory};
 
     impl Duty {
         fn take_in(&mut self, samples: std::ops::Range<u64>) {
@@ -105,19 +95,12 @@ mod tests {
             assert_eq!((before.coverage.merged, weights(&before)), (0, before.coverage.samples));
             // The allocator keeps some that it has had before.
             limit_memory(1 << 20);
-            let mut taken: Vec<Vec<u8>> = Vec::with_capacity(10_000);
-            while taken.len() < 10_000 {
-                let mut next = Vec::new();
-                if next.try_reserve_exact(64 * 1024).is_err() {
-                    break;
-                }
-                taken.push(next);
-            }
+            let rest = rest_of_memory();
             let refused = duty.read(ProfileKind::Cpu, 1).unwrap_err();
             assert!(refused.to_string().contains("memory"), "{refused}");
             // Tables would have to grow.
             duty.take_in(800..1200);
-            drop(taken);
+            drop(rest);
             limit_memory(1 << 40);
             let after = duty.read(ProfileKind::Cpu, 1).unwrap();
             assert!(after.coverage.merged > 0, "{:?}", after.coverage);

@@ -57,10 +57,15 @@ impl Sum {
     /// Adds a sample of a thread: the index of its row.
     pub(super) fn add<T>(&mut self, tid: u32, record: &Record<T>, values: Values) -> u32 {
         let aggregate = &mut self.aggregate;
-        let thread = *self
-            .threads
-            .entry(tid)
-            .or_insert_with(|| aggregate.add_thread(Thread { tid, name: name_of(tid).unwrap_or_default() }));
+        let thread = match self.threads.get(&tid).copied() {
+            Some(thread) => thread,
+            None if self.threads.try_reserve(1).is_err() => aggregate.other_threads(),
+            None => {
+                let thread = aggregate.add_thread(Thread { tid, name: name_of(tid).unwrap_or_default() });
+                self.threads.insert(tid, thread);
+                thread
+            }
+        };
         self.coverage.samples += 1;
         self.coverage.cut += u64::from(record.frames.is_cut());
         self.coverage.ended += u64::from(record.frames.is_whole());

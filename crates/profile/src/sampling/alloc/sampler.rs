@@ -27,6 +27,9 @@ const DRAIN: Duration = Duration::from_millis(50);
 /// Records that there is room for: twenty thousand a second.
 const RECORDS: usize = 1024;
 
+/// The note on live allocations that were not kept.
+const TOO_MANY: &str = "more allocations were there than the table of them has room for: inuse is too low";
+
 /// The sampler of allocations.
 #[derive(Debug, Default)]
 pub(in crate::sampling) struct Sampler {
@@ -186,7 +189,12 @@ impl Take {
         let row = self.sum.add(tid, record, [objects, bytes, 0, 0]);
         if let (Some(kept), Some(place)) = (&mut self.live, live) {
             // One that had the place before has been freed.
-            kept.insert(place, Kept { address: allocation.place, row, objects, bytes });
+            if kept.try_reserve(1).is_ok() {
+                kept.insert(place, Kept { address: allocation.place, row, objects, bytes });
+            } else {
+                kept.remove(&place);
+                self.sum.note(TOO_MANY);
+            }
         }
     }
 
@@ -200,8 +208,7 @@ impl Take {
         }
         let lost = live::lost() - self.lost;
         if lost > 0 && self.live.is_some() {
-            self.sum
-                .note("more allocations were there than the table of them has room for: inuse is too low");
+            self.sum.note(TOO_MANY);
         }
         self.sum.coverage.dropped = dropped;
         let live = &self.live;

@@ -133,7 +133,11 @@ impl Engine for Sampler {
         self.takes.remove(&number);
         match self.armed.take().filter(|_| !self.takes.is_empty()) {
             Some(armed) if self.finest() == Some(armed.every) => self.armed = Some(armed),
-            Some(armed) => _ = self.arm(armed.queue, armed.data),
+            Some(Armed { queue, data, events, .. }) => {
+                // Closed before others are opened, so that no fault counts twice.
+                drop(events);
+                _ = self.arm(queue, data);
+            }
             None => {}
         }
     }
@@ -209,6 +213,10 @@ impl Sampler {
                 // The next step closes the others.
                 break;
             }
+            if armed.events.try_reserve(1).is_err() {
+                note("threads are left out: there is no memory for them");
+                break;
+            }
             let event = match event::open(tid, armed.data, armed.every) {
                 Ok(event) => Some(event),
                 Err(Refusal::NoSuchThread { .. }) => continue,
@@ -220,8 +228,9 @@ impl Sampler {
             };
             armed.events.insert(tid, event);
         }
-        let listed: HashSet<u32> = armed.list.iter().copied().collect();
-        armed.events.retain(|tid, _| listed.contains(tid) || threads::is_alive(*tid));
+        armed.list.sort_unstable();
+        let list = &armed.list;
+        armed.events.retain(|tid, _| list.binary_search(tid).is_ok() || threads::is_alive(*tid));
         for take in takes.values_mut() {
             take.know(&armed.events);
         }
@@ -249,10 +258,45 @@ impl Take {
     fn know(&mut self, events: &HashMap<u32, Option<OpenEvent>>) {
         for (&tid, event) in events {
             let threads = if event.is_some() { &mut self.armed } else { &mut self.refused };
-            threads.insert(tid);
+            if threads.try_reserve(1).is_ok() {
+                threads.insert(tid);
+            }
         }
         let (armed, refused) = (self.armed.len() as u64, self.refused.len() as u64);
         let coverage = &mut self.sum.coverage;
         (coverage.threads, coverage.armed, coverage.refused) = (armed + refused, armed, refused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    use super::*;
+
+    #[test]
+    fn events_are_closed_before_others_are_opened() {
+        dormouse_testkit::in_child(|| {
+            let mut sampler = Sampler::default();
+            for (number, faults) in [(1, 1000), (2, 500)] {
+                let options = Options { kind: ProfileKind::Faults, faults, ..Options::default() };
+                if let Err(error) = sampler.start(number, &options, None) {
+                    return dormouse_testkit::skip(error);
+                }
+            }
+            let fine = sampler.armed.as_ref().unwrap();
+            let count = fine.events.values().flatten().count();
+            assert!(count > 1, "the list of threads needs a descriptor");
+            // No descriptor is free beside those of the events.
+            let next = std::fs::File::open("/dev/null").unwrap();
+            let most = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
+            drop(next);
+            setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) })
+                .unwrap();
+            sampler.end(2);
+            let coarse = sampler.armed.as_ref().unwrap();
+            assert_eq!(coarse.events.values().flatten().count(), count);
+            sampler.end(1);
+        });
     }
 }
