@@ -15,7 +15,7 @@ use super::copies::Copies;
 use super::handler::{self, Record, Tick};
 use super::signal;
 use super::slots::{self, Slot, SlotId};
-use super::take::{NO_MEMORY, Take, thread_name};
+use super::take::{NO_MEMORY, Take, name_of};
 use super::timer;
 use crate::mappings::Mappings;
 use crate::options::Options;
@@ -399,29 +399,34 @@ impl Sampler {
 
     /// Reads what handlers have left.
     fn drain(&mut self) {
-        let period = arm::period();
-        let Self { takes, library, copies, armed, .. } = self;
-        let mut give = |record: &Record| {
-            let Tick { value, cpu_ns, overruns, .. } = record.of_kind;
-            let id = SlotId::from_value(value);
-            let tid = id.slot().map_or(0, Slot::tid);
-            let Some(thread) = armed.get_mut(&tid).filter(|thread| thread.id == id) else { return };
-            let is_told = cpu_ns != 0;
-            // The timer shows it, too, though less precisely.
-            let expired = period.saturating_mul(1 + u64::from(overruns));
-            thread.seen_ns = if is_told { cpu_ns } else { thread.seen_ns.saturating_add(expired) };
-            for take in takes.values_mut() {
-                if !is_told {
-                    take.note(UNTOLD);
-                }
-                take.add(record, thread.seen_ns, period, library, || name_of(id));
-            }
-        };
-        self.queue.drain(|record| {
-            let copies = copies.as_mut().filter(|_| record.of_kind.is_copied);
+        let queue = self.queue;
+        queue.drain(|record| {
+            let copies = self.copies.as_mut().filter(|_| record.of_kind.is_copied);
             let unwound = copies.and_then(|copies| copies.take(record));
-            give(unwound.as_ref().unwrap_or(record));
+            self.give(unwound.as_ref().unwrap_or(record));
         });
+    }
+
+    fn give(&mut self, record: &Record) {
+        let Tick { value, cpu_ns, overruns, .. } = record.of_kind;
+        let id = SlotId::from_value(value);
+        let Some(tid) = id.slot().map(Slot::tid) else { return };
+        if self.armed.get(&tid).is_none_or(|thread| thread.id != id) {
+            // It has armed itself since the last step.
+            self.adopt();
+        }
+        let Self { takes, library, armed, .. } = self;
+        let Some(thread) = armed.get_mut(&tid).filter(|thread| thread.id == id) else { return };
+        let (is_told, period) = (cpu_ns != 0, arm::period());
+        // The timer shows it, too, though less precisely.
+        let expired = period.saturating_mul(1 + u64::from(overruns));
+        thread.seen_ns = if is_told { cpu_ns } else { thread.seen_ns.saturating_add(expired) };
+        for take in takes.values_mut() {
+            if !is_told {
+                take.note(UNTOLD);
+            }
+            take.add(record, thread.seen_ns, period, library, || name_of(id));
+        }
     }
 
     fn look_at_mappings(&mut self) {
@@ -485,14 +490,6 @@ fn process_ns() -> u64 {
 fn own_cpu() -> Duration {
     // Not rustix's, which panics where a filter refuses it.
     Duration::from_nanos(thread_cpu_ns_of(identity::tid()).unwrap_or(0))
-}
-
-/// The name of a thread that has a slot.
-fn name_of(id: SlotId) -> Option<String> {
-    let slot = id.slot()?;
-    let name = thread_name(slot.tid())?;
-    // Else it may be that of another thread, which has its id by now.
-    (!timer::is_over(slot.timer())).then_some(name)
 }
 
 #[cfg(test)]

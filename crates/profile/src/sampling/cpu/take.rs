@@ -17,6 +17,7 @@ use dormouse_sys::clock::monotonic_ns;
 use super::arm;
 use super::handler::Record;
 use super::slots::SlotId;
+use super::timer;
 use crate::aggregate::Aggregate;
 use crate::mappings::{Mappings, REPLACED};
 use crate::options::Options;
@@ -149,7 +150,7 @@ impl Take {
     /// did. One that was there, and was not seen, has used no more in the meantime than there was.
     pub(super) fn find_thread(&mut self, id: SlotId, tid: u32, cpu_ns: Option<u64>) {
         let elapsed = self.began.elapsed().as_nanos() as u64;
-        let before = self.unblock(tid, cpu_ns);
+        let before = self.resume(tid, cpu_ns);
         self.add_thread(id, tid, before.or(cpu_ns.map(|used| used.saturating_sub(elapsed))));
         if let Some(thread) = self.threads.get_mut(&id) {
             thread.name = thread_name(tid);
@@ -224,13 +225,11 @@ impl Take {
         }
     }
 
-    /// A thread does not block the signal any more, and has used `cpu_ns` in its life. Gives that
-    /// if a row of its own has all of it; its samples begin there.
-    fn unblock(&mut self, tid: u32, cpu_ns: Option<u64>) -> Option<u64> {
-        if !self.blocking.remove(&tid) {
-            return None;
-        }
-        self.seen -= 1;
+    /// A thread is armed that has used `cpu_ns` in its life. Gives that if it had this number while
+    /// it blocked the signal or was not armed for another reason, and a row of its own has all of
+    /// it; its samples begin there.
+    fn resume(&mut self, tid: u32, cpu_ns: Option<u64>) -> Option<u64> {
+        self.seen -= u64::from(self.blocking.remove(&tid));
         let thread = self.unsampled.get_mut(&tid)?;
         let used = cpu_ns?;
         thread.look(used);
@@ -277,7 +276,8 @@ impl Take {
         let is_due = self.period <= timer_period || cpu_ns >= thread.due;
         let last = thread.last.unwrap_or_else(|| cpu_ns.saturating_sub(timer_period));
         if !is_due || cpu_ns < last {
-            self.late += u64::from(cpu_ns < last);
+            // Before the first one, it is from before this profile.
+            self.late += u64::from(cpu_ns < last && thread.index.is_some());
             return;
         }
         let weight = cpu_ns - last;
@@ -379,8 +379,16 @@ impl Take {
     }
 }
 
+/// The name of a thread that has a slot.
+pub(super) fn name_of(id: SlotId) -> Option<String> {
+    let slot = id.slot()?;
+    let name = thread_name(slot.tid())?;
+    // Else it may be that of another thread, which has its id by now.
+    (!timer::is_over(slot.timer())).then_some(name)
+}
+
 /// The name of a thread of this process; `None` if it has ended.
-pub(super) fn thread_name(tid: u32) -> Option<String> {
+fn thread_name(tid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/self/task/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }

@@ -83,12 +83,30 @@ pub(super) fn delete(timer: u32) {
 }
 
 /// The most timers that dormouse makes: a quarter of the signals that the user may have queued,
-/// because each timer keeps one.
+/// because each timer keeps one. Where a filter refuses the question only the kernel's own limit
+/// counts.
 pub(super) fn limit() -> u64 {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Sigpending).current;
-    limit.unwrap_or(u64::MAX) / 4
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a valid place, which a refused call leaves as it is. Not rustix's, which panics then.
+    unsafe { libc::getrlimit(libc::RLIMIT_SIGPENDING, &raw mut limit) };
+    limit.rlim_cur / 4
 }
 
 fn answer(result: libc::c_long) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_testkit::{Filter, in_child};
+
+    use super::*;
+
+    #[test]
+    fn a_refused_limit_is_none() {
+        in_child(|| {
+            Filter::refuse(&[libc::SYS_prlimit64]).install();
+            assert_eq!(limit(), libc::RLIM_INFINITY / 4);
+        });
+    }
 }

@@ -149,6 +149,39 @@ fn time_behind_a_mask_stays_its_own() {
     assert!((unmet + 5_000_000 - 1000..=unmet + used() - open - 1000).contains(&all), "{all}");
 }
 
+#[test]
+fn a_refused_threads_number_may_come_back() {
+    let tid = dormouse_sys::process::identity::tid();
+    let used = || thread_cpu_ns_of(tid).unwrap();
+    let unmet = |take: &mut Take| -> u64 {
+        take.look_at_unsampled();
+        take.read(0, 0, &Mappings::default()).samples.iter().map(|row| row.values[1]).sum()
+    };
+    let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.refuse(tid, "no timer");
+    let open = used();
+    take.find_thread(id, tid, Some(open));
+    // What is sampled from now on is not counted for the one that was refused, too.
+    assert_eq!(take.threads[&id].last, Some(open));
+    let before = unmet(&mut take);
+    while used() - open < 5_000_000 {}
+    assert_eq!(unmet(&mut take), before);
+}
+
+#[test]
+fn samples_from_before_are_not_late() {
+    let mut take = Take::new(&Options { hz: 1000, ..Options::default() }, 0, 0);
+    let id = SlotId { index: 3, generation: 4 };
+    take.add_thread(id, 7, Some(9_000_000));
+    for cpu_ns in [8_000_000, 12_000_000] {
+        let of_kind = Tick { value: id.to_value(), cpu_ns, overruns: 0, is_copied: false };
+        take.add(&whole(of_kind), cpu_ns, 1_000_000, &(0..0), || None);
+    }
+    let coverage = take.read(0, 0, &Mappings::default()).coverage;
+    assert_eq!((coverage.samples, coverage.dropped), (1, 0));
+}
+
 fn options_period(hz: u32) -> u64 {
     1_000_000_000 / u64::from(hz)
 }
