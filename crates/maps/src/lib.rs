@@ -77,6 +77,6 @@ pub use held::Held;
 pub use kind::{FileId, MappingKind, Perms};
 pub use map::RangeMap;
 pub use mapping::Mapping;
-pub use parse::{MapsLine, ParseError, parse};
+pub use parse::{MapsLine, ParseError, parse, read_maps};
 #[cfg(not(all(test, loom)))]
 pub use space::{AddressSpace, MappedObject, ObjectId, Region, SpaceError};

@@ -7,8 +7,13 @@
 //! caller that opens a file by such a name must check what it gets.
 
 use std::borrow::Cow;
+use std::path::Path;
+use std::{fs, io};
 
 use crate::kind::{FileId, MappingKind, Perms};
+
+/// Reads of a file that does not parse, before that is an error.
+pub(crate) const READS: usize = 4;
 
 /// A mapping, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +80,25 @@ pub fn parse(text: &[u8]) -> impl Iterator<Item = Result<MapsLine<'_>, ParseErro
         before = Some(line.last);
         Ok(line)
     })
+}
+
+/// The text of a maps file. The kernel writes a page at a time, and mappings may change meanwhile:
+/// a text that does not hang together is read again, up to four times in all.
+///
+/// # Errors
+///
+/// An error of reading the file, or the [`ParseError`] of the last text.
+pub fn read_maps(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut reads = 1;
+    loop {
+        let text = fs::read(&path)?;
+        let error = parse(&text).find_map(Result::err);
+        match error {
+            None => return Ok(text),
+            Some(_) if reads < READS => reads += 1,
+            Some(error) => return Err(io::Error::other(error)),
+        }
+    }
 }
 
 fn line(text: &[u8]) -> Option<MapsLine<'_>> {

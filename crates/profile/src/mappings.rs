@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
-use dormouse_maps::{FileId, MappingKind, MapsLine, Perms, parse};
+use dormouse_maps::{FileId, MappingKind, MapsLine, Perms, parse, read_maps};
 
 use dormouse_protocol::profile::MappedRange;
 
@@ -44,7 +44,7 @@ impl Mappings {
     /// Looks at the kernel's list.
     pub(crate) fn refresh(&mut self) {
         self.replaced.clear();
-        let Ok(text) = std::fs::read("/proc/self/maps") else { return };
+        let Ok(text) = read_maps("/proc/self/maps") else { return };
         // The tables that come of it are shorter.
         if !dormouse_sys::memory::is_there(2 * text.len()) {
             return;

@@ -40,8 +40,8 @@ pub(crate) struct Learned {
 }
 
 impl Unlearned {
-    /// Reads the rows around the address. `None`: there is no room for them, or a read has failed
-    /// that may succeed later.
+    /// Reads the rows around the address. `None`: there is no room for them, the object has been
+    /// unmapped, or a read has failed that may succeed later.
     ///
     /// # Cost
     ///
@@ -63,14 +63,22 @@ impl Unlearned {
         buffers: &mut Buffers,
     ) -> Option<(Rows, u64)> {
         let Self { gap, address, .. } = self;
-        let around = index.find(memory, *address).unwrap_or(Around { function: None, next: None });
+        let around = index.find(memory, *address);
+        let around = match around {
+            Some(around) => around,
+            None if index.is_there(memory) => Around { function: None, next: None },
+            None => return None,
+        };
         let next = around.next.unwrap_or(gap.end).min(gap.end);
         // Code that no entry covers is hand-written: it keeps frame pointers, or nobody knows.
         let (mut start, mut rule) = (gap.start, FrameRule::UNCOVERED);
         if let Some(function) = around.function {
             start = start.max(function.start);
-            let entry = Entry::read(memory, function.entry, buffers)
-                .filter(|entry| entry.start == function.start && entry.start < entry.end);
+            let entry = Entry::read(memory, function.entry, buffers);
+            if entry.is_none() && !index.is_there(memory) {
+                return None;
+            }
+            let entry = entry.filter(|entry| entry.start == function.start && entry.start < entry.end);
             // No code runs between functions that are only padded.
             let end = entry.as_ref().map_or(next, |entry| {
                 if next.saturating_sub(entry.end) < PADDING { next } else { entry.end.min(next) }
@@ -137,8 +145,43 @@ fn push(rows: &mut Rows, at: u64, rule: PackedRule) -> Option<()> {
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
-    use crate::memory::{Failing, ProcessMemory};
+    use std::cell::Cell;
+
+    use crate::memory::{Failing, MemorySource, ProcessMemory};
     use crate::tables::{CallerWay, UnwindTables};
+
+    /// Memory that is unmapped after some reads.
+    #[derive(Debug)]
+    struct Unmapped(ProcessMemory, Cell<u32>);
+
+    impl MemorySource for &Unmapped {
+        fn read(&self, address: u64, into: &mut [u8]) -> Option<usize> {
+            let Some(left) = self.1.get().checked_sub(1) else { return Some(0) };
+            self.1.set(left);
+            self.0.read(address, into)
+        }
+    }
+
+    #[test]
+    fn nothing_is_learned_of_unmapped_code() {
+        let maps = std::fs::read("/proc/self/maps").unwrap();
+        let memory = Unmapped(ProcessMemory::own().unwrap(), Cell::new(u32::MAX));
+        let function = libc::qsort as *const () as u64;
+        let mut others = UnwindTables::new(&memory);
+        others.update(&maps);
+        let rule = others.code(function);
+        for reads in 0.. {
+            let mut tables = UnwindTables::new(&memory);
+            tables.update(&maps);
+            memory.1.set(reads);
+            let way = tables.code(function);
+            memory.1.set(u32::MAX);
+            assert_eq!(tables.code(function), rule, "{way:?} after {reads} reads");
+            if way == rule {
+                return assert!(reads > 2);
+            }
+        }
+    }
 
     #[test]
     fn a_failed_read_is_made_again() {

@@ -68,6 +68,11 @@ impl Index {
         (count > 0).then_some(index)
     }
 
+    /// Whether it is still where it was.
+    pub(crate) fn is_there(&self, memory: &impl MemorySource) -> bool {
+        Self::read(memory, self.address).as_ref() == Some(self)
+    }
+
     /// The number of functions.
     pub(crate) fn count(&self) -> u64 {
         self.count

@@ -1,8 +1,9 @@
 //! The tables of one process, which follow its mappings.
 
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
+
+use dormouse_maps::read_maps;
 
 use crate::function::Unlearned;
 use crate::memory::ProcessMemory;
@@ -51,7 +52,7 @@ impl ProcessTables {
 
     fn new(memory: ProcessMemory, maps: String, is_own: bool) -> io::Result<Self> {
         let mut tables = UnwindTables::new(memory);
-        tables.update(&fs::read(&maps)?);
+        tables.update(&read_maps(&maps)?);
         let pause = if is_own { LOOK } else { Duration::ZERO };
         Ok(Self { maps, tables, is_own, looked: Instant::now(), pause })
     }
@@ -88,7 +89,7 @@ impl ProcessTables {
             return false;
         }
         let begun = Instant::now();
-        let is_whole = fs::read(&self.maps).is_ok_and(|maps| self.tables.update(&maps));
+        let is_whole = read_maps(&self.maps).is_ok_and(|maps| self.tables.update(&maps));
         self.looked = Instant::now();
         if !self.is_own {
             self.pause = PAUSE * (self.looked - begun);
@@ -115,5 +116,28 @@ mod tests {
             setrlimit(Resource::Nofile, before).unwrap();
             assert!(tables.look());
         });
+    }
+
+    #[test]
+    fn a_list_that_breaks_off_changes_nothing() {
+        let mut tables = ProcessTables::own().unwrap();
+        tables.pause = Duration::ZERO;
+        let own = a_list_that_breaks_off_changes_nothing as *const () as u64;
+        assert!(tables.is_code(own));
+        // A mapping that has grown while the kernel went on to the next page.
+        let file = tempfile();
+        std::fs::write(&file, "1000-2000 rw-p 00000000 00:00 0 \n1000-3000 rw-p 00000000 00:00 0 \n")
+            .unwrap();
+        let maps = std::mem::replace(&mut tables.maps, file.to_str().unwrap().to_owned());
+        assert!(!tables.look());
+        assert!(tables.is_code(own));
+        tables.maps = maps;
+        assert!(tables.look());
+        std::fs::remove_file(file).unwrap();
+    }
+
+    /// A path that no other test uses.
+    fn tempfile() -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("dormouse-maps-{}", std::process::id()))
     }
 }

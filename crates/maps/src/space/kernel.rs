@@ -25,10 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::error::SpaceError;
 use crate::kind::{FileId, MappingKind, Perms};
-use crate::parse::{MapsLine, parse};
-
-/// Reads of a file that does not parse, before that is an error.
-const READS: usize = 4;
+use crate::parse::{MapsLine, READS, parse};
 
 /// The kernel's answers about one process.
 #[derive(Debug)]
