@@ -79,6 +79,8 @@ pub struct OutsideProfiling {
     rings: Vec<(u32, Buffer)>,
     callers: Callers,
     threads: HashMap<u32, Sampled>,
+    /// By index, the CPU time of threads whose number another one has now.
+    replaced: HashMap<u32, u64>,
     aggregate: Aggregate,
     begun: Instant,
     unix_ns: u64,
@@ -102,21 +104,28 @@ struct Sampled {
     is_alive: bool,
 }
 
-impl Sampled {
-    /// Scales its samples to its CPU time, and returns that time. Beyond the period of a sample
-    /// that is still to come, the rest is a row without a stack.
-    fn scale(&self, has_kernel: bool, period: u64, samples: &mut Vec<Sample>) -> u64 {
-        let rows = samples.iter_mut().filter(|row| row.thread == self.index);
+/// The CPU time of the threads that share an index in the aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SharedTime {
+    ns: u64,
+    /// Whether none of them has ended.
+    is_alive: bool,
+}
+
+impl SharedTime {
+    /// Scales the samples of these threads to their CPU time, and returns that time. Beyond the
+    /// period of a sample that is still to come, the rest is a row without a stack.
+    fn scale(self, index: u32, has_kernel: bool, period: u64, samples: &mut Vec<Sample>) -> u64 {
+        let rows = samples.iter_mut().filter(|row| row.thread == index);
         let sampled: u64 = rows.map(|row| row.values[1]).sum();
-        let used = self.used.saturating_sub(self.base);
         // The use of a thread after it was seen for the last time is in its samples alone.
-        let used = if self.is_alive { used } else { used.max(sampled) };
+        let used = if self.is_alive { self.ns } else { self.ns.max(sampled) };
         let mut met = sampled;
         if has_kernel && sampled > 0 {
             met = used.min(sampled.saturating_add(period));
             // The parts of rounding add up.
             let (mut before, mut given) = (0_u128, 0);
-            for row in samples.iter_mut().filter(|row| row.thread == self.index) {
+            for row in samples.iter_mut().filter(|row| row.thread == index) {
                 before += u128::from(row.values[1]);
                 let until = (u128::from(met) * before / u128::from(sampled)) as u64;
                 row.values[1] = until - given;
@@ -124,7 +133,7 @@ impl Sampled {
             }
         }
         if used > met {
-            samples.push(Sample { thread: self.index, values: [0, used - met, 0, 0], ..Sample::default() });
+            samples.push(Sample { thread: index, values: [0, used - met, 0, 0], ..Sample::default() });
         }
         used.max(if has_kernel { 0 } else { sampled })
     }
@@ -163,6 +172,7 @@ impl OutsideProfiling {
             rings: rings(period, callers.refused().is_none())?,
             callers,
             threads: HashMap::new(),
+            replaced: HashMap::new(),
             aggregate: Aggregate::new(),
             begun: Instant::now(),
             unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
@@ -212,8 +222,8 @@ impl OutsideProfiling {
         }
         let (groups, mut threads, stacks, mut samples) = self.aggregate.parts();
         let mut known = 0;
-        for thread in self.threads.values() {
-            known += thread.scale(self.has_kernel, self.period.get(), &mut samples);
+        for (index, used) in self.used() {
+            known += used.scale(index, self.has_kernel, self.period.get(), &mut samples);
         }
         let total = self.cpu[1].zip(self.cpu[0]).map_or(0, |(now, then)| now.saturating_sub(then));
         if total > known {
@@ -253,6 +263,19 @@ impl OutsideProfiling {
             coverage,
             ..Profile::default()
         }
+    }
+
+    /// The CPU time of all threads, by index: many share one where there are too many for the
+    /// table.
+    fn used(&self) -> HashMap<u32, SharedTime> {
+        let replaced = self.replaced.iter().map(|(&index, &ns)| (index, SharedTime { ns, is_alive: false }));
+        let mut all: HashMap<u32, SharedTime> = replaced.collect();
+        for thread in self.threads.values() {
+            let used = all.entry(thread.index).or_insert(SharedTime { ns: 0, is_alive: true });
+            used.ns += thread.used.saturating_sub(thread.base);
+            used.is_alive &= thread.is_alive;
+        }
+        all
     }
 
     /// Looks for threads; `first`: for those that have used time before the profile.
@@ -300,8 +323,10 @@ impl OutsideProfiling {
         self.coverage.armed += u64::from(!events.is_empty());
         let name = name_of(self.pid, tid).unwrap_or_default();
         let index = self.aggregate.add_thread(Thread { tid, name });
-        // A thread whose id is reused keeps its row; its predecessor's row has another index.
-        self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true });
+        // The thread that had this number before keeps its row.
+        if let Some(old) = self.threads.insert(tid, Sampled { index, base, used, events, is_alive: true }) {
+            *self.replaced.entry(old.index).or_default() += old.used.saturating_sub(old.base);
+        }
     }
 
     fn drain(&mut self) {
@@ -422,62 +447,4 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use dormouse_testkit::in_child;
-    use rustix::process::{Rlimit, Uid, setrlimit};
-    use rustix::thread::set_thread_uid;
-
-    use super::*;
-
-    /// The user whom nobody is.
-    const NOBODY: u32 = 65534;
-
-    #[test]
-    fn each_processor_has_a_ring_at_the_limit() {
-        in_child(|| {
-            if set_thread_uid(Uid::from_raw(NOBODY)).is_err() {
-                return dormouse_testkit::skip("only root can become another user");
-            }
-            setrlimit(Resource::Memlock, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
-            match rings(NonZero::new(SECOND / 100).unwrap(), true) {
-                Ok(rings) => assert_eq!(rings.len(), online_cpus().len()),
-                Err(why) => dormouse_testkit::skip(why.to_string()),
-            }
-        });
-    }
-
-    #[test]
-    fn a_thread_missing_from_a_list_lives() {
-        in_child(|| {
-            let mut profiling = match OutsideProfiling::start(std::process::id(), &Options::default()) {
-                Ok(profiling) => profiling,
-                Err(why) => return dormouse_testkit::skip(why.to_string()),
-            };
-            let threads = profiling.coverage.threads;
-            let limit = getrlimit(Resource::Nofile);
-            // Without a descriptor the list is empty.
-            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
-            profiling.look(false);
-            setrlimit(Resource::Nofile, limit).unwrap();
-            assert!(profiling.threads.values().all(|thread| thread.is_alive));
-            profiling.look(false);
-            assert_eq!(profiling.coverage.threads, threads, "no thread is new");
-        });
-    }
-
-    #[test]
-    fn lost_samples_scale_nobody_up() {
-        let thread = Sampled { index: 0, base: 1000, used: 1900, events: Vec::new(), is_alive: true };
-        let mut samples =
-            [10, 20].map(|ns| Sample { stack: 1, values: [1, ns, 0, 0], ..Sample::default() }).into();
-        assert_eq!(thread.scale(true, 15, &mut samples), 900);
-        assert_eq!(
-            samples.iter().map(|row| row.values).collect::<Vec<_>>(),
-            [[1, 15, 0, 0], [1, 30, 0, 0], [0, 855, 0, 0]]
-        );
-        // Without the kernel's time they keep their own weights.
-        samples.truncate(2);
-        assert_eq!(thread.scale(false, 15, &mut samples), 900);
-        assert_eq!(samples.iter().map(|row| row.values[1]).collect::<Vec<_>>(), [15, 30, 855]);
-    }
-}
+mod tests;
