@@ -1,7 +1,8 @@
 //! Reading a profile from a file that was written earlier.
 //!
 //! The file is untrusted. The reader makes a bounded profile of it: [`UNPACKED`] bytes, [`ENTRIES`]
-//! of each table, and [`TEXT`] bytes of names, which a file can repeat many times.
+//! of each table and functions in all stacks, and [`TEXT`] bytes of names, which a file can repeat
+//! many times.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -21,7 +22,7 @@ use crate::symbols::{NO_SAMPLE, STACK_UNKNOWN, SourceFrame, Symbols};
 /// The longest profile that is read, in uncompressed bytes.
 pub const UNPACKED: u64 = 256 << 20;
 
-/// The most entries of a table.
+/// The most entries of a table, and functions in all stacks.
 pub const ENTRIES: usize = 4 << 20;
 
 /// The most bytes of names.
@@ -198,6 +199,8 @@ struct Reader<'a> {
     tables: Tables<'a>,
     /// Names that were copied, in bytes.
     text: usize,
+    /// The functions at all nodes of stacks.
+    frames: usize,
     profile: Profile,
     symbols: Symbols,
     columns: Vec<Option<usize>>,
@@ -227,6 +230,7 @@ impl<'a> Reader<'a> {
         Ok(Self {
             tables,
             text: 0,
+            frames: 0,
             profile,
             symbols: Symbols::default(),
             columns,
@@ -418,8 +422,10 @@ impl<'a> Reader<'a> {
             stack = *self.nodes.entry(node).or_insert(next);
             if stack == next {
                 self.profile.stacks.push(node);
+                // A location may have many functions, and be in many stacks.
+                self.frames += self.symbols.get(address).len().max(1);
             }
         }
-        if self.profile.stacks.len() > ENTRIES { Err(too_large()) } else { Ok(stack) }
+        if self.frames > ENTRIES { Err(too_large()) } else { Ok(stack) }
     }
 }

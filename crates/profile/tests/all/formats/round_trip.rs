@@ -215,6 +215,23 @@ fn a_bomb_is_refused() {
 }
 
 #[test]
+fn endless_stacks_of_inlined_functions_are_refused() {
+    let frame = SourceFrame { function: "f".into(), file: "f.rs".into(), line: 1, inlined: true };
+    let mut symbols = Symbols::default();
+    symbols.insert(0x1000, vec![frame; 2000]);
+    let mut profile = known::profile();
+    profile.samples.truncate(1);
+    let mut read = |depth| {
+        profile.stacks = (0..depth).map(|parent| Node { parent, address: 0x1000 }).collect();
+        profile.samples[0].stack = depth;
+        decode::pprof(&encode::pprof(&profile, &symbols))
+    };
+    let most = decode::ENTRIES as u32 / 2000;
+    assert!(read(most).is_ok());
+    assert!(read(most + 1).is_err());
+}
+
+#[test]
 fn values_that_would_overflow_are_refused() {
     let mut profile = known::profile();
     profile.samples[0].values[1] = i64::MAX as u64 - 1;
