@@ -11,6 +11,7 @@ use std::io::{self, Read as _};
 use std::panic::catch_unwind;
 
 use super::copy::Copied;
+use super::demangle::in_source_form;
 use super::elf::{Elf, SHF_COMPRESSED, number, read};
 use super::symbol::{Frame, Names};
 
@@ -130,25 +131,4 @@ fn function(symbol: &[u8], is_wide: bool) -> Option<Function> {
         (number::<4>(symbol, 4), number::<4>(symbol, 8))
     };
     Some(Function { begin, size, name: number::<4>(symbol, 0) as u32 })
-}
-
-/// The name of a symbol as the reader of debug information writes it.
-fn in_source_form(raw: &str) -> String {
-    if let Ok(rust) = rustc_demangle::try_demangle(raw) {
-        return format!("{rust:#}");
-    }
-    // Without this beginning it may be the name of a type: `d` is `double`.
-    let symbol = raw.starts_with("_Z").then(|| cpp_demangle::Symbol::new(raw).ok()).flatten();
-    symbol.and_then(|symbol| symbol.demangle().ok()).unwrap_or_else(|| raw.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_c_are_no_types() {
-        let names = ["d", "x", "_Z3teai", "_ZN3tea4brewEv", "_RNvCs1234_3tea4brew"].map(in_source_form);
-        assert_eq!(names, ["d", "x", "tea(int)", "tea::brew()", "tea::brew"]);
-    }
 }

@@ -17,6 +17,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer as Reader
 
 use super::copy::{Copied, memory};
 use super::crates::Crates;
+use super::demangle::in_source_form;
 use super::files::{Leads, mapped, package, separate};
 use super::functions::Functions;
 use super::lambdas::{self, Lambdas};
@@ -139,16 +140,20 @@ impl Image {
     /// The functions at `offset` of the file, the innermost first.
     pub(super) fn frames(&self, offset: u64, names: &mut Names) -> Result<Vec<Frame>, Unread> {
         let Some(addr) = self.object.copied.addr_of(offset) else { return Ok(Vec::new()) };
-        let separate = self.debug.as_ref().and_then(|debug| debug.frames(addr, names).ok());
-        let separate = separate.filter(|frames| !frames.is_empty());
-        separate.map_or_else(|| self.object.frames(addr, names), Ok)
+        match self.debug.as_ref().map(|debug| debug.frames(addr, names)) {
+            Some(Err(Unread::Panicked)) => Err(Unread::Panicked),
+            Some(Ok(frames)) if !frames.is_empty() => Ok(frames),
+            _ => self.object.frames(addr, names),
+        }
     }
 }
 
 impl Readable {
     fn new(copied: Copied) -> Self {
         let no_dirs: [&Path; 0] = [];
-        let reader = Reader::builder().enable_auto_reload(false).set_debug_dirs(Some(no_dirs)).build();
+        // It does not bound what it demangles.
+        let reader = Reader::builder().enable_auto_reload(false).enable_demangling(false);
+        let reader = reader.set_debug_dirs(Some(no_dirs)).build();
         let path = path_of(&copied.file);
         Self { path, copied, reader, package: None, functions: OnceCell::new(), lambdas: OnceCell::new() }
     }
@@ -292,10 +297,11 @@ fn frames(symbol: &Sym<'_>, names: &mut Names) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(symbol.inlined.len() + 1);
     for inlined in symbol.inlined.iter().rev() {
         let source = inlined.code_info.as_ref().map(|info| source(info, names));
-        frames.push(Frame { function: names.intern(&inlined.name), offset: None, source });
+        frames.push(Frame { function: names.intern(&in_source_form(&inlined.name)), offset: None, source });
     }
     let source = symbol.code_info.as_ref().map(|info| source(info, names));
-    frames.push(Frame { function: names.intern(&symbol.name), offset: Some(symbol.offset as u64), source });
+    let function = names.intern(&in_source_form(&symbol.name));
+    frames.push(Frame { function, offset: Some(symbol.offset as u64), source });
     frames
 }
 

@@ -33,6 +33,7 @@
 mod copy;
 mod crates;
 mod cut;
+mod demangle;
 mod elf;
 mod entries;
 mod files;

@@ -209,6 +209,36 @@ fn units_sharing_a_boundless_table_are_left() {
 }
 
 #[test]
+fn units_sharing_a_boundless_entry_are_left() {
+    let Some(mut kitchen) = Kitchen::new() else { return };
+    // The first abbreviation is the whole table, and no unit contains the variable.
+    let mut abbreviations = vec![1, 0x11, 0];
+    abbreviations.extend([0x3f, 0x19].repeat(8 << 20));
+    abbreviations.extend([0, 0, 0]);
+    let unit = [8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1];
+    kitchen.replace(".debug_info", &unit.repeat(50_000));
+    kitchen.replace(".debug_abbrev", &abbreviations);
+    assert!(kitchen.ask("hall.name").is_err());
+}
+
+#[test]
+fn only_some_names_of_fields_are_kept() {
+    let Some(mut kitchen) = Kitchen::new() else { return };
+    let addr = kitchen.addr_of("hall");
+    let mut types = vec![5];
+    for _ in 0..1000 {
+        types.extend([&[7][..], &b"x".repeat(10_000), &[0], &37_u32.to_le_bytes(), &[8]].concat());
+    }
+    types.push(0);
+    let (info, abbreviations) = debug_information(addr, &types);
+    kitchen.replace(".debug_info", &info);
+    kitchen.replace(".debug_abbrev", &abbreviations);
+    let Err(StaticError::NoField { fields, .. }) = kitchen.ask("hall.y") else { panic!("it has no y") };
+    let bytes: usize = fields.iter().map(String::len).sum();
+    assert!((24..100).contains(&fields.len()) && bytes <= fields.len() * 4096, "{}: {bytes}", fields.len());
+}
+
+#[test]
 fn symbols_with_endless_names_are_left() {
     let Some(mut kitchen) = Kitchen::new() else { return };
     let (_, offset, size) = kitchen.section(".symtab");

@@ -30,7 +30,7 @@ use gimli::{
 use memchr::memmem;
 
 use super::leb::{length_of_table, put_number, take_number};
-use super::part::Part;
+use super::part::{LONGEST_STRING, Part};
 use crate::symbols::copy::MOST_BYTES;
 use crate::symbols::elf::{Elf, broken, number};
 
@@ -392,7 +392,10 @@ impl<'a> Dwarf<'a> {
     /// The string that a value means, in a unit whose table of strings begins at `base`.
     fn string_at(&self, base: u64, is_long: bool, value: &Value<Slice<'_>>) -> io::Result<Option<String>> {
         Ok(match *value {
-            Value::String(text) => Some(String::from_utf8_lossy(text.slice()).into_owned()),
+            Value::String(text) => {
+                let text = text.slice();
+                Some(String::from_utf8_lossy(&text[..text.len().min(LONGEST_STRING as usize)]).into_owned())
+            }
             Value::DebugStrRef(at) => Some(self.strings.string(at.0 as u64)?),
             Value::DebugLineStrRef(at) => Some(self.line_strings.string(at.0 as u64)?),
             Value::DebugStrOffsetsIndex(index) => {

@@ -68,7 +68,7 @@ pub enum StaticError {
         type_name: String,
         /// The field.
         field: String,
-        /// The fields that it has.
+        /// The fields that it has, or the first of them.
         fields: Vec<String>,
     },
     /// A step does not fit the type.

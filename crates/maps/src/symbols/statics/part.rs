@@ -10,7 +10,7 @@ use crate::symbols::copy::memory;
 use crate::symbols::elf::{Elf, SHF_COMPRESSED, broken, read};
 
 /// Bytes of a string.
-const LONGEST_STRING: u64 = 4096;
+pub(super) const LONGEST_STRING: u64 = 4096;
 
 /// A section of a file, or its content.
 pub(super) struct Part<'a> {

@@ -15,6 +15,8 @@ use crate::symbols::elf::broken;
 const MOST_PEELED: usize = 64;
 /// Types whose members are one type's own: those without a name, bases, variants.
 const MOST_PARTS: usize = 1 << 12;
+/// Names of members that are kept for an error, which shows fewer.
+const MOST_NAMED: usize = 32;
 /// Bytes of a type's name.
 const LONGEST_NAME: usize = 256;
 
@@ -250,7 +252,7 @@ impl Dwarf<'_> {
         Ok(counts)
     }
 
-    /// The member `wanted` of a type, or the names of all.
+    /// The member `wanted` of a type, or the names of all, up to [`MOST_NAMED`].
     fn field(&mut self, at: At, wanted: &str) -> io::Result<Member> {
         let is_number = wanted.bytes().all(|byte| byte.is_ascii_digit());
         // Fields of tuples as the compiler of Rust calls them.
@@ -270,6 +272,7 @@ impl Dwarf<'_> {
                     (dw::DW_TAG_member, Some(name)) if name == wanted || name == in_tuple => {
                         return Ok(Member::Found { base, die });
                     }
+                    (dw::DW_TAG_member, Some(_)) if names.len() == MOST_NAMED => {}
                     (dw::DW_TAG_member, Some(name)) => {
                         let name = name.strip_prefix("__").filter(|_| die.is_rust).unwrap_or(name);
                         names.push(name.to_owned());

@@ -11,6 +11,9 @@ use super::{Dwarf, FIRST_ENTRY, Slice, entries, header_of, length_at, unreadable
 use crate::symbols::elf::{Elf, broken};
 use crate::symbols::statics::leb::length_of_first;
 
+/// Bytes of the first abbreviation.
+const LONGEST_FIRST: usize = 4096;
+
 /// Attributes of the first entry of a unit, empty where it has none.
 #[derive(Debug, Default)]
 pub(in crate::symbols) struct UnitRoot {
@@ -53,7 +56,9 @@ impl Dwarf<'_> {
         }
         let header = header_of(&bytes)?;
         let table = self.abbreviations.get(header.debug_abbrev_offset().0..).unwrap_or_default();
-        // The first entry has the first abbreviation, as compilers write them.
+        // The first entry has the first abbreviation, as compilers write them. A longer one is not
+        // searched: all units of a file may share it.
+        let table = &table[..table.len().min(LONGEST_FIRST)];
         let length = length_of_first(table).ok_or_else(|| broken("a table of abbreviations is cut off"))?;
         let first = [&table[..length], &[0]].concat();
         let abbreviations = DebugAbbrev::new(&first, LittleEndian)
