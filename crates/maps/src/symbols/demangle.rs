@@ -35,7 +35,7 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// What `write` writes, unless it becomes too long.
+/// The text that `write` writes, unless it becomes too long.
 pub(super) fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
     let mut out = Bounded(String::new());
     write(&mut out).ok()?;

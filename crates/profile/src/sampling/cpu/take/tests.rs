@@ -162,7 +162,7 @@ fn a_refused_threads_number_may_come_back() {
     take.refuse(tid, "no timer");
     let open = used();
     take.find_thread(id, tid, Some(open));
-    // What is sampled from now on is not counted for the one that was refused, too.
+    // A sample from now on is not counted for the one that was refused, too.
     assert_eq!(take.threads[&id].last, Some(open));
     let before = unmet(&mut take);
     while used() - open < 5_000_000 {}
