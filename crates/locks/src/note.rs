@@ -41,8 +41,8 @@ const SAMPLED: u64 = 16;
 const LOOKS: usize = 32;
 
 static LOST_ROWS: AtomicU64 = AtomicU64::new(0);
-/// How many of the holders without room had permits.
-static LOST_PERMITS: AtomicU64 = AtomicU64::new(0);
+/// How many of the holders without room were those of locks: permits are in no lock's way.
+static LOST_OF_LOCKS: AtomicU64 = AtomicU64::new(0);
 /// [`lost_of_locks`] just before the run began.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 
@@ -58,9 +58,9 @@ pub(crate) fn lost() -> [u64; 3] {
     [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS].map(|lost| lost.load(Ordering::Relaxed))
 }
 
-/// All of them without holders of permits, which are in no lock's way.
+/// All of them without holders of permits. It only grows, so an equal one is the same.
 fn lost_of_locks() -> u64 {
-    lost().iter().sum::<u64>().wrapping_sub(LOST_PERMITS.load(Ordering::Relaxed))
+    [&LOST_OF_LOCKS, &LOST_ROWS, &LOST_WAITS].map(|lost| lost.load(Ordering::Relaxed)).iter().sum()
 }
 
 /// To be called before a run begins.
@@ -75,7 +75,7 @@ pub(crate) fn forget() {
     WAITERS.clear();
     long::forget();
     rows::forget();
-    for lost in [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS, &LOST_PERMITS] {
+    for lost in [&LOST_HOLDERS, &LOST_ROWS, &LOST_WAITS, &LOST_OF_LOCKS] {
         lost.store(0, Ordering::Relaxed);
     }
 }
@@ -207,7 +207,7 @@ impl Taker {
         });
         if token.is_none() {
             LOST_HOLDERS.fetch_add(1, Ordering::Relaxed);
-            LOST_PERMITS.fetch_add(lock.of.kind.is_permit().into(), Ordering::Relaxed);
+            LOST_OF_LOCKS.fetch_add((!lock.of.kind.is_permit()).into(), Ordering::Relaxed);
         }
         Held(token.map(|token| token.moved(IN_TABLE)))
     }

@@ -159,7 +159,7 @@ fn is_unexplained(ip: usize) -> bool {
 }
 
 /// Gets a thread past the access before which a watch has stopped it. Returns the address of the
-/// access, if it was made here. Otherwise `errno` stays as it was.
+/// access, if it was made here. `errno` changes only if the access itself stores to it.
 ///
 /// # Safety
 ///

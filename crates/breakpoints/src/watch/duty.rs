@@ -280,7 +280,8 @@ impl Duty {
         }
     }
 
-    /// Ends a watch that cannot go on. A group's goes out on each thread that hits it or switches.
+    /// Ends a watch that cannot go on. Each thread switches that of a group off when it next hits
+    /// it or switches tasks.
     fn end(&mut self, number: u32, reason: &'static str) {
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.number == number) else { return };
         if watch.claimed.tally.is_over() {

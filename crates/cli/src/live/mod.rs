@@ -13,9 +13,8 @@ mod screen;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,7 +63,7 @@ pub(crate) fn run(source: Source, interval: Duration, end: Option<Instant>, show
 fn watch(
     terminal: &mut Tui,
     screen: &mut Screen,
-    views: &Receiver<Outcome<View>>,
+    views: &Latest,
     wake: &UnixStream,
     end: Option<Instant>,
     [signals, size]: [&Signals; 2],
@@ -85,7 +84,7 @@ fn watch(
         }
         size.take();
         while matches!({ wake }.read(&mut [0; 64]), Ok(1..)) {}
-        for view in views.try_iter() {
+        if let Some(view) = views.take() {
             screen.update(view?);
         }
         while crossterm::event::poll(Duration::ZERO).map_err(|error| failed(&error))? {
@@ -118,25 +117,37 @@ impl Drop for Tui {
     }
 }
 
+/// The latest view that nobody has taken. Older ones make way for it while nobody looks at the
+/// table; a failure is the last.
+#[derive(Default)]
+struct Latest(Mutex<Option<Outcome<View>>>);
+
+impl Latest {
+    fn put(&self, view: Outcome<View>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
+    }
+
+    fn take(&self) -> Option<Outcome<View>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// Starts the thread that talks to the agent. Returns its views, and a socket that is readable when
 /// there is one.
 fn start(
     source: Source,
     interval: Duration,
     wants_waits: Arc<AtomicBool>,
-) -> io::Result<(Receiver<Outcome<View>>, UnixStream)> {
-    let ((sender, views), (wake, waker)) = (sync_channel(1), UnixStream::pair()?);
+) -> io::Result<(Arc<Latest>, UnixStream)> {
+    let (latest, (wake, waker)) = (Arc::new(Latest::default()), UnixStream::pair()?);
     wake.set_nonblocking(true)?;
     waker.set_nonblocking(true)?;
-    let send = move |view: Outcome<View>| {
-        let is_sent = match sender.try_send(view) {
-            // Nobody looks at the table now. A failure waits until somebody does.
-            Err(TrySendError::Full(view)) => view.is_ok() || sender.send(view).is_ok(),
-            sent => sent.is_ok(),
-        };
+    let views = Arc::clone(&latest);
+    let send = move |view| {
+        latest.put(view);
         // A full socket wakes as well.
-        let _ = (&waker).write(&[0]);
-        is_sent
+        let sent = (&waker).write(&[0]);
+        sent.is_ok() || sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     };
     // Not joined: it may be waiting for an agent that does not answer, and it holds nothing of the
     // terminal.
@@ -148,7 +159,7 @@ fn start(
     Ok((views, wake))
 }
 
-/// Takes samples until the receiver of the views is gone.
+/// Takes samples until nobody can be woken any more.
 fn sample(
     source: Source,
     interval: Duration,

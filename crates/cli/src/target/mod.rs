@@ -293,7 +293,8 @@ impl Finder {
                     // namespace.
                     Ok((_, Peer { pid: Some(pid), .. })) if pid != process.pid => {}
                     // A stranger did so before the process executed a set-uid program.
-                    Ok((_, peer)) if user::distance(peer.uid) > user::distance(process.uid) => {}
+                    Ok((_, Peer { uid, .. }))
+                        if uid != 0 && user::distance(uid) > user::distance(process.uid) => {}
                     // Anybody can have such a name.
                     Ok((_, Peer { pid: None, .. })) if sockets::kernels_name(path).is_some() => {}
                     Ok((stream, peer)) => return Ok((stream, peer.pid.is_some())),

@@ -50,7 +50,8 @@ impl Executor {
 
     /// The tasks are in `group`, as [connections](Group::connection): for a client, whose
     /// connections serve the requests of other groups, too. hyper's client also spawns tasks that
-    /// are none, such as one for a response whose body is still to be read; they count as well.
+    /// are no connections, such as one for a response whose body is still to be read; they count as
+    /// well.
     ///
     /// ```
     /// use dormouse::{Group, hyper::Executor};

@@ -120,7 +120,7 @@ pub struct Task {
     /// Since when it lives for long.
     pub(super) long: Option<LongSince>,
     site: Site,
-    /// Its end has been told.
+    /// Whether its end has been counted.
     is_over: bool,
 }
 
@@ -297,7 +297,7 @@ impl Task {
         future: Pin<&mut Option<F>>,
         cx: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        // Somebody polls after the end, when the task is over. No executor does.
+        // Polled after its end: the task must not be charged or get times again.
         if future.is_none() {
             return Poll::Pending;
         }

@@ -42,6 +42,7 @@ impl Answered for SleepRequest {
             clients += usize::from(keys > 0 || client.has_work());
             client.end_work(Ended { keys, left: 0, uid, pid, asleep: true });
         }
+        forget_gap();
         asleep::begin(uid, pid);
         LOOKOUT.wake();
         Ok(Slept { asleep: asleep().unwrap_or_default(), keys: keys.switched, clients })

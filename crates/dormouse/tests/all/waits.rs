@@ -257,7 +257,7 @@ fn only_who_asks_is_told_times() {
         assert_eq!((asks.row(group), is_on()), (None, false));
         asks.begin().unwrap();
         assert!(is_on());
-        runtime().block_on(async { group.instrument(sleep(LONG)).await });
+        runtime().block_on(group.instrument(async { sleep(LONG).await }));
         let row = asks.row(group).unwrap();
         // The sleep begins in a poll, which a busy machine may interrupt behind its beginning.
         let since_its_begin = row.poll_ns + row.await_ns + row.runnable_ns;

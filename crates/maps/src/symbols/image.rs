@@ -132,6 +132,11 @@ impl Image {
         self.debug.as_ref().unwrap_or(&self.object)
     }
 
+    /// Has only the object itself from now on; false if that was so before.
+    pub(super) fn forget_debug(&mut self) -> bool {
+        self.debug.take().is_some()
+    }
+
     /// How much memory its copies take.
     pub(super) fn bytes(&self) -> u64 {
         self.object.bytes() + self.debug.as_ref().map_or(0, Readable::bytes)

@@ -217,7 +217,10 @@ impl Symbolizer {
             let image = images.get_mut(&of.value.object);
             match image.as_ref().and_then(|image| image.as_ref()).map(|image| image.frames(offset, names)) {
                 Some(Ok(found)) => symbol.frames = found,
-                Some(Err(_)) => image.into_iter().for_each(|image| *image = None),
+                // Of a file beside it nothing more is read, or of the object.
+                Some(Err(_)) => image.into_iter().for_each(|place| {
+                    place.take_if(|image| !image.forget_debug());
+                }),
                 None => {}
             }
         }

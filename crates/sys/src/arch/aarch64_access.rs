@@ -95,7 +95,7 @@ pub(crate) unsafe fn make_access(context: *mut c_void) -> Option<Made> {
     // Code need not be readable. Under a filter the kernel is not asked.
     // SAFETY: the instruction at which the thread stands, which linkers make readable.
     let read = || unsafe { std::ptr::with_exposed_provenance::<u32>(at).read_volatile() };
-    // The access may be one to `errno`: before it, and not after it, `errno` is as it was.
+    // The access may store to `errno`, so that is restored before the access, and never after it.
     let instruction =
         keeping_errno(
             || if is_filtered() { Some(read()) } else { peek::value(at, 4).map(|word| word as u32) },

@@ -79,6 +79,9 @@ unsafe extern "C" fn look(signal: libc::c_int, info: *mut libc::siginfo_t, conte
             let low = ptr::from_ref(&vector_control).addr();
             (low..low + 64 * 1024).contains(&at)
         };
+        let registers = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+        // Behind the general registers; musl has no name for it.
+        let vectors = *registers.cast::<usize>().add(23);
         SEEN = Seen {
             calls: SEEN.calls + 1,
             is_on_alternate: alternate().1 & libc::SS_ONSTACK != 0,
@@ -87,7 +90,7 @@ unsafe extern "C" fn look(signal: libc::c_int, info: *mut libc::siginfo_t, conte
             has_arguments: signal == libc::SIGTRAP
                 && (*info).si_signo == libc::SIGTRAP
                 && is_inside(info.addr())
-                && is_inside((*context.cast::<libc::ucontext_t>()).uc_mcontext.fpregs.addr()),
+                && is_inside(vectors),
         };
     }
 }

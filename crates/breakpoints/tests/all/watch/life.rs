@@ -256,7 +256,7 @@ fn watches_of_the_watches_own_memory_end() {
         // reads: the error number of this thread.
         // SAFETY: the C library's place of this thread.
         let error = unsafe { libc::__errno_location() };
-        // Hits of the handler's own end by a rest alone, so the second one in a second is a storm.
+        // Only a rest ends the hits that the handler itself makes: two in a second are a storm.
         let spec = WatchSpec::new(error.addr(), 4, Access::ReadWrite).rate(1);
         let other = of(&VALUE).arm().unwrap();
         let watch = spec.arm().unwrap();

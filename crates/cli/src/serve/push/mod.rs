@@ -34,6 +34,8 @@ struct HubSource {
     attributes: Vec<(String, String)>,
     /// `None` if totals are pushed.
     deltas: Option<Deltas>,
+    /// The last process of the request by which the last push was broken off.
+    broke_at: Option<Identity>,
 }
 
 impl PushSource for HubSource {
@@ -46,9 +48,13 @@ impl PushSource for HubSource {
     fn bodies(&mut self) -> Result<Vec<PushBody>, String> {
         let services = self.runtime.block_on(self.hub.snapshots(StatPart::Histograms));
         let mut services = services.map_err(|failure| report_of(failure).message)?;
-        // Other users' services come last: a request of theirs that is refused, or that takes all
-        // of the time, keeps nothing else from being pushed.
-        services.sort_by_key(|service| service.session.user().is_some());
+        // Other users' services come last, and those behind a request that broke off a push come
+        // before it: one that fails each time keeps no other from being pushed.
+        let broke_at = self.broke_at.take();
+        services.sort_by_key(|service| {
+            let is_before = broke_at.is_some_and(|at| service.session.identity() <= at);
+            (service.session.user().is_some(), is_before)
+        });
         if let Some(deltas) = &mut self.deltas {
             deltas.begin(&services);
         }
@@ -76,6 +82,10 @@ impl PushSource for HubSource {
             deltas.taken(processes);
         }
     }
+
+    fn broke_at(&mut self, processes: &[Identity]) {
+        self.broke_at = processes.last().copied();
+    }
 }
 
 /// Pushes the metrics of the services, if the environment names a collector; through the proxy of
@@ -88,7 +98,7 @@ pub(super) fn start(hub: &Hub, runtime: &Handle, proxy: bool) -> Option<Pusher> 
     let settings = PushSettings { proxy, ..settings? };
     let (hub, runtime, attributes) = (hub.clone(), runtime.clone(), settings.attributes.clone());
     let deltas = settings.delta.then(Deltas::new);
-    let source = HubSource { hub, runtime, attributes, deltas };
+    let source = HubSource { hub, runtime, attributes, deltas, broke_at: None };
     Pusher::start(settings, source, warn).inspect_err(|error| warn(error)).ok()
 }
 

@@ -1,6 +1,6 @@
 //! The thread that pushes, and its end.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,9 @@ pub(super) trait PushSource {
 
     /// The collector has taken the body of these processes.
     fn taken(&mut self, _processes: &[Identity]) {}
+
+    /// The push is broken off, with the body of these processes.
+    fn broke_at(&mut self, _processes: &[Identity]) {}
 }
 
 /// Pushes until it is closed.
@@ -147,12 +150,17 @@ impl<S: PushSource, T: Fn(&str)> Work<S, T> {
                 return None;
             }
         };
-        // The timeout is the collector's: to read all services has taken time, too.
-        let own = Instant::now() + self.timeout;
-        let deadline = last.map_or(own, |last| last.min(own));
         let wait = |pause| self.end.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
         let (mut partial, mut missed, mut taken) = (None, None, 0);
         for PushBody { bytes, processes, .. } in &bodies {
+            // The last push has them all.
+            if last.is_none() && self.end.try_recv() == Err(TryRecvError::Disconnected) {
+                break;
+            }
+            // The timeout is the collector's, for each request: to read all services has taken
+            // time, too.
+            let own = Instant::now() + self.timeout;
+            let deadline = last.map_or(own, |last| last.min(own));
             match self.post.deliver(bytes, deadline, wait) {
                 Ok(remark) => {
                     self.source.taken(processes);
@@ -164,6 +172,7 @@ impl<S: PushSource, T: Fn(&str)> Work<S, T> {
                     let goes_on = failure.is_final;
                     missed = Some(failure);
                     if !goes_on {
+                        self.source.broke_at(processes);
                         break;
                     }
                 }

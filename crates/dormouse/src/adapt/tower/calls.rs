@@ -92,13 +92,17 @@ fn peer<R>(request: &Request<R>) -> PeerName {
     }
 }
 
-/// Whether it is the path of a method, `/a.b.Service/Method`. A proxy passes on what its clients
-/// say of content and path, and a path with values is no name.
+/// Whether it is the path of a method as protobuf's style has it, `/a.b.Service/Method`. A proxy
+/// passes on what its clients say of content and path, and a path with values is no name.
 fn is_method(path: &str) -> bool {
+    let is_capital = |name: &str| name.starts_with(|first: char| first.is_ascii_uppercase());
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let parts = path.strip_prefix('/').and_then(|path| path.split_once('/'));
     parts.is_some_and(|(service, method)| {
-        service.contains('.') && service.split('.').all(is_name) && !method.is_empty() && is_name(method)
+        service.rsplit('.').next().is_some_and(is_capital)
+            && service.split('.').all(is_name)
+            && is_capital(method)
+            && is_name(method)
     })
 }
 
@@ -200,8 +204,19 @@ mod tests {
 
     #[test]
     fn a_method_is_no_path_with_values() {
-        assert!(is_method("/tea.Kitchen/Brew") && is_method("/grpc.health.v1.Health/Check"));
-        for path in ["/reset/ann@tea.test/TOKEN", "/menu/17", "/a.b/c/d", "/a.b/", "/tea.Kitchen", "/", "*"] {
+        for path in ["/tea.Kitchen/Brew", "/grpc.health.v1.Health/Check", "/Greeter/SayHello"] {
+            assert!(is_method(path), "{path}");
+        }
+        for path in [
+            "/reset/ann@tea.test/TOKEN",
+            "/menu/17",
+            "/a.b/c1",
+            "/a.B/C/D",
+            "/a.b/",
+            "/tea.Kitchen",
+            "/",
+            "*",
+        ] {
             assert!(!is_method(path), "{path}");
         }
     }

@@ -28,14 +28,15 @@ const COLLECTION: Duration = Duration::from_millis(200);
 /// attribute `group`, and those of the process. The names are those of
 /// [`metrics`](mod@crate::metrics), with dots. Histograms are not included.
 ///
-/// A counter never decreases and never disappears, so that differences of it are right, too: it
-/// goes on where a counter of [`metrics`](mod@crate::metrics) begins anew (as with a runtime), and
-/// stands still where one is absent (as CPU time of groups during a sleep).
+/// A counter never decreases and never disappears, because an SDK makes differences of it without
+/// a check: it goes on where a counter of [`metrics`](mod@crate::metrics) begins anew (as with a
+/// runtime), and stands still where one is absent (as CPU time of groups during a sleep). One that
+/// begins anew and passes its old value before the next collection has only the rest counted.
 ///
 /// An SDK keeps 2,000 sets of attributes of an instrument by default, and mixes up all others. So
 /// an instrument shows 1,999 at most: those that were there first. The other sets of a counter are
-/// one that has `(others)` for each attribute, and those of a gauge are left out. Neither a scrape
-/// nor a push by `dormouse serve` has that limit.
+/// one that has `(others)` for each attribute, up to 16,384 sets, and those of a gauge are left
+/// out. Neither a scrape nor a push by `dormouse serve` has that limit.
 ///
 /// Call it once for each provider of meters: a second call would register each instrument twice.
 ///

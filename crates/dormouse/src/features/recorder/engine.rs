@@ -43,6 +43,9 @@ const MOST_MEMORY: usize = 1024 * 1024 * 1024;
 const SELDOM: Duration = Duration::from_millis(100);
 const OFTEN: Duration = Duration::from_millis(1);
 
+/// How long the lookout may be busy before no recorder begins.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// A ring is to be so full when it is emptied: the rest is for threads that speed up.
 const AIM: usize = RING_BYTES / 4;
 
@@ -162,6 +165,8 @@ pub(crate) fn start(
     if let Some(running) = stat() {
         return Err(RecorderError::Running { glob: running.glob });
     }
+    // It may be writing to a disk that does not answer.
+    LOOKOUT.ask_for(PATIENCE, |_| ())?;
     let queue = RecordQueue::with_memory(memory).map_err(|_| RecorderError::NoMemory { bytes: memory })?;
     let mut trace = Trace::of(keys()?)?;
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;

@@ -29,6 +29,9 @@ static NAMING: Turns = Turns::new();
 /// How often it is looked whether another one has its names.
 const NEXT: Duration = Duration::from_millis(50);
 
+/// For how long.
+const LONGEST: Duration = Duration::from_secs(60);
+
 /// Answers a request for a path and, after a question mark, a query; see the [module](super).
 ///
 /// ```
@@ -108,10 +111,13 @@ fn take(taking: &Taking, mut wait: impl FnMut(Instant) -> bool) -> Option<WebAns
     Some(answer::profile(encode::pprof(&profile, &symbols)))
 }
 
-/// Finds the names, once no other request does.
+/// Finds the names, once no other request does, or after a while: a thread that a filter has killed
+/// never gives its turn back.
 fn name(profile: &Profile, mut wait: impl FnMut(Instant) -> bool) -> Option<Symbols> {
+    let end = Instant::now() + LONGEST;
     loop {
-        if let Some(_turn) = NAMING.take(1) {
+        let turn = NAMING.take(1);
+        if turn.is_some() || Instant::now() >= end {
             return Some(super::symbols(profile));
         }
         if !wait(Instant::now() + NEXT) {

@@ -175,7 +175,7 @@ impl Firing {
     }
 }
 
-/// Why there are no more of what takes most of a file.
+/// Why there are no more records or tasks.
 const FULL: &str = "DORMOUSE_RECORD_DISK allows no more";
 
 /// Why there is none of a thing that takes memory.
@@ -321,7 +321,7 @@ fn write_tasks(writer: &mut FileWriter<PartFile>, from: u64) -> io::Result<Stage
     let mut part = tasks::part(from);
     if part.next.is_some() && writer.get_ref().is_nearly_full() {
         part.next = None;
-        writer.missing("tasks", format!("the others were left out: {FULL}"))?;
+        writer.missing("more tasks", FULL)?;
     }
     writer.answer("tasks", from, &part)?;
     Ok(part.next.map_or(Stage::Places(0), Stage::Tasks))

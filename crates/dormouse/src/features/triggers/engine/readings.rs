@@ -168,7 +168,8 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 /// How often CPU time is read.
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// The longest time between two readings that give an average, and by which one may be late.
+/// The longest time between two readings that give an average. A reading that is five
+/// seconds late begins anew.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -14,8 +14,8 @@
 //! 3. The bytes of our files, including those that are being written, do not exceed the budget: the
 //!    oldest is removed first. (If two processes write at once, neither sees the other's file
 //!    grow.) A file that is larger than half of the budget is not written, so that there is always
-//!    room for more than one. It has cost older files by then, so what takes most of a file ends
-//!    before: records and tasks take three eighths of the budget.
+//!    room for more than one. It has cost older files by then, so records and tasks, which take
+//!    most of a file, end before: at three eighths of the budget.
 //! 4. A part that may belong to another process is counted, and never removed: one that was changed
 //!    in the last ten minutes, by the wall clock.
 
@@ -114,7 +114,7 @@ impl Store {
         Ok(self.files()?.iter().map(|file| file.bytes).sum())
     }
 
-    /// The bytes from which on a file takes no more of what takes most of it.
+    /// The bytes from which on a file takes no more records and tasks.
     pub(crate) fn nearly_full(&self) -> u64 {
         self.budget / 8 * 3
     }
