@@ -1,6 +1,6 @@
 //! `doctor`: what dormouse can do in this process, and what prevents the rest.
 
-use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 use dormouse_protocol::{Check, CheckState, Doctor, DoctorRequest, WireError};
 use dormouse_sys::process::{identity, schedstat::Schedstat};
@@ -63,8 +63,8 @@ fn proc_check() -> Option<Capability> {
 fn dumpable_check() -> Option<Capability> {
     const MISSING: &str = "the process is not dumpable, as after a change of its user: no long polls and no stacks of \
                            single threads; memory, and the system calls of stalled threads, may be unknown";
-    let opened = std::fs::File::open("/proc/self/mem");
-    opened.is_err_and(|why| why.kind() == io::ErrorKind::PermissionDenied).then(|| {
+    let owner = |path| std::fs::metadata(path).map(|of| of.uid()).ok();
+    (owner("/proc/thread-self/mem")? != owner("/proc/thread-self")?).then(|| {
         let fix = "call prctl(PR_SET_DUMPABLE, 1) after the change of user, if that user may read its memory";
         Capability::limited("host.dumpable", MISSING).with_fix(fix)
     })
