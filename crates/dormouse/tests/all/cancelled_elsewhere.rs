@@ -38,7 +38,9 @@ use tonic::transport::server::TcpIncoming;
 use tower::layer::layer_fn;
 use tower::{Service, service_fn};
 
-use crate::cancelled::{SOON, STUCK, Seen, ask, awaiting, each, last_ones, on, reset, runtime, stuck};
+use crate::cancelled::{
+    SOON, STUCK, Seen, ask, awaiting, each, last_ones, on, reset, runtime, stuck, until_idle,
+};
 
 /// A body without an end.
 fn endless() -> impl stream::Stream<Item = Result<Bytes, Infallible>> {
@@ -150,6 +152,7 @@ fn tonics_server_knows_who_dropped_its_calls() {
         // The connection sends them.
         let calls = clients.spawn(join_all(calls));
         eventually(|| awaiting(last) == last_ones());
+        until_idle(&service);
         drop(service);
         for (path, cause, is_stuck) in [
             ("/tea.Kitchen/Gone", DropCause::Connection, true),
