@@ -1,12 +1,12 @@
 //! The command on live services, as people and scripts use it.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{self, HANG, Running, Service, command, run};
+use crate::support::{self, DORMOUSE, HANG, Running, Service, command, finish, run};
 
 #[test]
 fn ps_lists_services_with_what_they_are() {
@@ -75,7 +75,7 @@ fn trace_prints_records_in_order_and_switches_off() {
 fn trace_ends_by_time_count_and_signal() {
     let service = Service::busy();
     let timed = run(["trace", &service.target(), "menu.*", "--for", "1s"]);
-    assert!(timed.code == Some(0) && timed.stderr.contains(" records in 1."), "{timed:?}");
+    assert!(timed.code == Some(0) && timed.stderr.contains(" records in "), "{timed:?}");
     let line = timed.stdout.lines().next().expect("a record");
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(&words[2..5], ["GET", "/menu", "menu.read"], "{line}");
@@ -104,13 +104,24 @@ fn a_request_over_budget_shows_in_trace() {
         let answer = service.get(path);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
-    let record: Value = serde_json::from_str(&trace.line()).expect("a line of JSON");
+    let of_blend = |record: &Value| {
+        // The first of the menu may take as much on a slow machine; what waits does not.
+        assert_ne!(record["group"], "GET /steep", "{record}");
+        record["group"] == "GET /blend"
+    };
+    let record = loop {
+        let record: Value = serde_json::from_str(&trace.line()).expect("a line of JSON");
+        if of_blend(&record) {
+            break record;
+        }
+    };
     let fields = &record["fields"];
-    assert_eq!((&record["probe"], &record["group"]), (&"dormouse.over_budget".into(), &"GET /blend".into()));
+    assert_eq!(record["probe"], "dormouse.over_budget", "{record}");
     assert_eq!(fields["limit_us"], 2000, "{record}");
     assert!(fields["cpu_us"].as_u64() >= Some(2000), "{record}");
     let ended = trace.end_by(Signal::INT);
-    assert_eq!(ended.json_lines().last().expect("an end")["tally"]["records"], 1, "{ended:?}");
+    let more = ended.json_lines().into_iter().filter(|line| line["probe"].is_string());
+    assert_eq!(more.filter(of_blend).count(), 0, "one over the budget is enough: {ended:?}");
 }
 
 #[test]
@@ -328,4 +339,12 @@ fn clients_are_listed_with_what_they_take() {
     let text = run(["clients", &service.target()]).stdout;
     assert!(text.contains("counts task-clock") && text.contains("lists this"), "{text}");
     top.end_by(rustix::process::Signal::INT);
+}
+
+#[test]
+fn an_ignored_hangup_ends_no_run() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" stat -r 2 -- sleep 0.2", DORMOUSE]);
+    let stat = finish(command);
+    assert!(stat.code == Some(0) && stat.stdout.contains("2 runs"), "{stat:?}");
 }

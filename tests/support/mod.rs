@@ -270,12 +270,13 @@ pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Com
     for variable in RUNTIME_VARIABLES {
         command.env_remove(variable);
     }
-    // A shell that runs the tests in the background has them ignore Ctrl-C, and a program inherits
-    // that.
-    // SAFETY: one system call, which a child may make between fork and exec.
+    // A shell that runs the tests in the background has them ignore Ctrl-C, and `nohup` the end of
+    // the terminal. A program inherits that.
+    // SAFETY: two system calls, which a child may make between fork and exec.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
             Ok(())
         })
     };

@@ -31,6 +31,9 @@ const SAME: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Signals {
     pipe: UnixStream,
+    /// Where all of them are ignored, nothing else keeps the other end open, whose close would be a
+    /// client's end.
+    _writer: Option<UnixStream>,
 }
 
 /// The client of [`Signals::remote`]; dropped, it has left.
@@ -78,7 +81,7 @@ impl Signals {
             if ends_at_second {
                 end_at_second(signals)?;
             }
-            Ok(Signals { pipe })
+            Ok(Signals { pipe, _writer: Some(writer) })
         };
         catch().map_err(|error: io::Error| Failure::failed(format!("cannot catch signals: {error}")))
     }
@@ -87,13 +90,13 @@ impl Signals {
     #[cfg(feature = "serve")]
     pub(crate) fn remote() -> io::Result<(Signals, Disconnect)> {
         let (pipe, end) = pair()?;
-        Ok((Signals { pipe }, Disconnect { _end: end }))
+        Ok((Signals { pipe, _writer: None }, Disconnect { _end: end }))
     }
 
     /// The signals of the same client, once more.
     #[cfg(feature = "serve")]
     pub(crate) fn again(&self) -> io::Result<Signals> {
-        Ok(Signals { pipe: self.pipe.try_clone()? })
+        Ok(Signals { pipe: self.pipe.try_clone()?, _writer: None })
     }
 
     /// Waits until `due`; true when a signal came first.
