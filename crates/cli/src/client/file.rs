@@ -119,6 +119,11 @@ impl Recorded {
         all.filter_map(|(_, json)| serde_json::from_slice(json).ok()).collect()
     }
 
+    /// Whether this is among what the file lacks.
+    pub(crate) fn is_without(&self, what: &str) -> bool {
+        self.missing().iter().any(|missing| missing.what == what)
+    }
+
     /// The answer that a request had then.
     pub(super) fn call<T: DeserializeOwned>(&mut self, op: &Op) -> Outcome<T> {
         match op {

@@ -202,6 +202,7 @@ fn list(request: &Request, choice: &Choice, target: &Target, context: &mut Conte
         (true, false) => BEFORE_WAKE,
         (true, true) => BEFORE,
     };
+    listing.is_cut = client.file().is_some_and(|file| file.is_without("more tasks"));
     choice.arrange(&mut listing);
     match (request.tree, context.json) {
         (false, false) => context.text(text::report(&listing, width()))?,

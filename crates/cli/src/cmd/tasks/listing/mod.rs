@@ -44,6 +44,8 @@ pub(crate) struct Listing<'a> {
     pub(crate) cancelled: Option<CancelledListing<'a>>,
     /// The reason why tasks that wait have no place, as a predicate.
     pub(crate) unplaced: &'static str,
+    /// Whether they are of a file that had no room for all.
+    pub(crate) is_cut: bool,
 }
 
 /// The tasks of a group that are alive, and of which no times are known.
@@ -78,6 +80,7 @@ impl<'a> Listing<'a> {
             places: PlaceNames::default(),
             cancelled: None,
             unplaced: "",
+            is_cut: false,
         }
     }
 
@@ -116,7 +119,12 @@ impl<'a> Listing<'a> {
                 1 => "is not known: it has no times, or was",
                 _ => "are not known: they have no times, or were",
             };
-            format!("{} of {} {are} not polled in this time\n", count(of.tasks, "task"), clean(of.group))
+            let room = if self.is_cut { ", or had no room in the file" } else { "" };
+            format!(
+                "{} of {} {are} not polled in this time{room}\n",
+                count(of.tasks, "task"),
+                clean(of.group)
+            )
         };
         let mut lines: String = self.unlisted.iter().map(line).collect();
         let unplaced = self.count_unplaced();
@@ -172,7 +180,7 @@ pub(crate) mod tests {
             unknown,
             task(3, 9, WireTaskState::Unknown, 10),
         ]);
-        let listing = listing(&list, PlaceNames::default());
+        let mut listing = listing(&list, PlaceNames::default());
         assert_eq!(listing.unlisted, [Unlisted { group: "GET /tea", tasks: 4 }]);
         assert_eq!(listing.group(&list.tasks[2]), "", "a group that nobody has named");
         assert!(listing.head().starts_with("tea (process 7): 3 tasks"), "{}", listing.head());
@@ -181,5 +189,8 @@ pub(crate) mod tests {
             "4 tasks of GET /tea are not known: they have no times, or were not polled in this time\n";
         assert!(foot.starts_with(reason), "{foot}");
         assert!(foot.contains("the stacks of 1 task are not known"), "{foot}");
+        listing.is_cut = true;
+        let foot = listing.foot();
+        assert!(foot.contains("were not polled in this time, or had no room in the file\n"), "{foot}");
     }
 }
