@@ -67,6 +67,7 @@ pub fn shared_stamp() -> u64 {
 fn choose_source() -> u64 {
     // Only a counter that faults is left alone: one that is not invariant still orders records.
     let source = if tsc_faults() { CLOCK } else { COUNTER };
-    SOURCE.store(source, Ordering::Relaxed);
+    // That of the first thread stays: another one may be forbidden to read the counter.
+    let _chosen = SOURCE.compare_exchange(0, source, Ordering::Relaxed, Ordering::Relaxed);
     stamp()
 }

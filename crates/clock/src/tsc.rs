@@ -41,7 +41,7 @@ const SLACK: u64 = 20_000;
 const LONGEST: u64 = 10_000_000_000;
 /// The counter has jumped if its rate has changed by more than this part: one in 64. The first rate
 /// is right to one in a thousand, or less exactly where the thread was interrupted all the time.
-const MOST_CHANGE: u64 = 64;
+pub(crate) const MOST_CHANGE: u64 = 64;
 
 const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
@@ -102,7 +102,7 @@ impl Pair {
 
     /// Whether the widths of the two pairs are less than half of the tolerated error of a rate
     /// between them: an interruption in each of the tries leaves a wide pair.
-    fn is_sharp_since(self, earlier: Self) -> bool {
+    pub(crate) fn is_sharp_since(self, earlier: Self) -> bool {
         self.width.saturating_add(earlier.width) < self.tsc.wrapping_sub(earlier.tsc) / 2048
     }
 
@@ -333,6 +333,23 @@ mod tests {
         in_child(|| {
             assert!(calibrate());
             jumps(&Reference::new());
+        });
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn a_point_finds_a_jump_by_itself() {
+        in_child(|| {
+            assert!(calibrate());
+            let before = rate() * 2;
+            RATE.store(before, Ordering::Relaxed);
+            // A thread that was preempted between counter and clock measures nothing.
+            dormouse_testkit::eventually(|| {
+                crate::point();
+                is_broken()
+            });
+            let hz = 1e9 / (before as f64 / ONE as f64);
+            assert!((crate::point().hz - hz).abs() < 1.0);
         });
     }
 

@@ -329,6 +329,10 @@ fn why_not() -> Option<String> {
     let installed = match INSTALLED.load(Ordering::Relaxed) {
         known if known != UNKNOWN => known == u8::from(true),
         _ => match wake(COUNTED.key()) {
+            // A key that is suspended stays off, also with a lease.
+            Ok(_awake) if !(AWAKE.is_enabled() && COUNTED.is_enabled()) => {
+                return Some("dormouse is asleep".to_owned());
+            }
             Ok(_awake) => {
                 let count = || cells::own(|cells| cells.alloc[COUNT as usize].value());
                 let before = count();
