@@ -82,7 +82,8 @@ fn run() {
             std::thread::sleep(RETRY);
             continue;
         }
-        sleep(now);
+        // The locks may have taken long.
+        sleep(clock::now());
     }
 }
 

@@ -112,6 +112,9 @@ fn change(
     if let Some(error) = first {
         return Err(error);
     }
+    // A linker may have kept two entries of one site.
+    let sites = patches.len();
+    patches.dedup_by_key(|patch| patch.code);
 
     // 2. A way to write them all is opened, or none. The refusal of a way leaves nothing to undo.
     let access = Access::open(patches, length, segments)?;
@@ -123,5 +126,5 @@ fn change(
     let pages = access.pages;
     let unsealed = access.close();
     let (barriers, traps) = stored?;
-    Ok(BatchReport { sites: patches.len(), pages, barriers, traps, unsealed, ..BatchReport::default() })
+    Ok(BatchReport { sites, pages, barriers, traps, unsealed, ..BatchReport::default() })
 }
