@@ -29,14 +29,16 @@ static ALLOCATOR: Reserving = Reserving;
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// `None` for a structure that is shorter than its first version.
+    /// `None` for a structure that is shorter than its first version, or misaligned.
     ///
     /// # Safety
     ///
     /// NULL, or a `T` that begins with its size in 32 bits and stays during the call.
     pub(crate) unsafe fn new(to: *mut T) -> Option<Self> {
-        // SAFETY: if it is not NULL, a size is there, by this function's own contract.
-        (to.is_null() || unsafe { to.cast::<u32>().read() } as usize >= size_of::<T>()).then_some(Self(to))
+        // SAFETY: it is not NULL, so a size is there, by this function's own contract.
+        let size = || unsafe { to.cast::<u32>().read() } as usize;
+        let has_room = || to.is_aligned() && size() >= size_of::<T>();
+        (to.is_null() || has_room()).then_some(Self(to))
     }
 
     /// Fills the structure, if there is one.

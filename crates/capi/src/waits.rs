@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use dormouse::Group;
 use dormouse::waits::{GroupWaits, Histogram, Waiting, read};
+use dormouse_sys::process::identity;
 
 use crate::call::{Out, answer, contained, memory_for, owned};
 use crate::error::{Code, Error, Refusal};
@@ -20,6 +21,7 @@ use crate::groups::GroupId;
 pub(crate) struct Taken {
     before: HashMap<u32, GroupWaits>,
     _waiting: Waiting,
+    process: u64,
 }
 
 /// `struct dormouse_durations`.
@@ -97,7 +99,11 @@ unsafe extern "C" fn dormouse_waits_begin(waits: *mut *mut Taken, error: *mut Er
             memory()?;
             let waiting = Waiting::start()?;
             let before = read().into_iter().map(|of| (of.group, of)).collect();
-            place.write(Box::into_raw(Box::new(Taken { before, _waiting: waiting })));
+            place.write(Box::into_raw(Box::new(Taken {
+                before,
+                _waiting: waiting,
+                process: identity::id(),
+            })));
             Ok(())
         })
     }
@@ -120,6 +126,11 @@ unsafe extern "C" fn dormouse_waits_read(
             ))?;
             let group = group.group().ok_or(Refusal::Invalid("no group: it is all zeroes, or made up"))?;
             memory()?;
+            // A parent's are not taken in a child, whose own sums begin anew.
+            if taken.process != identity::id() {
+                out.fill(&GroupWaits::default());
+                return Ok(());
+            }
             let now = group.read_waits();
             let since = taken.before.get(&group.id()).map(|before| now.since(before));
             out.fill(&since.unwrap_or(now));

@@ -267,6 +267,10 @@ impl Shelf {
         let first = hash(site.word(), key);
         let places = (0..REACH).map(|nth| &self.rows[(first + nth) % OWN]);
         let place = places.into_iter().find(|place| place.load(Ordering::Relaxed).is_null())?;
+        // A number without a row would be lost.
+        if self.count.load(Ordering::Relaxed) == 0 && HAS_NO_MEMORY.load(Ordering::Relaxed) {
+            return None;
+        }
         let more = |made: usize| (made < MOST).then_some(made + 1);
         let number = MADE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         let made = self.take_unused()?;

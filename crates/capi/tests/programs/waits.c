@@ -68,17 +68,22 @@ static void of_a_trace(struct dormouse_group group)
 static void over_a_fork(struct dormouse_group group)
 {
 	struct dormouse_group_waits times = DORMOUSE_GROUP_WAITS_INIT;
-	struct dormouse_waits *waits = NULL;
+	struct dormouse_waits *waits = NULL, *own = NULL;
 	int status;
 	pid_t child;
 	CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
+	CHECK(dormouse_group_leave(dormouse_group_enter(group)));
 	child = fork();
 	if (child == 0) {
+		/* The child takes times for itself: the parent's handle has none of them. */
+		CHECK(dormouse_waits_begin(&own, NULL) == DORMOUSE_OK);
+		CHECK(dormouse_group_leave(dormouse_group_enter(group)));
+		CHECK(dormouse_waits_read(own, group, &times, NULL) == DORMOUSE_OK);
+		CHECK(times.requests.count == 1);
 		CHECK(dormouse_waits_read(waits, group, &times, NULL) == DORMOUSE_OK);
-		CHECK(times.poll_ns == 0 && times.polls.count == 0);
+		CHECK(times.poll_ns == 0 && times.requests.count == 0);
 		dormouse_waits_end(waits);
-		CHECK(dormouse_waits_begin(&waits, NULL) == DORMOUSE_OK);
-		dormouse_waits_end(waits);
+		dormouse_waits_end(own);
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
