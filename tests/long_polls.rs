@@ -129,8 +129,10 @@ fn long_polls_have_json() {
         reports.push(report.unwrap_or_else(|why| panic!("{why}: {line:?}")));
     }
     assert_eq!(command.end_by(Signal::INT).code, Some(0));
+    // A quick one that is preempted in the midst is long, too.
+    let quick = reports.iter().filter(|report| report["group"] == "GET /quick").count();
+    assert!(quick <= reports.len() / 4 + 1, "{quick} of {}", reports.len());
     for report in &reports {
-        assert_ne!(report["group"], "GET /quick");
         assert!(report["lasted_ns"].as_u64() >= Some(10_000_000), "{report}");
         let has_frames = report["frames"].as_array().is_some_and(|frames| !frames.is_empty());
         assert_eq!(report["over"] == Value::Bool(true), !has_frames && report["no_stack"].is_null());

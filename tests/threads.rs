@@ -138,19 +138,22 @@ fn contending_threads_run_or_are_runnable() {
         let total = run(["--json", "stat", "-p", &crowd.child.id().to_string(), "--for", "3s"]).json();
         let elapsed = ns(&total["elapsed_ns"]);
         let spinners = named(&total, "spins");
-        assert_eq!(spinners.len(), SPINNERS, "{total}");
+        if spinners.len() != SPINNERS {
+            return false;
+        }
         if spinners[0]["runnable_ns"].is_null() {
             skip("the kernel does not count how long threads wait for a CPU");
             return true;
         }
-        let [sleeper] = named(&total, "sleeps")[..] else { panic!("one sleeps: {total}") };
-        assert!(ns(&sleeper["runnable_ns"]) + ns(&sleeper["cpu_ns"]) < elapsed / 50, "{sleeper}");
+        // One that was begun late has yet to get its name, and to sleep.
+        let [sleeper] = named(&total, "sleeps")[..] else { return false };
+        let sleeps = ns(&sleeper["runnable_ns"]) + ns(&sleeper["cpu_ns"]) < elapsed / 50;
         // Others may run on that CPU, too, so that all run for less than the whole time.
         let all_run: u64 = spinners.iter().map(|thread| ns(&thread["cpu_ns"])).sum();
         let is_whole =
             |thread: &&Value| is_about(ns(&thread["cpu_ns"]) + ns(&thread["runnable_ns"]), elapsed);
         assert!(ns(&total["process"]["runnable_ns"]) > 0, "{total}");
-        all_run <= elapsed + elapsed / 50 && spinners.iter().all(is_whole)
+        sleeps && all_run <= elapsed + elapsed / 50 && spinners.iter().all(is_whole)
     });
     let text = run(["stat", "-p", &crowd.child.id().to_string(), "--for", "100ms"]).stdout;
     for part in ["RUNNABLE ms", "waited for a CPU", "by the kernel's account"] {

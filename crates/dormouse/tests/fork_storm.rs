@@ -245,7 +245,7 @@ fn main() {
     let agent = dormouse::init().unwrap();
     let length = dormouse_testkit::stress_time();
     // SAFETY: takes a number. The default action ends the process.
-    unsafe { libc::alarm(length.as_secs() as u32 + PATIENCE) };
+    unsafe { libc::alarm(length.as_secs() as u32 + 4 * PATIENCE) };
     let end = Instant::now() + length;
     let states: [fn(); 7] = [
         || _ = toggle(),

@@ -231,7 +231,7 @@ impl Watch {
             // Of how many threads is not known under a filter.
             let threads = if threads_alive == 0 { u64::MAX } else { u64::from(threads_alive) };
             let on_way = threads.saturating_mul(self.claimed.tally.pieces.len() as u64);
-            // What the kernel has counted twice since `seen` was read is among its hits.
+            // Its hits include those that it has counted twice since `seen` was read.
             let twice = self.claimed.tally.again().saturating_sub(counts.again);
             self.losses.look(hits.saturating_sub(twice), delivered, on_way, monotonic_ns());
             self.losses.of(missing)

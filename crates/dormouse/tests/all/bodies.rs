@@ -55,7 +55,7 @@ async fn events(
 }
 
 async fn slow() -> &'static str {
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
     "tea\n"
 }
 
@@ -406,14 +406,14 @@ fn bodies_and_streams_are_no_reason_to_fire() {
         let directory = tempfile::tempdir().unwrap();
         // SAFETY: nothing else runs in the child.
         unsafe { std::env::set_var("DORMOUSE_RECORD_DIR", directory.path()) };
-        let number = dormouse::triggers::add("request>50ms in answered").unwrap()[0];
+        let number = dormouse::triggers::add("request>500ms in answered").unwrap()[0];
         let row = || {
             let all = dormouse::triggers::list().unwrap().triggers;
             all.into_iter().find(|row| row.number == number).unwrap()
         };
         let service = Service::start("answered");
         let open = [service.get("/events"), service.get("/parts")];
-        std::thread::sleep(Duration::from_millis(150));
+        std::thread::sleep(Duration::from_millis(700));
         service.step();
         drop(open);
         eventually(|| service.group.read().alive == 0);

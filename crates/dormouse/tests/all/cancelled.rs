@@ -244,8 +244,16 @@ fn tasks_know_who_dropped_them() {
         for _ in 0..each() {
             runtime.spawn(stays(group));
         }
-        // Dropped by the workers; those of which nobody has polled wait in a queue.
+        eventually(|| awaiting(group) == each());
+        // A task that was still being polled would be dropped as an aborted one is.
+        until_idle(&runtime);
         drop(runtime);
+        let idle = Builder::new_current_thread().build().unwrap();
+        for _ in 0..each() {
+            idle.spawn(stays(group));
+        }
+        // Of these nobody has polled.
+        drop(idle);
         let seen = Seen::now();
         for (name, cause, _) in KINDS {
             seen.assert_dropped(name, cause, cause.is_at_function() && !OF_RUNTIME.contains(&name));
@@ -403,7 +411,7 @@ pub(crate) async fn reset(address: SocketAddr, path: &str, group: Group) {
 /// one of two tasks that wait for one another.
 pub(crate) fn until_idle(runtime: &Runtime) {
     let both = Arc::new(Barrier::new(2));
-    let tasks = [both.clone(), both].map(|both| runtime.spawn(async move { drop(both.wait()) }));
+    let tasks = [both.clone(), both].map(|both| runtime.spawn(async move { _ = both.wait() }));
     for task in tasks {
         runtime.block_on(task).unwrap();
     }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::future::{pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
@@ -364,10 +364,12 @@ fn a_caught_panic_is_one_on_either_side() {
 fn latencies_are_of_answered_requests() {
     const PATIENCE: Duration = Duration::from_millis(20);
     let waiting = Waiting::start().unwrap();
-    let group = Group::new("impatient");
+    let (group, mut longest) = (Group::new("impatient"), Duration::ZERO);
     runtime().block_on(async {
         for _ in 0..few() {
+            let begun = Instant::now();
             group.instrument(async {}).await;
+            longest = longest.max(begun.elapsed());
             tokio::time::timeout(PATIENCE, group.instrument(pending::<()>())).await.unwrap_err();
         }
     });
@@ -375,8 +377,10 @@ fn latencies_are_of_answered_requests() {
     let times = group.read_waits();
     assert_eq!((times.requests.count(), times.unanswered.requests), (few(), few()));
     assert!(times.unanswered.age_ns >= few() * PATIENCE.as_nanos() as u64, "{:?}", times.unanswered);
-    assert!(u128::from(times.requests.max_ns) < PATIENCE.as_nanos(), "{:?}", times.requests.max_ns);
-    assert!(group.read_exemplars().iter().all(|it| u128::from(it.duration_ns) < PATIENCE.as_nanos()));
+    // Of two clocks.
+    let most = longest.as_nanos() as u64 * 1_001 / 1_000 + 1_000;
+    assert!(times.requests.max_ns <= most, "{:?}, {longest:?}", times.requests.max_ns);
+    assert!(group.read_exemplars().iter().all(|it| it.duration_ns <= most));
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn a_panic_leaves_nothing_behind() {
 #[test]
 fn groups_pay_for_their_work_on_one_pool() {
     // Long beside the code around it.
-    const PIECE: Duration = Duration::from_millis(1);
+    const PIECE: Duration = Duration::from_millis(5);
     let _counting: Counting = dormouse::start_counting(&[Event::TASK_CLOCK]).unwrap();
     let pool = pool(2);
     let own = [("a share", 20), ("four shares", 80)].map(|(name, pieces)| {

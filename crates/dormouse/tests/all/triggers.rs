@@ -101,13 +101,7 @@ pub(crate) fn file_of(number: u64) -> (TriggerRow, Content) {
 
 /// A request of a group that takes `length`.
 fn request(group: Group, length: Duration) {
-    let mut task = std::pin::pin!(group.instrument(async move {
-        let mut polled = false;
-        std::future::poll_fn(move |_| {
-            if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }));
+    let mut task = std::pin::pin!(group.instrument(tokio::task::yield_now()));
     let mut context = Context::from_waker(Waker::noop());
     assert!(task.as_mut().poll(&mut context).is_pending());
     thread::sleep(length);
@@ -130,7 +124,8 @@ fn stuck(group: Group) -> Pin<Box<dyn Future<Output = ()>>> {
 fn a_slow_request_has_a_file_written() {
     with_directory(|directory| {
         let [orders, menu] = ["POST /orders", "GET /menu"].map(Group::new);
-        let number = add("request>100ms in POST *");
+        // Longer than a busy machine takes for a short one.
+        let number = add("request>500ms in POST *");
         assert_eq!(row(number).why_not, "no request has begun since it was armed");
         let going = stuck(orders);
         assert!(row(number).why_not.starts_with("highest seen "), "{:?}", row(number));
@@ -138,15 +133,15 @@ fn a_slow_request_has_a_file_written() {
         request(orders, Duration::from_millis(5));
         let near = row(number);
         assert!(
-            near.why_not.starts_with("highest seen ") && near.why_not.ends_with(" of 100 ms"),
+            near.why_not.starts_with("highest seen ") && near.why_not.ends_with(" of 500 ms"),
             "{near:?}"
         );
-        request(menu, Duration::from_millis(150));
+        request(menu, Duration::from_millis(600));
         assert!(!row(number).is_writing, "another group's");
-        request(orders, Duration::from_millis(150));
+        request(orders, Duration::from_millis(600));
         let (fired, content) = file_of(number);
-        assert_eq!((fired.fired, fired.rule.as_str()), (1, "request>100ms in POST *"));
-        assert_eq!(content.head.rule.as_deref(), Some("request>100ms in POST *"));
+        assert_eq!((fired.fired, fired.rule.as_str()), (1, "request>500ms in POST *"));
+        assert_eq!(content.head.rule.as_deref(), Some("request>500ms in POST *"));
         assert!(
             content.head.seen.starts_with("a request of ") && content.head.seen.ends_with(" of POST /orders")
         );
@@ -154,7 +149,7 @@ fn a_slow_request_has_a_file_written() {
         assert!(content.missing.iter().any(|missing| missing.what == "records"), "{:?}", content.missing);
         let file = fs::metadata(fired.file.unwrap()).unwrap();
         assert_eq!(file.mode() & 0o777, 0o600);
-        request(orders, Duration::from_millis(150));
+        request(orders, Duration::from_millis(600));
         eventually(|| row(number).passed_over == 1);
         assert!(row(number).why_not.contains("at most each 60 s; seen once more"), "{:?}", row(number));
         assert_eq!(fs::read_dir(directory).unwrap().count(), 1, "one file, and no part");
@@ -220,9 +215,13 @@ fn a_long_poll_has_a_file_written() {
     with_directory(|_| {
         let number = add("long-poll>30ms");
         assert!(row(number).why_not.contains("no poll of 30 ms"), "{:?}", row(number));
-        let mut task =
-            std::pin::pin!(Group::new("hog").instrument(async { spin_for(Duration::from_millis(300)) }));
-        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        // The first scan takes long, and a busy machine has the next ones late.
+        eventually(|| {
+            let poll = Group::new("hog").instrument(async { spin_for(Duration::from_millis(300)) });
+            let mut task = std::pin::pin!(poll);
+            assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            row(number).fired > 0
+        });
         let (_, content) = file_of(number);
         assert!(content.head.seen.starts_with("a poll of "), "{:?}", content.head);
     });

@@ -9,9 +9,9 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use dormouse::profile::{NO_GROUP, Profile, WallState};
-use dormouse::waits::Waiting;
+use dormouse::waits::{TaskState, Waiting, living};
 use dormouse::{Group, ProfileRun, ProfileSpec};
-use dormouse_testkit::{in_child, spin_for};
+use dormouse_testkit::{eventually, in_child, spin_for};
 
 /// The time of a group by state.
 fn states(profile: &Profile, name: &str) -> HashMap<WallState, u64> {
@@ -123,6 +123,8 @@ fn waits_that_go_on_are_in_it() {
             std::future::pending::<()>().await;
         }));
         has_begun.recv().unwrap();
+        // Its poll may not be over yet.
+        eventually(|| living().any(|task| task.group == old.id() && task.state == TaskState::Awaiting));
         let begin = Instant::now();
         let run = ProfileRun::start(&ProfileSpec::wall().groups("old")).unwrap();
         std::thread::sleep(Duration::from_millis(200));
@@ -146,7 +148,8 @@ fn a_forked_child_reads_nothing_of_the_parents() {
             assert!(profile.samples.is_empty(), "{profile:?}");
         });
         assert!(child.success(), "{child}");
-        assert!(states(&run.read(), "parent")[&WallState::Awaiting] >= 4 * 49_000_000);
+        // Each nap begins in a poll, which may take a part of it.
+        assert!(states(&run.read(), "parent").values().sum::<u64>() >= 4 * 49_000_000);
     });
 }
 
@@ -171,8 +174,10 @@ fn places_share_the_time_of_a_wait() {
                 && stack.last() == Some(&WallState::Awaiting.address())
         });
         let rows: Vec<u64> = rows.map(|row| row.values[1]).collect();
+        // Both wait together for what is left of the nap when the poll ends that has begun it.
+        let least = 59_000_000_u64.saturating_sub(waits.poll_ns) / 2;
         // Without frame pointers there is none.
-        let is_shared = |rows: &[u64]| rows.len() == 2 && rows.iter().all(|ns| *ns >= 29_000_000);
+        let is_shared = |rows: &[u64]| least == 0 || rows.len() == 2 && rows.iter().all(|ns| *ns >= least);
         assert!(rows.is_empty() || is_shared(&rows), "{rows:?}");
     });
 }

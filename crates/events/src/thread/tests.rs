@@ -346,14 +346,19 @@ fn threads_in_a_change_are_waited_for_together() {
             });
         }
         (0..THREADS).for_each(|_| has_arrived.recv().unwrap());
-        let start = std::time::Instant::now();
         let other = PMU.event("others", 1);
-        let counting = Counting::everywhere(&[other], Mode::GroupExact).unwrap();
-        let took = start.elapsed();
+        let took = || {
+            let start = std::time::Instant::now();
+            let counting = Counting::everywhere(std::slice::from_ref(&other), Mode::GroupExact).unwrap();
+            let took = start.elapsed();
+            drop(counting);
+            took
+        };
+        // One after the other they would take a second. A busy machine may once take half of it.
+        let mut tries = (0..10).map(|_| took());
+        let is_fast = tries.any(|took| took < std::time::Duration::from_millis(500));
         stop.wait();
-        drop(counting);
-        // One after the other they would take a second.
-        assert!(took < std::time::Duration::from_millis(500), "{took:?}");
+        assert!(is_fast);
     });
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use dormouse_keys::{
     Batch, Error, Lease, Protocol, StaticKey, all, capability, list, prepare, static_key, unlikely,
 };
-use dormouse_testkit::{Answer, Filter, fork, in_child, join, skip};
+use dormouse_testkit::{Answer, Filter, StopOnDrop, eventually, fork, in_child, join, skip};
 use process::refuse_exec_gain;
 
 static_key! {
@@ -64,32 +64,31 @@ fn switch(on: bool, protocol: Protocol) -> Result<(), Error> {
     Ok(())
 }
 
-/// Flips all keys until told to stop. A batch by int3 may be refused while another thread makes a
-/// process.
-fn flip(stop: &AtomicBool) -> usize {
-    let mut batches = 0;
+/// Flips all keys until told to stop, and counts the batches. A batch by int3 may be refused while
+/// another thread makes a process.
+fn flip(stop: &AtomicBool, batches: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         for &protocol in PROTOCOLS {
             for on in [true, false] {
                 match switch(on, protocol) {
-                    Ok(()) => batches += 1,
+                    Ok(()) => _ = batches.fetch_add(1, Ordering::Relaxed),
                     Err(error) => assert!(matches!(error, Error::TrapsBlocked { .. }), "{error}"),
                 }
             }
         }
     }
-    batches
 }
 
-/// Runs `body` while other threads flip keys; meanwhile at least `batches` batches are made.
+/// Runs `body` while other threads flip keys, until they have made `batches` batches.
 fn while_flipping(batches: usize, mut body: impl FnMut()) {
-    let stop = &AtomicBool::new(false);
+    let (stop, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let flippers: Vec<_> = (0..2).map(|_| scope.spawn(move || flip(stop))).collect();
-        body();
-        stop.store(true, Ordering::Relaxed);
-        let made: usize = flippers.into_iter().map(|thread| thread.join().unwrap()).sum();
-        assert!(made >= batches, "{made} batches");
+        let _stop = StopOnDrop(&stop);
+        (0..2).for_each(|_| _ = scope.spawn(|| flip(&stop, &made)));
+        eventually(|| {
+            body();
+            made.load(Ordering::Relaxed) >= batches
+        });
     });
 }
 

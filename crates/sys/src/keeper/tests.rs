@@ -280,7 +280,8 @@ fn errands_that_nobody_awaits_are_not_run() {
         let (go_on, waits) = mpsc::channel::<()>();
         let looking = BUSY.ask_for(Duration::from_millis(1), move |_| waits.recv().is_ok());
         assert!(matches!(looking, Err(KeeperError::Busy)), "{looking:?}");
-        go_on.send(()).unwrap();
+        // It may not have begun after all.
+        _ = go_on.send(());
         BUSY.end(1);
     });
 }

@@ -183,10 +183,11 @@ fn profiles_do_not_disturb_one_another() {
             let weight = weight_of(&of_slow, worker.tid);
             assert!(weight.abs_diff(worker.used) <= slack(19), "{weight} of {}", worker.used);
         }
-        // 19 and 99 samples a second of 2.1 and 0.7 seconds; a late tick takes some.
-        assert!((20..=48).contains(&of_slow.coverage.samples), "{:?}", of_slow.coverage);
+        // 19 and 99 samples a second of 2.1 and 0.7 seconds; a late tick stands for several.
+        let expired = |of: &Profile| of.coverage.samples + of.coverage.overruns;
+        assert!(expired(&of_slow) >= 20 && of_slow.coverage.samples <= 48, "{:?}", of_slow.coverage);
         assert!(weight_of(&of_fast, second.tid).abs_diff(second.used) <= slack(99));
-        assert!(of_fast.coverage.samples > 30, "{:?}", of_fast.coverage);
+        assert!(expired(&of_fast) > 30, "{:?}", of_fast.coverage);
         // It began when the first had done its work.
         assert!(weight_of(&of_fast, first.tid) < slack(99));
         for worker in [first, second, third] {
@@ -217,8 +218,9 @@ fn a_timeline_has_each_sample() {
 fn short_threads_are_sampled() {
     in_child(|| {
         let profiling = Profiling::start(&options(1000)).unwrap();
-        let work = Duration::from_millis(20);
-        for _ in 0..100 {
+        // A busy machine looks at a thread's timer each 30 ms.
+        let (threads, work) = (40, Duration::from_millis(80));
+        for _ in 0..threads {
             let short = thread::spawn(move || {
                 current().unwrap();
                 hog(work);
@@ -226,10 +228,10 @@ fn short_threads_are_sampled() {
             short.join().unwrap();
         }
         let profile = profiling.read();
-        let (found, used) = (weight_in(&profile, &[leaf()]), 100 * work.as_nanos() as u64);
+        let (found, used) = (weight_in(&profile, &[leaf()]), threads * work.as_nanos() as u64);
         // A thread's first and last tick: less than half of it.
         assert!(found * 2 > used, "{found} of {used}: {:?}", profile.coverage);
-        assert!(profile.threads.len() > 60, "{}", profile.threads.len());
+        assert!(profile.threads.len() > 24, "{}", profile.threads.len());
         drop(profiling);
         nothing_is_left();
     });

@@ -32,6 +32,8 @@ fn garbage_in_the_frame_pointer_is_harmless() {
         assert_ne!(nothing, libc::MAP_FAILED);
         let nothing = nothing as usize;
         let run = move || {
+            // So that it is sampled at once.
+            dormouse_sys::thread::current();
             let frames = [0x5555_usize; 64];
             let here = std::hint::black_box(&frames).as_ptr() as usize;
             // The first and the last words of this thread's control block and beyond; itself;

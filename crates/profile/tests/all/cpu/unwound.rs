@@ -94,8 +94,13 @@ fn stacks_with_frame_pointers_stay_whole() {
     in_child(|| {
         let profiling = Profiling::start(&unwound(250)).unwrap();
         let time = Duration::from_millis(500);
-        // Its functions have no tables.
-        thread::spawn(move || hog(time)).join().unwrap();
+        let run = move || {
+            // So that it is sampled at once.
+            dormouse_sys::thread::current();
+            // Its functions have no tables.
+            hog(time);
+        };
+        thread::spawn(run).join().unwrap();
         let profile = profiling.read();
         let found = weight_in(&profile, &[leaf(), caller()]);
         assert!(found * 10 > time.as_nanos() as u64 * 8, "{found}: {profile:#?}");
@@ -153,6 +158,8 @@ fn caught_panics_have_their_callers() {
     in_child(|| {
         let profiling = Profiling::start(&options(250)).unwrap();
         let run = || {
+            // So that it is sampled at once.
+            dormouse_sys::thread::current();
             let end = thread_cpu() + Duration::from_millis(1500);
             while thread_cpu() < end {
                 // To read the clock is a system call.
