@@ -47,6 +47,8 @@ pub fn ns_to_ticks(ns: u64) -> u64 {
 /// About a microsecond; at the first call in a process one millisecond.
 pub fn point() -> Point {
     tsc::calibrate();
+    // No thread that reads its CPU time need have looked since the counter jumped.
+    tsc::compare();
     let now = Pair::now(monotonic_ns);
     let offset = realtime_ns().saturating_sub(monotonic_ns());
     // Against the clock that the stamps are turned into, slewed as it may be. Over a jump of the
@@ -57,12 +59,6 @@ pub fn point() -> Point {
         let (ticks, ns) = (now.tsc.wrapping_sub(since.tsc), now.ns.wrapping_sub(since.ns));
         ticks as f64 / (ns as f64).max(1.0) * 1e9
     });
-    // No thread that reads its CPU time need have looked since the counter jumped.
-    let is_sharp = since.is_some_and(|since| now.is_sharp_since(since));
-    if is_sharp && (hz - last()).abs() > last() / tsc::MOST_CHANGE as f64 {
-        tsc::give_up();
-        return Point { tsc: now.tsc, hz: last(), monotonic_ns: now.ns, realtime_ns: now.ns + offset };
-    }
     Point { tsc: now.tsc, hz, monotonic_ns: now.ns, realtime_ns: now.ns + offset }
 }
 

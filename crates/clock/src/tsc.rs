@@ -6,7 +6,8 @@
 //! over the whole time since. At every resync of a thread's clock the two are compared with the
 //! pair that the thread saw before. If they differ by more than one in a thousand, the counter was
 //! changed (live migration, suspend, a processor out of step) and is no longer used by clocks of
-//! CPU time. Stamps are still by it, and keep the last rate from before. If the kernel
+//! CPU time. Stamps are still by it, and keep the last rate from before. Readers of stamps compare
+//! the rate since the start, since a process that is only traced has no resyncs. If the kernel
 //! gives the counter up later without such a difference, it is still good enough for a millisecond,
 //! the longest time without a call to the kernel. So only the first test opens a file.
 //!
@@ -41,7 +42,7 @@ const SLACK: u64 = 20_000;
 const LONGEST: u64 = 10_000_000_000;
 /// The counter has jumped if its rate has changed by more than this part: one in 64. The first rate
 /// is right to one in a thousand, or less exactly where the thread was interrupted all the time.
-pub(crate) const MOST_CHANGE: u64 = 64;
+const MOST_CHANGE: u64 = 64;
 
 const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
@@ -102,7 +103,7 @@ impl Pair {
 
     /// Whether the widths of the two pairs are less than half of the tolerated error of a rate
     /// between them: an interruption in each of the tries leaves a wide pair.
-    pub(crate) fn is_sharp_since(self, earlier: Self) -> bool {
+    fn is_sharp_since(self, earlier: Self) -> bool {
         self.width.saturating_add(earlier.width) < self.tsc.wrapping_sub(earlier.tsc) / 2048
     }
 
@@ -260,6 +261,21 @@ fn renew() {
     let next = next_renewal(anchor, pair);
     if RENEWAL.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         RATE.store(new, Ordering::Relaxed);
+    }
+}
+
+/// Gives the counter up if its rate since the anchor is another one, as after a jump.
+pub(crate) fn compare() {
+    let Some(anchor) = anchor() else { return };
+    let (pair, before) = (Pair::now(raw_ns), rate());
+    // Without a clock to compare it with, nothing is known.
+    if before == 0 || pair.ns == 0 || is_broken() || !pair.is_sharp_since(anchor.raw) {
+        return;
+    }
+    let is_other = |new: u64| new.abs_diff(before) > before / MOST_CHANGE;
+    // Without a rate it has begun again.
+    if pair.rate_since(anchor.raw).is_none_or(is_other) {
+        give_up();
     }
 }
 

@@ -79,7 +79,7 @@ extern "C" {
 /* The result of a call. Later versions may return others: anything but DORMOUSE_OK is an error. */
 enum dormouse_code {
 	DORMOUSE_OK = 0,
-	DORMOUSE_INVALID = 1,         /* an argument is NULL, is not a key, or has an unknown size */
+	DORMOUSE_INVALID = 1,         /* an argument is NULL or misaligned, is not a key, or has an unknown size */
 	DORMOUSE_UNEXPECTED_TEXT = 2, /* something else has patched a site: a debugger, a uprobe */
 	DORMOUSE_NOT_TEXT = 3,        /* a site is not in code of a loaded object that is its own, or branches too far */
 	DORMOUSE_DENIED = 4,          /* the kernel, or a filter, refuses a system call: see os_error, else the message */

@@ -67,7 +67,8 @@ pub(crate) fn close_files() {
     maps::FILE.close();
 }
 
-/// Changes all sites, or none. Those that hold already what they should are taken out.
+/// Changes all sites, or none. Those that hold already what they should are taken out, and so is
+/// the second entry of a site.
 pub(crate) fn write(
     lock: PatchLock<'_>,
     patches: &mut Vec<Patch>,
